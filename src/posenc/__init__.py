@@ -1,0 +1,48 @@
+"""posenc: position in Transformers.
+
+Every position encoding behind one contract. Names resolve lazily (PEP 562), so that the
+command line starts without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from posenc import definitions, frequencies, laws, nn, positions, registry
+    from posenc.attention import attend, explain
+    from posenc.compose import Compose, OnAxes, PerLayer
+    from posenc.encoding import Encoding, Placed
+    from posenc.encodings import *  # noqa: F403
+    from posenc.families import Additive, Bias, ContentBias, Rotary
+    from posenc.registry import Card, Dims, card, create, names, register
+
+_HOMES = {
+    "attention": "attend explain",
+    "compose": "Compose OnAxes PerLayer",
+    "encoding": "Encoding Placed",
+    "families": "Additive Bias ContentBias Rotary",
+    "registry": "Card Dims card create names register",
+}
+_MODULES = ("definitions", "frequencies", "laws", "nn", "positions", "registry")
+_HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"posenc.{name}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'posenc' has no attribute {name!r}")
+    home = import_module(f"posenc.{_HOME_OF.get(name, 'encodings')}")
+    try:
+        value = getattr(home, name)
+    except AttributeError:
+        raise AttributeError(f"module 'posenc' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    encodings = import_module("posenc.encodings").__all__
+    return sorted({*globals(), *_MODULES, *_HOME_OF, *encodings})

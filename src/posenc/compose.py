@@ -1,0 +1,277 @@
+"""Encodings made of encodings: both at once, on some axes, or another one a layer."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encoding import Encoding, Placed, Pos
+
+_DOORS = ("place", "embed", "rotate_q", "rotate_k", "bias", "score_scale", "layer")
+
+
+class Compose(Encoding):
+    """Run the doors of several encodings: embeds and rotations in order, biases added.
+
+    `Compose()` is NoPE, and NoPE among the members changes nothing. Put `PerLayer` around
+    `Compose`, not inside.
+
+    Args:
+        encodings: Members; they work on the same number of axes (wrap one in `OnAxes` if not),
+            and at most one of them changes the score scale.
+
+    Raises:
+        ValueError: The members do not fit each other.
+    """
+
+    family = "compose"
+
+    def __init__(self, *encodings: Encoding) -> None:
+        super().__init__()
+        members = [e for e in encodings if not _is_neutral(e)]
+        axes = {e.name: e.n_axes for e in members}
+        if len(set(axes.values())) > 1:
+            raise ValueError(
+                f"Compose: members must work on the same number of axes, because they get the same pos; got {axes}. "
+                "Wrap one in OnAxes(encoding, axes, n_axes=...)."
+            )
+        self._scaling = [i for i, e in enumerate(members) if e.score_scale(64) != Encoding.score_scale(e, 64)]
+        if len(self._scaling) > 1:
+            raise ValueError(
+                "Compose: at most one member may change the score scale; "
+                f"got {[members[i].name for i in self._scaling]}."
+            )
+        if layered := [e.name for e in members if type(e).layer is not Encoding.layer]:
+            raise ValueError(f"Compose: put PerLayer around Compose, not inside it; got {layered}.")
+        self.encodings = nn.ModuleList(members)
+        self.n_axes = next(iter(axes.values()), 1)
+        self.reads_x = any(e.reads_x for e in members)
+        self.reads_qk = any(e.reads_qk for e in members)
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Place for each member."""
+        pasts = past.parts if past else (None,) * len(self.encodings)
+        parts = (e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
+        return Placed(self._check(pos, dtype), tuple(parts), self.n_axes)
+
+    def embed(self, x: Tensor, placed: Placed) -> Tensor:
+        """Embed by each member in order."""
+        for encoding, part in zip(self._members, placed.parts, strict=True):
+            x = encoding.embed(x, part)
+        return x
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn queries by each member in order."""
+        for encoding, part in zip(self._members, placed.parts, strict=True):
+            q = encoding.rotate_q(q, part)
+        return q
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Turn keys by each member in order."""
+        for encoding, part in zip(self._members, placed.parts, strict=True):
+            k = encoding.rotate_k(k, part)
+        return k
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+        """Add the members' biases."""
+        total = None
+        for encoding, part, k_part in zip(self._members, placed.parts, k_placed.parts, strict=True):
+            term = encoding.bias(q, k, part, k_part)
+            total = term if total is None else total if term is None else total + term
+        return total
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return the scale of the one member that changes it, or the default."""
+        return self._members[self._scaling[0]].score_scale(head_dim) if self._scaling else float(head_dim**-0.5)
+
+    def resolve(self, seq_len: int) -> "Compose":
+        """Resolve each member."""
+        return Compose(*(e.resolve(seq_len) for e in self._members))
+
+    def reset_parameters(self) -> None:
+        """Draw each member's learned tensors anew."""
+        for encoding in self._members:
+            encoding.reset_parameters()
+
+    @property
+    def _members(self) -> list[Encoding]:
+        return list(self.encodings)  # type: ignore[arg-type]
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        for encoding, part, k_part in reversed(list(zip(self._members, placed.parts, k_placed.parts, strict=True))):
+            q, k = encoding.rotate(q, k, part, k_part, inverse=True)
+        return q, k
+
+
+class OnAxes(Encoding):
+    """Let an encoding see some of the position axes.
+
+    Args:
+        encoding: Works on len(axes) axes.
+        axes: Which ones of pos, in the encoding's order.
+        n_axes: How many axes pos has; max(axes) + 1 if left out.
+
+    Raises:
+        ValueError: The axes do not fit the encoding or pos.
+    """
+
+    family = "compose"
+
+    def __init__(self, encoding: Encoding, axes: Sequence[int], *, n_axes: int | None = None) -> None:
+        super().__init__()
+        total = max(axes, default=0) + 1 if n_axes is None else n_axes
+        if len(axes) != encoding.n_axes or not all(0 <= a < total for a in axes):
+            raise ValueError(
+                f"OnAxes: {encoding.name} works on {encoding.n_axes} of n_axes={total} axes; got axes={tuple(axes)}. "
+                f"Name {encoding.n_axes} of 0..{total - 1}."
+            )
+        self.encoding, self.axes, self.n_axes = encoding, tuple(axes), total
+        self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Place the chosen axes."""
+        pos = self._check(pos, dtype)
+        chosen = pos
+        if self.n_axes > 1:
+            chosen = pos[..., self.axes[0]] if len(self.axes) == 1 else pos[..., list(self.axes)]
+        inner = self.encoding.place(chosen, x, past=past.parts[0] if past else None, dtype=dtype)
+        return Placed(pos, (inner,), self.n_axes)
+
+    def embed(self, x: Tensor, placed: Placed) -> Tensor:
+        """Embed by the encoding."""
+        return self.encoding.embed(x, placed.parts[0])
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn queries by the encoding."""
+        return self.encoding.rotate_q(q, placed.parts[0])
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Turn keys by the encoding."""
+        return self.encoding.rotate_k(k, placed.parts[0])
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+        """Return the encoding's bias."""
+        return self.encoding.bias(q, k, placed.parts[0], k_placed.parts[0])
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return the encoding's scale."""
+        return self.encoding.score_scale(head_dim)
+
+    def resolve(self, seq_len: int) -> "OnAxes":
+        """Resolve the encoding."""
+        return OnAxes(self.encoding.resolve(seq_len), self.axes, n_axes=self.n_axes)
+
+    def reset_parameters(self) -> None:
+        """Draw the encoding's learned tensors anew."""
+        self.encoding.reset_parameters()
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        return self.encoding.rotate(q, k, placed.parts[0], k_placed.parts[0], inverse=True)
+
+
+class PerLayer(Encoding):
+    """Give each layer its own encoding; a distinct one is registered once and placed once.
+
+    A host asks `layer(index, placed)` for what a layer uses. Token embeddings enter at the first
+    layer, so its encoding embeds them, and no other layer may have an embedding of its own.
+
+    Args:
+        encodings: One a layer; the same object may stand many times.
+
+    Raises:
+        ValueError: None given, different axes, or an additive encoding behind the first layer.
+    """
+
+    family = "compose"
+
+    def __init__(self, encodings: Sequence[Encoding]) -> None:
+        super().__init__()
+        if not encodings:
+            raise ValueError("PerLayer: needs an encoding for every layer; got none.")
+        distinct = list({id(e): e for e in encodings}.values())
+        if len(axes := {e.n_axes for e in distinct}) > 1:
+            raise ValueError(f"PerLayer: layers must work on the same number of axes; got {sorted(axes)}.")
+        first = encodings[0]
+        if late := [e.name for e in distinct if e is not first and _embeds(e)]:
+            raise ValueError(
+                "PerLayer: tokens are embedded before the first layer, so only its encoding may be additive; "
+                f"got {late} behind {first.name}. Put it first, for instance in a Compose."
+            )
+        self.distinct = nn.ModuleList(distinct)
+        order = {id(e): i for i, e in enumerate(distinct)}
+        self.index = tuple(order[id(e)] for e in encodings)
+        self.n_axes = first.n_axes
+        self.reads_x = any(e.reads_x for e in distinct)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Place once for each distinct encoding."""
+        pasts = past.parts if past else (None,) * len(self.distinct)
+        parts = (e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
+        return Placed(self._check(pos, dtype), tuple(parts), self.n_axes)
+
+    def layer(self, index: int, placed: Placed) -> tuple[Encoding, Placed]:
+        """Return the encoding of layer `index` and what was placed for it."""
+        if not 0 <= index < len(self.index):
+            raise ValueError(
+                f"PerLayer: has encodings for {len(self.index)} layers; got layer {index}. Give one encoding a layer."
+            )
+        which = self.index[index]
+        return self._members[which], placed.parts[which]
+
+    def embed(self, x: Tensor, placed: Placed) -> Tensor:
+        """Embed by the first layer's encoding."""
+        return self._members[0].embed(x, placed.parts[0])
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Refuse: which layer is meant?"""
+        raise self._undecided()
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Refuse: which layer is meant?"""
+        raise self._undecided()
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+        """Refuse: which layer is meant?"""
+        raise self._undecided()
+
+    def resolve(self, seq_len: int) -> "PerLayer":
+        """Resolve each distinct encoding once."""
+        resolved = [e.resolve(seq_len) for e in self._members]
+        return PerLayer([resolved[i] for i in self.index])
+
+    def reset_parameters(self) -> None:
+        """Draw each distinct encoding's learned tensors anew."""
+        for encoding in self._members:
+            encoding.reset_parameters()
+
+    @property
+    def _members(self) -> list[Encoding]:
+        return list(self.distinct)  # type: ignore[arg-type]
+
+    def _undecided(self) -> ValueError:
+        return ValueError(
+            "PerLayer: each layer has its own encoding, so choose one first: "
+            "encoding, placed = per_layer.layer(index, placed)."
+        )
+
+
+def _is_neutral(encoding: Encoding) -> bool:
+    return all(getattr(type(encoding), door) is getattr(Encoding, door) for door in _DOORS)
+
+
+def _embeds(encoding: Encoding) -> bool:
+    if isinstance(encoding, Compose):
+        return any(map(_embeds, encoding._members))
+    if isinstance(encoding, OnAxes):
+        return _embeds(encoding.encoding)
+    door: Callable[..., Tensor] = type(encoding).embed
+    return door is not Encoding.embed

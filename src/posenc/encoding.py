@@ -1,0 +1,197 @@
+"""The contract: what a position encoding may do.
+
+One law says what an encoding means (p = place(pos, x)):
+
+    scores[i, j] = score_scale * <rotate_q(q_i, p_i), rotate_k(k_j, p_j)> + bias(q_i, k_j, p_i, p_j)
+
+and before it, tokens are embedded by `embed(x, p)`. Every method is neutral by default: `Encoding`
+itself is NoPE. distance = q_pos - k_pos: positive looks back.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from posenc import positions
+
+Pos = Shaped[Tensor, "*pos"]  # (seq,), (batch, seq), or either with a last dimension of n_axes
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Positions that an encoding has placed: opaque to hosts, and a pytree.
+
+    Args:
+        pos: The positions as int64 or float64.
+        parts: What the encoding made of them; tensors whose sequence dimension is that of `pos`.
+        n_axes: The encoding's number of axes, which tells where the sequence dimension is.
+    """
+
+    pos: Tensor
+    parts: tuple[Any, ...] = ()
+    n_axes: int = 1
+
+    @property
+    def seq_dim(self) -> int:
+        """The dimension that counts tokens: 0, or 1 behind a batch."""
+        return self.pos.ndim - 1 - (self.n_axes > 1)
+
+    def cat(self, other: "Placed") -> "Placed":
+        """Append later tokens, as a cache does; a plain sequence is broadcast to the other's batch."""
+        here, there = self, other
+        batch = here.pos.shape[0] if here.seq_dim else there.pos.shape[0] if there.seq_dim else None
+        if batch is not None:
+            here, there = here._batched(batch), there._batched(batch)
+        dim = here.seq_dim
+        return pytree.tree_map(lambda a, b: torch.cat((a, b), dim), here, there)  # type: ignore[no-any-return]
+
+    def last(self, n: int) -> "Placed":
+        """Keep the last `n` tokens, for instance the queries of a call with a cache."""
+        length, dim = self.pos.shape[self.seq_dim], self.seq_dim
+        return pytree.tree_map(lambda t: t.narrow(dim, length - n, n), self)  # type: ignore[no-any-return]
+
+    def _batched(self, batch: int) -> "Placed":
+        if self.seq_dim == 1:
+            return self
+        return pytree.tree_map(lambda t: t.expand(batch, *t.shape), self)  # type: ignore[no-any-return]
+
+
+pytree.register_pytree_node(
+    Placed,
+    lambda p: ([p.pos, p.parts], p.n_axes),
+    lambda children, n_axes: Placed(*children, n_axes),  # type: ignore[misc]
+    serialized_type_name="posenc.Placed",
+    to_dumpable_context=lambda n_axes: n_axes,
+    from_dumpable_context=lambda n_axes: n_axes,
+)
+
+
+class Encoding(nn.Module):
+    """NoPE: the contract with every method neutral; the base of all encodings.
+
+    A constructor stores each of its arguments under the argument's own name. Encodings hold no
+    growing tables, no sequence length, no mask and no buffer; only learned tensors are in
+    `state_dict`, and `reset_parameters()` draws them anew.
+    """
+
+    family: ClassVar[str] = "none"
+    n_axes: int = 1
+    reads_x: bool = False
+    reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
+    keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Turn positions into what the encoding works with; once per forward pass.
+
+        Args:
+            pos: (seq_len,) or (batch, seq_len); with n_axes > 1 a last dimension of n_axes.
+                Integers, float32 or float64.
+            x: The tokens (batch, seq_len, d_model), for encodings that read them (`reads_x`).
+            past: The placed past of a cache, for encodings that run a sum along the sequence.
+            dtype: float32, or float64 for exact work.
+
+        Raises:
+            TypeError: `pos` is no tensor or half precision.
+            ValueError: Its shape does not fit `n_axes`, or `dtype` is half precision.
+        """
+        return Placed(self._check(pos, dtype), (), self.n_axes)
+
+    def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
+        """Add position to token embeddings (door 1)."""
+        return x
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn queries (batch, n_heads, q_len, head_dim) by their own positions (door 2)."""
+        return q
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Turn keys (batch, n_kv_heads, k_len, head_dim) by their own positions (door 2)."""
+        return k
+
+    def rotate(
+        self,
+        q: Tensor,
+        k: Tensor,
+        placed: Placed,
+        k_placed: Placed | None = None,
+        *,
+        inverse: bool = False,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys; `inverse` turns back; `out` are tensors to write into, as cache slots."""
+        k_placed = placed if k_placed is None else k_placed
+        if inverse:
+            turned = self._unrotate(q, k, placed, k_placed)
+        else:
+            turned = self.rotate_q(q, placed), self.rotate_k(k, k_placed)
+        return turned if out is None else (out[0].copy_(turned[0]), out[1].copy_(turned[1]))
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        if type(self).rotate_q is not Encoding.rotate_q or type(self).rotate_k is not Encoding.rotate_k:
+            raise TypeError(
+                f"{self.name}: does not know how to turn back, because it overrides rotate_q or rotate_k "
+                "without _unrotate. Derive it from Rotary, or define _unrotate(q, k, placed, k_placed)."
+            )
+        return q, k
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+        """Return the term (1 | batch, n_heads, q_len, k_len) that joins the scores, or None (door 3).
+
+        `q` and `k` are as they were before `rotate`. The result is in the precision of `placed`.
+        """
+        return None
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return what multiplies q . k."""
+        return float(head_dim**-0.5)
+
+    def resolve(self, seq_len: int) -> "Encoding":
+        """Return the encoding for one current length; itself unless it depends on the length."""
+        return self
+
+    def layer(self, index: int, placed: Placed) -> "tuple[Encoding, Placed]":
+        """Return the encoding of layer `index` and its part of `placed`; the same for every layer here."""
+        return self, placed
+
+    def reset_parameters(self) -> None:
+        """Draw learned tensors anew; nothing is learned here."""
+
+    @property
+    def name(self) -> str:
+        """The class's name, with which errors begin."""
+        return type(self).__name__
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments as they stand."""
+        return {n: getattr(self, n) for n in inspect.signature(type(self)).parameters if hasattr(self, n)}
+
+    def extra_repr(self) -> str:
+        """Show the constructor's arguments."""
+        shown = {k: "Parameter" if isinstance(v, Tensor) else repr(v) for k, v in self.options().items()}
+        return ", ".join(f"{k}={v}" for k, v in shown.items() if v != "None")
+
+    def _check(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{self.name}: place() works in float32 or float64, because angles and distances in half "
+                f"precision are wrong after a few hundred positions; got dtype={dtype}. Leave it out: "
+                "what q, k and x are made of is cast for them."
+            )
+        return positions.check(pos, self.n_axes, self.name)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move and cast as any module does, but never cast learned frequencies below float32."""
+
+        def wide(t: Tensor) -> Tensor:
+            moved = fn(t)
+            return moved if moved.dtype in (torch.float32, torch.float64) else t.to(moved.device)
+
+        return super()._apply(wide if self.keeps_float32 else fn, recurse)  # type: ignore[no-any-return]

@@ -1,0 +1,53 @@
+"""The position in binary digits."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from posenc import positions
+from posenc.families import Additive
+from posenc.registry import register
+
+
+@register(
+    "binary",
+    paper="folklore: the counting that sinusoids make continuous",
+    year=2017,
+    formula="x_p[i] + bit_{D-1-i}(p)",
+    parameters="0",
+    cost="one addition to the embeddings",
+    aliases=("bits",),
+    example={"d_model": 32},
+    traits={"shift_invariant": False, "real_positions": False},
+)
+class Binary(Additive):
+    """Add the position's binary digits, the most significant first.
+
+    Every position below 2^d_model has its own vector, but neighbours may differ in every lane
+    (1 is 01 and 2 is 10), and no lane says how far two positions are apart.
+
+    Args:
+        d_model: Width of the token embeddings, and the number of digits.
+
+    Raises:
+        ValueError: A position is negative or needs more than d_model digits (seen on the CPU).
+        TypeError: Positions that are not integers.
+
+    >>> Binary(d_model=3).vectors(torch.tensor([1, 6])).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, *, d_model: int) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
+        self.d_model = d_model
+
+    def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the digits as 0.0 and 1.0."""
+        pos = positions.check_integers(pos, self.name, "digits are those of a whole number")
+        end = 2 ** min(self.d_model, 63)
+        positions.check_range(pos, end, self.name, f"d_model={self.d_model} lanes hold that many digits")
+        # int64 has 63 digits; a shift by more is undefined, and digit 63 of a position is 0
+        shift = torch.arange(self.d_model - 1, -1, -1, device=pos.device).clamp(max=63)
+        return ((pos[..., None] >> shift) & 1).to(torch.float32)

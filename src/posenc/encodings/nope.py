@@ -1,0 +1,28 @@
+"""NoPE: no position encoding at all."""
+
+from posenc.encoding import Encoding
+from posenc.registry import register
+
+
+@register(
+    "nope",
+    paper="Haviv et al., Transformer Language Models without Positional Encodings Still Learn Positional Information",
+    year=2022,
+    arxiv="2203.16634",
+    formula="scores = q·k / √d",
+    parameters="0",
+    cost="none",
+    aliases=("none",),
+    used_by=("Llama 4 (every fourth layer)", "SmolLM3 (every fourth layer)"),
+    example={},
+    traits={"shift_invariant": True, "real_positions": True},
+)
+class NoPE(Encoding):
+    """No encoding: the contract itself, under a name of its own.
+
+    A causal decoder still learns where it is, since the mask alone tells a token how many others it
+    sees; a bidirectional one is blind to order. Source: Haviv 2022; Kazemnejad 2023 (2305.19466).
+
+    >>> NoPE().score_scale(head_dim=64)
+    0.125
+    """

@@ -1,0 +1,96 @@
+"""RoPE: queries and keys turned by their positions."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from posenc import frequencies
+from posenc.families import Rotary
+from posenc.kernels.eager import Pairing, Side
+from posenc.registry import register
+
+
+@register(
+    "rope",
+    paper="Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding",
+    year=2021,
+    arxiv="2104.09864",
+    formula="score = q_iᵀ R((j - i)·ω) k_j,  ω_k = base^(-2k/d)",
+    parameters="0",
+    cost="two products and one sum for each lane of q and k",
+    aliases=("rotary", "roformer"),
+    used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
+    example={"head_dim": 8},
+    variants=(
+        {"pairing": "interleaved"},
+        {"rotary_dim": 4},
+        {"rotary_dim": 4, "rotary_side": "last", "pairing": "interleaved"},
+        {"trainable": True},
+    ),
+    traits={"shift_invariant": True, "real_positions": True},
+)
+class RoPE(Rotary):
+    """Turn pairs of lanes of q and k by angles proportional to their positions.
+
+    The score then depends on the distance alone, keys can be cached after the turn, and values stay
+    untouched. Frequencies run over the rotated width, as in GPT-J and GPT-NeoX. Source: Su 2021,
+    section 3.2 and equation 15.
+
+    Args:
+        head_dim: Lanes of one head.
+        base: 10,000 in the paper; larger for longer contexts.
+        rotary_dim: How many lanes turn; None means all.
+        rotary_side: "first" or "last": which ones.
+        pairing: "half" (lane k with k + rotary_dim / 2: GPT-NeoX, Llama in Hugging Face) or
+            "interleaved" (2k with 2k + 1: the paper, GPT-J, Meta's Llama).
+        inv_freq: Frequencies of your own, radians per position, one a pair; replaces the formula.
+        trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
+
+    Raises:
+        ValueError: An odd width, one beyond head_dim, a base not above 1, or frequencies that do not fit.
+
+    >>> rope = RoPE(head_dim=2)
+    >>> q, _ = rope.rotate(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rope.place(torch.tensor([1])))
+    >>> q.flatten().numpy().round(4)
+    array([-0.3012,  1.3818], dtype=float32)
+    """
+
+    keeps_float32 = True
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        rotary_side: Side = "first",
+        pairing: Pairing = "half",
+        inv_freq: Tensor | Sequence[float] | None = None,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
+        self.base, self.trainable = frequencies.check_base(base, self.name), trainable
+        n_pairs = self.rotary_dim // 2
+        self._given = None if inv_freq is None else frequencies.given(inv_freq, n_pairs, self.name)
+        self.inv_freq = nn.Parameter(torch.empty(n_pairs)) if trainable else self._given
+        self.reset_parameters()
+
+    def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
+        """Return radians per position of each pair."""
+        if isinstance(self.inv_freq, Tensor):
+            return self.inv_freq.double()[None]
+        if self.inv_freq is not None:
+            return torch.tensor(self.inv_freq, dtype=torch.float64)[None]
+        return self._formula()[None]
+
+    def reset_parameters(self) -> None:
+        """Set trainable frequencies back to where they start."""
+        if isinstance(self.inv_freq, Tensor):
+            start = self._formula() if self._given is None else torch.tensor(self._given)
+            with torch.no_grad():
+                self.inv_freq.copy_(start)
+
+    def _formula(self) -> Float64[Tensor, " n_pairs"]:
+        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)

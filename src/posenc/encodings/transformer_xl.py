@@ -1,0 +1,98 @@
+"""Transformer-XL: keys meet a projected sinusoid of the distance."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posenc import frequencies
+from posenc.encoding import Placed, Pos
+from posenc.families import ContentBias, wide
+from posenc.registry import register
+
+
+@register(
+    "transformer_xl",
+    paper="Dai et al., Transformer-XL: Attentive Language Models beyond a Fixed-Length Context",
+    year=2019,
+    arxiv="1901.02860",
+    formula="((q_i + u)·k_j + (q_i + v)·W_R r_{i-j}) / √d",
+    parameters="H·d·(D + 2)",
+    cost="a product of width D for each score",
+    aliases=("xl", "txl"),
+    used_by=("Transformer-XL", "XLNet", "Conformer"),
+    example={"d_model": 16, "n_heads": 4, "head_dim": 8},
+    traits={"shift_invariant": True, "real_positions": True},
+)
+class TransformerXL(ContentBias):
+    """Add to each score what the query and two learned vectors say of key and distance.
+
+    r is the sinusoid of the distance, sines then cosines. It is never formed for pairs: by the sums
+    of angles, (q + v)·W r_{i-j} is a plain product of something of i with something of j, for any
+    positions. Source: Dai 2019, section 3.3.
+
+    Args:
+        d_model: Width of the sinusoid; even.
+        n_heads: Heads of the queries.
+        head_dim: Lanes of one head.
+        base: 10,000 in the paper.
+
+    Raises:
+        ValueError: An odd d_model, or q with other heads or lanes.
+
+    >>> xl = TransformerXL(d_model=4, n_heads=2, head_dim=4)
+    >>> q, p = torch.ones(1, 2, 3, 4), xl.place(torch.arange(3))
+    >>> xl.bias(q, q, p, p).shape
+    torch.Size([1, 2, 3, 3])
+    """
+
+    def __init__(self, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if d_model % 2 or min(d_model, n_heads, head_dim) < 1:
+            raise ValueError(
+                f"{self.name}: d_model must be even, because each frequency has a sine and a cosine, and all widths "
+                f"at least 1; got d_model={d_model}, n_heads={n_heads}, head_dim={head_dim}."
+            )
+        self.d_model, self.n_heads, self.head_dim = d_model, n_heads, head_dim
+        self.base = frequencies.check_base(base, self.name)
+        self.u = nn.Parameter(torch.empty(n_heads, head_dim))
+        self.v = nn.Parameter(torch.empty(n_heads, head_dim))
+        self.weight = nn.Parameter(torch.empty(n_heads, head_dim, d_model))
+        self.reset_parameters()
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Compute sines and cosines of the positions themselves."""
+        pos = self._check(pos, dtype)
+        with pos.device:
+            angle = pos.double()[..., None] * frequencies.geometric(
+                self.d_model // 2, base=self.base, width=self.d_model
+            )
+        return Placed(pos, (angle.sin().to(dtype), angle.cos().to(dtype)))
+
+    def bias(
+        self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
+    ) -> Float[Tensor, "batch n_heads q_len k_len"]:
+        """Return (u·k_j + (q_i + v)·W r_{i-j}) / √d."""
+        if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
+            raise ValueError(
+                f"{self.name}: made for n_heads={self.n_heads} and head_dim={self.head_dim}; got q of shape "
+                f"{tuple(q.shape)}, which is (batch, heads, seq, head_dim)."
+            )
+        sin, cos = (part.unsqueeze(-3) for part in placed.parts)  # (..., 1, q_len, d_model / 2)
+        k_sin, k_cos = (part.unsqueeze(-3) for part in k_placed.parts)
+        dtype = sin.dtype
+        with torch.autocast(q.device.type, enabled=False):  # half precision would round the angles' products
+            q, k = q.to(dtype), k.to(dtype).repeat_interleave(self.n_heads // k.shape[1], dim=1)
+            a, b = ((q + wide(self.v)[:, None]) @ wide(self.weight)).chunk(2, dim=-1)
+            # a sin(i - j) + b cos(i - j), with the sines and cosines of the difference written out
+            of_query = torch.cat((a * sin + b * cos, b * sin - a * cos), -1)
+            of_key = torch.cat((k_cos, k_sin), -1)
+            by_distance = of_query @ of_key.transpose(-1, -2)
+            by_content = wide(self.u)[:, None] @ k.transpose(-1, -2)
+            return (by_content + by_distance) * self.score_scale(self.head_dim)
+
+    def reset_parameters(self) -> None:
+        """Draw u, v and W_R from N(0, 0.02)."""
+        for parameter in (self.u, self.v, self.weight):
+            nn.init.normal_(parameter, std=0.02)

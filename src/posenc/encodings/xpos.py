@@ -1,0 +1,80 @@
+"""xPos: RoPE whose score decays with distance."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.families import Rotary
+from posenc.kernels.eager import Pairing
+from posenc.registry import register
+
+
+@register(
+    "xpos",
+    paper="Sun et al., A Length-Extrapolatable Transformer",
+    year=2022,
+    arxiv="2212.10554",
+    formula="RoPE with q·ζ_k^((p-c)/512), k·ζ_k^(-(p-c)/512),  ζ_k = (2k/d + 0.4)/1.4",
+    parameters="0",
+    cost="as RoPE",
+    used_by=("LEX", "Kosmos-1"),
+    example={"head_dim": 8},
+    variants=({"pairing": "half", "centre": 30.0},),
+    traits={"shift_invariant": True, "real_positions": True},
+)
+class XPos(Rotary):
+    """Turn pairs of lanes, grow the queries with position and shrink the keys by as much.
+
+    The score of pair k decays as ζ_k^(distance / scale_base), fast pairs most. The centre is fixed:
+    implementations that recentre on the middle of what they see change keys that a cache already
+    holds. Lane sizes are powers of the position, so float32 and bfloat16 end where
+    |p - centre| > 35,000 and float16 at 4,500; tables past that are infinite and the scores NaN.
+    Source: Sun 2022, section 3 and algorithm 1.
+
+    Args:
+        head_dim: Lanes of one head; all of them turn.
+        base: 10,000 in the paper.
+        pairing: "interleaved" in the authors' code, or "half".
+        scale_base: Positions over which a pair decays by ζ_k; 512 in the authors' code.
+        gamma: 0.4 in the paper; larger decays less.
+        centre: The position at which q and k keep their size.
+
+    Raises:
+        ValueError: An odd head_dim, or a base, scale_base or gamma that is not positive.
+
+    >>> xpos = XPos(head_dim=2, scale_base=1.0)
+    >>> far, near = xpos.place(torch.tensor([2])), xpos.place(torch.tensor([0]))
+    >>> q, k = xpos.rotate(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), far, near)
+    >>> round(float((q * k).sum()), 6) == round(2 * torch.tensor(2.0).cos().item() * (0.4 / 1.4) ** 2, 6)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        base: float = 10000.0,
+        pairing: Pairing = "interleaved",
+        scale_base: float = 512.0,
+        gamma: float = 0.4,
+        centre: float = 0.0,
+    ) -> None:
+        super().__init__(head_dim=head_dim, pairing=pairing)
+        if not (scale_base > 0 and gamma > 0):
+            raise ValueError(
+                f"{self.name}: scale_base and gamma must be positive, because they scale a decay; "
+                f"got scale_base={scale_base}, gamma={gamma}. The paper uses 512 and 0.4."
+            )
+        self.base = frequencies.check_base(base, self.name)
+        self.scale_base, self.gamma, self.centre = float(scale_base), float(gamma), float(centre)
+
+    def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
+        """Return radians per position of each pair."""
+        return frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
+
+    def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_pairs"]:
+        """Return ζ_k^((pos - centre) / scale_base)."""
+        k = torch.arange(self.head_dim // 2, dtype=torch.float64, device=pos.device)
+        zeta = (2 * k / self.head_dim + self.gamma) / (1 + self.gamma)
+        return zeta ** ((pos - self.centre) / self.scale_base)[..., None]

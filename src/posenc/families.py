@@ -1,0 +1,250 @@
+"""The families: an author writes one method, and the family does the rest of the contract."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from posenc import kernels
+from posenc.encoding import Encoding, Placed, Pos
+
+
+class Additive(Encoding):
+    """An encoding that is added to token embeddings; its author writes `vectors(pos)`."""
+
+    family = "additive"
+    d_model: int
+
+    def vectors(self, pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the vector of each position, (..., seq_len, d_model), in float32 or wider."""
+        raise NotImplementedError(f"{self.name} must define vectors(pos).")
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Look up or compute the vectors of all positions."""
+        pos = self._check(pos, dtype)
+        return Placed(pos, (self.vectors(pos).to(dtype),), self.n_axes)
+
+    def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
+        """Return x plus the vectors, rounded once to the dtype of x."""
+        (vectors,) = placed.parts
+        if x.shape[-1] != vectors.shape[-1]:
+            raise ValueError(
+                f"{self.name}: x must have d_model={vectors.shape[-1]} lanes, the encoding's width; "
+                f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
+            )
+        return (x + vectors).to(x.dtype)
+
+    def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
+        """Place and embed in one call, the commonest use."""
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        return self.embed(x, self.place(pos, dtype=dtype))
+
+
+class Rotary(Encoding):
+    """An encoding that turns pairs of lanes; its author writes `frequencies()`.
+
+    Angles are formed in float64 and rounded after cosine and sine. `gain()` multiplies the turned
+    lanes of q and of k (scores get its square); `amplitude(pos)` does so by position, with its
+    inverse on keys (xPos).
+
+    Args:
+        head_dim: Lanes of one head.
+        rotary_dim: How many of them turn; None means all.
+        rotary_side: "first" or "last": which ones.
+        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+    """
+
+    family = "rotary"
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        rotary_dim: int | None = None,
+        rotary_side: kernels.eager.Side = "first",
+        pairing: kernels.eager.Pairing = "half",
+    ) -> None:
+        super().__init__()
+        width = head_dim if rotary_dim is None else rotary_dim
+        if rotary_dim is None and head_dim % 2:
+            raise ValueError(
+                f"{self.name}: head_dim must be even, because lanes turn in pairs; got head_dim={head_dim}. "
+                f"Pass rotary_dim={head_dim - 1} to turn the first {head_dim - 1}."
+            )
+        if width % 2 or not 2 <= width <= head_dim:
+            raise ValueError(
+                f"{self.name}: rotary_dim must be even and between 2 and head_dim={head_dim}, because lanes "
+                f"turn in pairs; got rotary_dim={width}."
+            )
+        choices = {"pairing": (pairing, ("half", "interleaved")), "rotary_side": (rotary_side, ("first", "last"))}
+        for option, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
+        self.head_dim, self.rotary_dim = head_dim, width
+        self.rotary_side, self.pairing = rotary_side, pairing
+
+    def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
+        """Return radians per position and pair: angle = pos @ frequencies."""
+        raise NotImplementedError(f"{self.name} must define frequencies().")
+
+    def gain(self) -> float:
+        """Return what multiplies the turned lanes of q and of k."""
+        return 1.0
+
+    def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_pairs"] | None:
+        """Return what multiplies queries by position and divides keys, or None."""
+        return None
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
+        pos = self._check(pos, dtype)
+        with pos.device:
+            inv_freq = self.frequencies().to(pos.device)
+        exact = pos.double()
+        angle = (exact if self.n_axes > 1 else exact[..., None]) @ inv_freq
+        cos, sin = angle.cos() * self.gain(), angle.sin() * self.gain()
+        amplitude = self.amplitude(exact)
+        tables = (cos, sin)
+        if amplitude is not None:
+            tables = (cos * amplitude, sin * amplitude, cos / amplitude, sin / amplitude)
+        return Placed(pos, tuple(t.to(dtype) for t in tables), self.n_axes)
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn queries by their own positions."""
+        return self._turn(q, placed.parts[:2])
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Turn keys by their own positions."""
+        return self._turn(k, placed.parts[-2:])
+
+    def rotate_(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed | None = None) -> None:
+        """Turn q and k in place; under no_grad, since autograd needs what they were."""
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+            raise ValueError(
+                f"{self.name}: rotate_ overwrites q and k, which their gradients need; "
+                "call it under torch.no_grad(), or use rotate."
+            )
+        self.rotate(q, k, placed, k_placed, out=(q, k))
+
+    def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{self.name}: q and k must have head_dim={self.head_dim} lanes; got shape {tuple(x.shape)}. "
+                f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
+            )
+        cos, sin = tables
+        return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        def back(x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+            cos, sin = tables
+            square = cos**2 + sin**2  # of gain and amplitude: turn back by the transpose, divided by it
+            return self._turn(x, (cos / square, -sin / square))
+
+        return back(q, placed.parts[:2]), back(k, k_placed.parts[-2:])
+
+
+class Bias(Encoding):
+    """An encoding that joins the scores by position alone; its author writes `at(h, q, k)`.
+
+    `at` is written once, elementwise: broadcast it is the dense matrix, traced it is a
+    FlexAttention `score_mod`. Positions reach it exactly (int64, or float64), so that distances
+    are exact before anything is rounded.
+    """
+
+    family = "bias"
+    n_heads: int
+
+    def __init__(self, *, n_heads: int) -> None:
+        super().__init__()
+        if n_heads < 1:
+            raise ValueError(f"{self.name}: n_heads must be at least 1; got n_heads={n_heads}.")
+        self.n_heads = n_heads
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return the bias of head `h` for what `place` made of one query and one key.
+
+        The arguments broadcast. `q` and `k` are positions; with several axes or parts, tuples of
+        them. Positions are float64 where the call wants float64, and int64 otherwise.
+        """
+        raise NotImplementedError(f"{self.name} must define at(h, q, k).")
+
+    def place(
+        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+    ) -> Placed:
+        """Keep the positions exact."""
+        pos = self._check(pos, dtype)
+        exact = pos.double() if dtype == torch.float64 else pos
+        return Placed(pos, exact.unbind(-1) if self.n_axes > 1 else (exact,), self.n_axes)
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
+        """Return `at` broadcast over heads, queries and keys."""
+        if q.shape[1] != self.n_heads:
+            raise ValueError(
+                f"{self.name}: made for n_heads={self.n_heads}, but q has {q.shape[1]} heads; got q of shape "
+                f"{tuple(q.shape)}. Construct it with n_heads={q.shape[1]}."
+            )
+        return self._broadcast(placed, k_placed)
+
+    def dense(
+        self, pos: Pos, k_pos: Pos | None = None, *, causal: bool = False, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch n_heads q_len k_len"]:
+        """Return the whole bias as a mask that `scaled_dot_product_attention` adds to the scores.
+
+        Args:
+            pos: Positions of the queries.
+            k_pos: Positions of the keys; those of the queries if left out.
+            causal: True writes -inf where key j > i + k_len - q_len, by index.
+            dtype: Of the result; computed in float32, or in float64 for float64.
+        """
+        work = torch.float64 if dtype == torch.float64 else torch.float32
+        placed = self.place(pos, dtype=work)
+        bias = self._broadcast(placed, placed if k_pos is None else self.place(k_pos, dtype=work)).to(dtype)
+        if causal:
+            q_len, k_len = bias.shape[-2:]
+            seen = torch.ones(q_len, k_len, dtype=torch.bool, device=bias.device).tril(k_len - q_len)
+            bias = bias.masked_fill(~seen, -torch.inf)
+        return bias
+
+    def score_mod(self, placed: Placed, k_placed: Placed | None = None) -> Callable[..., Tensor]:
+        """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""
+        k_placed = placed if k_placed is None else k_placed
+
+        def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
+            found = tuple(part[b, i] if p.seq_dim else part[i] for part in p.parts)
+            return found[0] if len(found) == 1 else found
+
+        def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            return score + self.at(h, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
+
+        return mod
+
+    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
+        h = torch.arange(self.n_heads, device=placed.pos.device)[:, None, None]
+        rows = tuple(part[..., None, :, None] for part in placed.parts)
+        columns = tuple(part[..., None, None, :] for part in k_placed.parts)
+        term = self.at(h, *((rows[0], columns[0]) if len(rows) == 1 else (rows, columns)))
+        return term if term.ndim == 4 else term[None]
+
+
+class ContentBias(Encoding):
+    """An encoding whose term on the scores looks at q and k; its author writes `bias`."""
+
+    family = "content_bias"
+    reads_qk = True
+
+
+def wide(t: Tensor) -> Tensor:
+    """Return a learned tensor in float32 or wider, so that arithmetic with it is not in half precision."""
+    return t if t.dtype == torch.float64 else t.float()
+
+
+def floating(distance: Tensor) -> Tensor:
+    """Return an exact distance as float32, or as float64 if it is one already."""
+    return distance if distance.dtype == torch.float64 else distance.float()

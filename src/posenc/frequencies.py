@@ -1,0 +1,56 @@
+"""Frequencies of sinusoids and rotations: pure functions from parameters to radians per position.
+
+All results are float64: an angle is a frequency times a position that may be in the millions,
+and is rounded only after its cosine and sine are taken.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+
+def geometric(n: int, *, base: float, width: float) -> Float64[Tensor, " n"]:
+    """Return base^(-2k / width) for k = 0 .. n - 1 (Vaswani 2017, section 3.5; Su 2021, eq. 15).
+
+    Args:
+        n: How many frequencies.
+        base: The 10,000 of the papers; the longest wavelength is about 2 pi base.
+        width: The number of lanes over which the exponent runs from 0 to 1.
+
+    >>> geometric(2, base=10000.0, width=4)
+    tensor([1.0000, 0.0100], dtype=torch.float64)
+    """
+    return base ** (torch.arange(n, dtype=torch.float64) * (-2 / width))
+
+
+def given(inv_freq: Tensor | Sequence[float], n: int, who: str) -> tuple[float, ...]:
+    """Check frequencies that a user gives and return them as Python floats.
+
+    Floats are neither parameter nor buffer, so that no cast of the module can spoil them.
+
+    Raises:
+        ValueError: Their number is not `n`, or one of them is not finite.
+    """
+    values = tuple(torch.as_tensor(inv_freq, dtype=torch.float64).flatten().tolist())
+    if len(values) != n:
+        raise ValueError(f"{who}: inv_freq must hold {n} frequencies, one a pair; got {len(values)}.")
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{who}: inv_freq must be finite; got {values}.")
+    return values
+
+
+def check_base(base: float, who: str) -> float:
+    """Return the base as a float.
+
+    Raises:
+        ValueError: It is not a finite number greater than 1.
+    """
+    if not (math.isfinite(base) and base > 1):
+        raise ValueError(
+            f"{who}: base must be a finite number greater than 1, because frequencies fall from 1 "
+            f"towards 1 / base; got base={base}. The papers use 10000.0."
+        )
+    return float(base)

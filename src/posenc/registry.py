@@ -1,0 +1,213 @@
+"""Every encoding's card, and one way to construct any of them by name.
+
+An encoding registers itself where its class stands. Nothing here imports torch: the
+encodings are loaded when a name is first asked for.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import Any, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+_CARDS: dict[str, "Card"] = {}
+
+
+@dataclass(frozen=True)
+class Dims:
+    """What a host model knows of itself; `create` offers it to constructors that ask for it."""
+
+    d_model: int | None = None
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    head_dim: int | None = None
+    max_len: int | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of an encoding before it runs.
+
+    Args:
+        name: The registry key; equals the file's name in `encodings/`.
+        cls: The class.
+        paper: Authors and title; `year` and `arxiv` (an id, or None) stand apart.
+        formula: The mathematics in one line.
+        parameters: How many numbers are learned, as a formula of the dimensions.
+        cost: What it costs at run time, in words.
+        example: Arguments that construct a small one; the laws run on it.
+        variants: Changes to `example` that the laws run as well.
+        traits: What the author declares and the laws measure: `shift_invariant` (scores depend on
+            the distance alone), `real_positions` (accepts fractional positions).
+        used_by: Models that shipped with it.
+    """
+
+    name: str
+    cls: type
+    paper: str
+    year: int
+    formula: str
+    parameters: str
+    cost: str
+    example: Mapping[str, Any]
+    traits: Mapping[str, bool]
+    arxiv: str | None = None
+    aliases: tuple[str, ...] = ()
+    used_by: tuple[str, ...] = ()
+    variants: tuple[Mapping[str, Any], ...] = ()
+    options: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(_spell(p) for p in _parameters(self.cls).values()))
+
+    @property
+    def family(self) -> str:
+        """The door that the encoding uses: none, additive, rotary, bias or content_bias."""
+        return str(getattr(self.cls, "family", "none"))
+
+    @property
+    def summary(self) -> str:
+        """The first line of the class's docstring."""
+        return (self.cls.__doc__ or "").strip().split("\n")[0]
+
+    def examples(self) -> list[Any]:
+        """Construct the example and each of its variants."""
+        return [self.cls(**{**self.example, **variant}) for variant in ({}, *self.variants)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the card as plain JSON values."""
+        plain = {k: v for k, v in asdict(self).items() if k not in {"cls", "example", "variants"}}
+        return plain | {
+            "cls": self.cls.__name__,
+            "family": self.family,
+            "summary": self.summary,
+            "example": f"posenc.{self.cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
+        }
+
+
+def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
+    """Register the decorated class under `name` with the facts of its `Card`.
+
+    Raises:
+        ValueError: The name or one of the aliases is taken by another class.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        card = Card(name=name, cls=cls, **facts)
+        taken = {key for other in _CARDS.values() if other.name != name for key in (other.name, *other.aliases)}
+        clash = taken.intersection((name, *card.aliases))
+        old = _CARDS.get(name)
+        if clash or (old and (old.cls.__module__, old.cls.__qualname__) != (cls.__module__, cls.__qualname__)):
+            raise ValueError(
+                f"register: {sorted(clash) or name!r} is already the name of another encoding; "
+                f"got it again for {cls.__name__}. Choose another name."
+            )
+        _CARDS[name] = card
+        return cls
+
+    return decorate
+
+
+def names(pattern: str = "*") -> list[str]:
+    """List the registered names that match a shell pattern, in alphabetical order.
+
+    >>> names("*sin*")
+    ['sinusoidal']
+    """
+    return sorted(name for name in _cards() if fnmatchcase(name, pattern))
+
+
+def card(name: str) -> Card:
+    """Return the card of a registered name or alias.
+
+    Raises:
+        ValueError: Nothing has that name; the nearest known names are given.
+    """
+    cards = _cards()
+    keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.cls.__name__)}
+    if name in keys:
+        return keys[name]
+    near = get_close_matches(name.lower(), [k for k in keys if k.islower()], n=1, cutoff=0.5)
+    raise ValueError(
+        f"unknown encoding {name!r}"
+        + (f": did you mean {near[0]!r}?" if near else ".")
+        + f" Known: {', '.join(sorted(cards))}; or your own class as package.module:Class."
+    )
+
+
+def find_class(name: str) -> type:
+    """Return the class behind a registered name, an alias, or `package.module:Class`.
+
+    Raises:
+        ValueError: The name is unknown, or the module has no such class.
+        TypeError: The object is no `Encoding`.
+    """
+    if ":" not in name:
+        return card(name).cls
+    module, _, qualname = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"cannot load the encoding {name!r}: {error}. "
+            "Write it as package.module:Class and make the module importable from here."
+        ) from error
+    base = import_module("posenc.encoding").Encoding
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise TypeError(f"{name!r} is not a class derived from posenc.Encoding; got {found!r}. Derive it.")
+    return found
+
+
+def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
+    """Construct an encoding by name.
+
+    Args:
+        name: A registered name or alias, or `package.module:Class` for a class of your own.
+        dims: Facts of the host model. A constructor takes from them what it has arguments for;
+            an option given by name wins.
+        options: Arguments of the constructor, strict: an unknown one is an error.
+
+    Raises:
+        ValueError: Unknown name, or the constructor refuses a value.
+        TypeError: Unknown or missing option.
+
+    >>> create("alibi", dims=Dims(n_heads=8))
+    ALiBi(n_heads=8, slopes='authors')
+    """
+    cls = find_class(name)
+    accepted = _parameters(cls)
+    for option in options:
+        if option not in accepted:
+            near = get_close_matches(option, accepted, n=1)
+            raise TypeError(
+                f"{cls.__name__}: unknown option {option!r}"
+                + (f"; did you mean {near[0]!r}?" if near else ";")
+                + f" It takes: {', '.join(accepted) or 'no options'}."
+            )
+    offered = {k: v for k, v in asdict(dims or Dims()).items() if v is not None and k in accepted}
+    arguments = offered | options
+    missing = [p.name for p in accepted.values() if p.default is p.empty and p.name not in arguments]
+    if missing:
+        give = ", ".join(f"{m}=..." for m in missing)
+        raise TypeError(f"{cls.__name__} needs {', '.join(missing)}; pass {give}, or dims=Dims({give}).")
+    return cls(**arguments)
+
+
+def _cards() -> dict[str, Card]:
+    import_module("posenc.encodings")
+    return _CARDS
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """Return the named arguments of a class's constructor."""
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {n: p for n, p in inspect.signature(cls).parameters.items() if p.kind not in variadic}
+
+
+def _spell(parameter: inspect.Parameter) -> str:
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
