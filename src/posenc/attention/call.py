@@ -1,0 +1,215 @@
+"""One call of `attend`, checked, and what every backend does with it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from posenc.encoding import Encoding, Placed
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one `attend`, checked; positions placed, nothing rotated yet."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    encoding: Encoding
+    placed: Placed
+    k_placed: Placed
+    rotated: bool
+    causal: bool
+    mask: Tensor | None
+    window: int | None
+    document_ids: Tensor | None
+    scale: float
+    dropout_p: float
+    backend: str
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, n_heads, q_len, k_len): the shape of the scores."""
+        return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    def turned(self) -> tuple[Tensor, Tensor]:
+        """Return q and k after the encoding's rotation."""
+        if self.rotated:
+            return self.q, self.k
+        return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed)
+
+    def bias(self) -> Tensor | None:
+        """Return the encoding's term on the scores; it reads q and k as they were before the turn."""
+        q, k = self.q, self.k
+        if self.rotated and self.encoding.reads_qk:
+            q, k = self.encoding.rotate(q, k, self.placed, self.k_placed, inverse=True)
+        return self.encoding.bias(q, k, self.placed, self.k_placed)
+
+    def allowed(self) -> Bool[Tensor, "batch n_heads q_len k_len"] | None:
+        """Return who may see whom, broadcastable to the scores; None if everybody sees everybody."""
+        q_len, k_len = self.shape[2:]
+        rows = torch.arange(k_len - q_len, k_len, device=self.q.device)[:, None]
+        columns = torch.arange(k_len, device=self.q.device)
+        terms = []
+        if self.causal:
+            terms.append(columns <= rows)
+        if self.window is not None:
+            terms.append(columns > rows - self.window)
+            if not self.causal:
+                terms.append(columns < rows + self.window)
+        if self.document_ids is not None:
+            ids = self.document_ids
+            terms.append((ids[..., k_len - q_len :, None] == ids[..., None, :]).unsqueeze(-3))
+        if self.mask is not None:
+            terms.append(self.mask if self.mask.dtype == torch.bool else self.mask != -torch.inf)
+        if not terms:
+            return None
+        seen = terms[0]
+        for term in terms[1:]:
+            seen = seen & term
+        return seen
+
+    def added(self) -> Tensor | None:
+        """Return the floating mask, or None."""
+        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+
+
+class Backend(Protocol):
+    """One way to compute a call."""
+
+    name: str
+
+    def rejects(self, call: Call) -> str | None:
+        """Return why the call cannot be run, as a sentence, or None."""
+
+    def memory(self, call: Call) -> int:
+        """Return an estimate of the bytes allocated beyond inputs and output."""
+
+    def run(self, call: Call) -> Tensor:
+        """Compute the call."""
+
+
+def make_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: Encoding,
+    pos: Tensor | Placed,
+    k_pos: Tensor | Placed | None,
+    rotated: bool,
+    causal: bool,
+    mask: Tensor | None,
+    window: int | None,
+    document_ids: Tensor | None,
+    scale: float | None,
+    dropout_p: float,
+    backend: str,
+) -> Call:
+    """Check the arguments of `attend` and place the positions.
+
+    Raises:
+        ValueError: Shapes, lengths or options that do not fit.
+        TypeError: Arguments of a wrong kind.
+    """
+    _check_tensors(q, k, v)
+    _check_masks(q, k, mask, window, document_ids, dropout_p)
+    if not isinstance(encoding, Encoding):
+        raise TypeError(f"attend: encoding must be a posenc.Encoding; got {type(encoding).__name__}.")
+    exact = q.dtype == torch.float64 or backend == "reference-float64"
+    dtype = torch.float64 if exact else torch.float32
+    placed = _place(pos, q, encoding, dtype, "pos")
+    if k_pos is None and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"attend: q has {q.shape[2]} tokens and k has {k.shape[2]}, so the keys' positions differ from the "
+            "queries'; pass k_pos, the positions of all keys."
+        )
+    k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
+    if scale is None:
+        scale = encoding.score_scale(q.shape[-1])
+    return Call(
+        q, k, v, encoding, placed, k_placed, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
+    )
+
+
+def safe_slots(call: Call, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return turned q, k and v with every slot zeroed that no query may see, since 0 times NaN is NaN."""
+    q, k = call.turned()
+    if allowed is None or (call.mask is None and call.window is None and call.document_ids is None):
+        return q, k, call.v  # a causal mask alone shows each key to somebody
+    unseen = ~allowed.any(dim=-2)  # (batch | 1, n_heads | 1, k_len)
+    while unseen.ndim < 3:
+        unseen = unseen[None]
+    unseen = unseen.all(dim=1, keepdim=True)[..., None]
+    return q, k.masked_fill(unseen, 0.0), call.v.masked_fill(unseen, 0.0)
+
+
+def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
+    """Zero the rows that may see no key: no weights sum to one there, so nothing is the answer."""
+    return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
+
+
+def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:
+    if not isinstance(pos, Placed) and encoding.reads_x:
+        raise TypeError(
+            f"attend: {encoding.name} reads the tokens, so positions alone are not enough; pass "
+            f"encoding.place(pos, x) as {what}."
+        )
+    placed = pos if isinstance(pos, Placed) else encoding.place(pos, dtype=dtype)
+    length = placed.pos.shape[placed.seq_dim]
+    if length != x.shape[2]:
+        raise ValueError(
+            f"attend: {what} holds {length} positions for {x.shape[2]} tokens; got {tuple(placed.pos.shape)} beside "
+            f"{tuple(x.shape)}. With a cache, pos is for q and k_pos for all keys."
+        )
+    if placed.seq_dim and placed.pos.shape[0] not in (1, x.shape[0]):
+        raise ValueError(
+            f"attend: {what} has a batch of {placed.pos.shape[0]}, the tensors one of {x.shape[0]}; pass (seq_len,) "
+            "positions to share them."
+        )
+    return placed
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(f"attend: q, k and v must be (batch, heads, seq, lanes); {shapes}.")
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(f"attend: q, k and v must have the same batch; {shapes}.")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"attend: q and k must have the same head_dim; {shapes}.")
+    if k.shape[1:3] != v.shape[1:3]:
+        raise ValueError(f"attend: k and v must have the same heads and length; {shapes}.")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"attend: the heads of k and v must divide those of q; {shapes}.")
+
+
+def _check_masks(
+    q: Tensor, k: Tensor, mask: Tensor | None, window: int | None, ids: Tensor | None, dropout_p: float
+) -> None:
+    scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if mask is not None:
+        if not (mask.dtype == torch.bool or mask.is_floating_point()):
+            raise TypeError(
+                f"attend: mask must be boolean (True where attention is allowed) or floating (added to the scores); "
+                f"got {mask.dtype}. Pass mask.bool()."
+            )
+        fits = mask.ndim <= 4 and all(
+            m in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores), strict=False)
+        )
+        if not fits:
+            raise ValueError(
+                f"attend: mask must broadcast to (batch, n_heads, q_len, k_len) = {scores}; got {tuple(mask.shape)}. "
+                "A padding mask (batch, k_len) is mask[:, None, None, :]."
+            )
+    if window is not None and window < 1:
+        raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")
+    if ids is not None and tuple(ids.shape) not in ((scores[3],), (scores[0], scores[3])):
+        raise ValueError(
+            f"attend: document_ids must be (k_len,) or (batch, k_len) with k_len={scores[3]}; got {tuple(ids.shape)}."
+        )
+    if ids is not None and scores[2] > scores[3]:
+        raise ValueError(f"attend: document_ids need q_len <= k_len; got {scores[2]} > {scores[3]}.")
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"attend: dropout_p must lie in [0, 1); got {dropout_p}.")

@@ -1,0 +1,164 @@
+"""Definitions of the encodings that act on the scores: (q_pos (m,), k_pos (n,)) -> (n_heads, m, n).
+
+Each result is added to q.k / sqrt(head_dim) before the softmax (`nope` is that product itself), except
+where the docstring says that the paper does otherwise. distance = q_pos - k_pos; >= 0 looks back.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Positions = NDArray[Any]
+
+
+def nope(q: Array, k: Array) -> Array:
+    """No position encoding at all: the plain scaled product.
+
+    Papers: Haviv et al. 2022, arXiv 2203.16634, and Kazemnejad et al. 2023, arXiv 2305.19466 ("NoPE"); the
+    product is Vaswani et al. 2017, arXiv 1706.03762, equation 1, before its softmax.
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim); result (n_heads, m, n). What a causal model knows
+    of order then comes from its mask, which is not part of this.
+    """
+    return np.array([q_h @ k_h.T / math.sqrt(q.shape[-1]) for q_h, k_h in zip(q, k, strict=True)])
+
+
+def alibi(
+    q_pos: Positions, k_pos: Positions, *, n_heads: int, slopes: Literal["authors", "geometric"] = "authors"
+) -> Array:
+    """A penalty that grows in proportion to the distance, each head with a slope of its own.
+
+    Paper: Press et al. 2021, "Train Short, Test Long", arXiv 2108.12409, section 3: -m_h * distance, m_h
+    the geometric sequence that starts at 2**(-8/n_heads) and has that ratio.
+
+    q_pos (m,), k_pos (n,), fractions allowed; slopes per position. The paper is causal; |distance| for keys
+    ahead is our convention. slopes "geometric" is the paper's text, any n_heads. "authors" is their code,
+    the same for powers of two; otherwise the slopes of the next lower power of two, low, followed by the
+    1st, 3rd, 5th.. slope of 2*low heads. Not divided by sqrt(head_dim), as the paper notes.
+    """
+    low = 2 ** (n_heads.bit_length() - 1)
+    exponents = {
+        "geometric": [8 * (h + 1) / n_heads for h in range(n_heads)],
+        "authors": [8 * (h + 1) / low for h in range(low)]
+        + [8 * (2 * h + 1) / (2 * low) for h in range(n_heads - low)],
+    }[slopes]
+    distance = np.subtract.outer(q_pos, k_pos)
+    return np.array([-(2.0**-exponent) * np.abs(distance) for exponent in exponents])
+
+
+@cache
+def _t5_bucket(distance: Fraction, n_buckets: int, max_distance: int, bidirectional: bool) -> int:
+    """The bucket of one distance: how many buckets 1, 2.. of its direction have begun, see `t5`."""
+    side = n_buckets // 2 if bidirectional else n_buckets
+    exact = side // 2
+    reach = abs(distance) if bidirectional else max(distance, Fraction(0))
+    bucket = 0
+    for b in range(1, side):
+        if b <= exact:
+            bucket += reach >= b
+        else:  # reach/exact >= (max_distance/exact)**((b-exact)/(side-exact)), each to the power side-exact
+            ratio = Fraction(max_distance, exact)
+            bucket += (reach / exact) ** (side - exact) >= ratio ** (b - exact)
+    return bucket + side if bidirectional and distance < 0 else bucket
+
+
+def t5(
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    n_heads: int,
+    weight: Array,
+    n_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = False,
+) -> Array:
+    """One trained number per head and bucket of distances, the buckets ever wider.
+
+    Paper: Raffel et al. 2019, "T5", arXiv 1910.10683, section 2.1: 32 buckets, logarithmic in size up to
+    an offset of 128, beyond which all distances share the last. The paper gives no formula; this is that of
+    the public code (Mesh TensorFlow, Hugging Face). With side = n_buckets (causal; keys ahead fall into
+    bucket 0) or n_buckets//2 (bidirectional; keys AHEAD, distance < 0, take the upper half), and
+    exact = side//2: bucket b <= exact begins at |distance| = b, and each later one, up to side - 1, at
+    exact * (max_distance/exact)**((b - exact)/(side - exact)).
+
+    q_pos (m,), k_pos (n,), whole in the code (a fraction falls into the bucket begun last); weight
+    (n_buckets, n_heads); max_distance > exact. The edges are compared exactly, in fractions; the public code
+    truncates a floating logarithm, which can put a distance that IS an edge one bucket too low.
+    T5 adds the bias to the product q.k WITHOUT division by sqrt(head_dim), which its initialisation absorbs.
+    """
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for i, p_q in enumerate(q_pos.tolist()):
+        for j, p_k in enumerate(k_pos.tolist()):
+            distance = Fraction(p_q) - Fraction(p_k)
+            out[:, i, j] = weight[_t5_bucket(distance, n_buckets, max_distance, bidirectional)]
+    return out
+
+
+def kerple(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, log_r2: Array) -> Array:
+    """A trained penalty that grows with the logarithm of the distance.
+
+    Paper: Chi et al. 2022, "KERPLE", arXiv 2205.09921, section 4, the logarithmic variant:
+    -r1 * log(1 + r2 * |distance|), natural logarithm, r1, r2 > 0 trained per head.
+    q_pos (m,), k_pos (n,), fractions allowed; log_r1, log_r2 (n_heads,); r2 per position.
+    r = exp(log_r) is our convention for keeping them positive; the paper leaves open how (its code clamps).
+    """
+    distance = np.subtract.outer(q_pos, k_pos)
+    r1, r2 = np.exp(log_r1), np.exp(log_r2)
+    return np.array([-r1[h] * np.log1p(r2[h] * np.abs(distance)) for h in range(n_heads)])
+
+
+def relative_bias(
+    q_pos: Positions, k_pos: Positions, *, n_heads: int, max_distance: int, weight: Array
+) -> Array:
+    """One trained number per head and distance; all distances beyond max_distance share the outermost.
+
+    Papers: the clipping is Shaw et al. 2018, arXiv 1803.02155, section 3.2; the number in place of Shaw's
+    vector is Raffel et al. 2019, arXiv 1910.10683, section 2.1 (there with buckets, see `t5`).
+    q_pos (m,), k_pos (n,), whole; weight (n_heads, 2*max_distance + 1), column distance + max_distance: the
+    key furthest ahead in column 0. Departure: Shaw counts k_pos - q_pos, which reverses the columns.
+    """
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for i, p_q in enumerate(q_pos):
+        for j, p_k in enumerate(k_pos):
+            out[:, i, j] = weight[:, int(min(max(p_q - p_k, -max_distance), max_distance)) + max_distance]
+    return out
+
+
+def transformer_xl(
+    q: Array,
+    k: Array,
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    d_model: int,
+    n_heads: int,
+    head_dim: int,
+    base: float = 10000.0,
+    u: Array,
+    v: Array,
+    weight: Array,
+) -> Array:
+    """Terms (b), (c) and (d) of Transformer-XL's score; (a) is q.k itself.
+
+    Paper: Dai et al. 2019, "Transformer-XL", arXiv 1901.02860, section 3.3, the equation of A^rel:
+    (b) q_i . (W_h r), (c) u_h . k_j, (d) v_h . (W_h r), with W_h = W_{k,R} of head h and r = R_{i-j}.
+
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim): projected, not scaled; q_pos (m,), k_pos (n,),
+    fractions allowed; u, v (n_heads, head_dim); weight (n_heads, head_dim, d_model); d_model even.
+    Silent in the equation, from the authors' code: r = [all sines, all cosines] of distance * omega_k,
+    omega_k = base**(-2k/d_model) radians per position, and the division of all four terms by
+    sqrt(head_dim). Keys ahead (the paper is causal) enter with their negative distance.
+    """
+    omega = np.array([base ** (-2 * c / d_model) for c in range(d_model // 2)])
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        distance = q_pos[i] - k_pos[j]
+        r = np.concatenate([np.sin(distance * omega), np.cos(distance * omega)])
+        out[h, i, j] = (u[h] @ k[h, j] + (q[h, i] + v[h]) @ (weight[h] @ r)) / math.sqrt(head_dim)
+    return out

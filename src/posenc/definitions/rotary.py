@@ -1,0 +1,81 @@
+"""Definitions of the encodings that turn queries and keys: position p -> (R_q, R_k), (head_dim, head_dim).
+
+The score of query q at p_i and key k at p_j, both columns, is (R_q(p_i) q) . (R_k(p_j) k) / sqrt(head_dim);
+the division is attention's own and not part of the definitions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def rope(
+    p: float,
+    *,
+    head_dim: int,
+    base: float = 10000.0,
+    rotary_dim: int | None = None,
+    rotary_side: Literal["first", "last"] = "first",
+    pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
+) -> tuple[Array, Array]:
+    """Each pair of lanes turns counter-clockwise by p * theta_k; queries and keys alike.
+
+    Paper: Su et al. 2021, "RoFormer", arXiv 2104.09864, equations 14 and 15 (the matrix R_{Theta,m}), with
+    theta_k = base**(-2k/d), k = 0.. (the paper counts from 1); equation 16: the score knows only p_j - p_i.
+
+    p in positions, fractions and negatives allowed; theta_k in radians per position; rotary_dim even;
+    inv_freq (rotary_dim/2,) stands for theta when given, and base then idles.
+
+    pairing "interleaved" (lanes 2k, 2k+1) is the paper's and GPT-J's; "half" (lanes k, k + rotary_dim/2)
+    is GPT-NeoX's and that of Llama in Hugging Face: the same map up to a fixed permutation of the lanes.
+    Silent in the paper, from GPT-J and GPT-NeoX: only rotary_dim lanes turn, the first or the last ones,
+    and d above is the ROTATED width rotary_dim; the other lanes pass unchanged. None: all of head_dim.
+    """
+    width = head_dim if rotary_dim is None else rotary_dim
+    start = {"first": 0, "last": head_dim - width}[rotary_side]
+    turn = np.eye(head_dim)
+    for k in range(width // 2):
+        x, y = {"half": (k, k + width // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        x, y = start + x, start + y
+        theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
+        turn[x, x], turn[x, y] = math.cos(p * theta), -math.sin(p * theta)
+        turn[y, x], turn[y, y] = math.sin(p * theta), math.cos(p * theta)
+    return turn, turn.copy()
+
+
+def xpos(
+    p: float,
+    *,
+    head_dim: int,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "interleaved",
+    scale_base: float = 512.0,
+    gamma: float = 0.4,
+    centre: float = 0.0,
+) -> tuple[Array, Array]:
+    """The rotation of `rope`, after which pair k of a query shrinks with p and that of a key grows with p.
+
+    Paper: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv 2212.10554, Algorithm 1:
+    zeta_k = (k/(head_dim/2) + gamma) / (1 + gamma), k = 0.. head_dim/2 - 1, with gamma = 0.4, B = 512;
+    queries times zeta_k**(p/B), keys times its inverse, so that a score of pair k carries
+    zeta_k**(distance/B), which fades with a distance >= 0 and GROWS without bound ahead: causal use only.
+
+    p and centre in positions; head_dim even; zeta_k per B = scale_base positions, without unit.
+    centre is not of the paper but of the authors' code (TorchScale takes the middle of the sequence): it
+    moves the origin of the powers, not of the angles, and leaves every score as it is while both sides
+    use the same one; it keeps the powers small. pairing "half" departs from the paper as in `rope`.
+    """
+    turn, _ = rope(p, head_dim=head_dim, base=base, pairing=pairing)
+    scale = np.zeros(head_dim)
+    for k in range(head_dim // 2):
+        zeta = (2 * k / head_dim + gamma) / (1 + gamma)
+        x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        scale[x] = scale[y] = zeta ** ((p - centre) / scale_base)
+    return np.diag(scale) @ turn, np.diag(1 / scale) @ turn

@@ -1,0 +1,157 @@
+"""Laws about attention: caches, packing, padding, order, and the backends."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from posenc import positions
+from posenc.attention import BACKENDS, attend, explain
+from posenc.compose import Compose
+from posenc.encoding import Encoding
+from posenc.laws.case import Case, Law, statute
+
+LAWS: list[Law] = []
+
+
+@statute(LAWS, "permutation")
+def permutation(case: Case) -> Iterable[str]:
+    """Permuting the tokens together with their positions permutes the output."""
+    x, pos = case.tokens(11), case.positions(11)
+    order = torch.randperm(11, generator=case.random)
+    got = case.layer(x[:, order], pos[order], causal=False)
+    yield from case.differ(got, case.layer(x, pos, causal=False)[:, :, order], case.largest(x, pos))
+
+
+@statute(LAWS, "cache")
+def cache(case: Case) -> Iterable[str]:
+    """Rows computed against a cache equal those of one pass, in any chunking."""
+    x, pos = case.tokens(12), case.positions(12, start=3)
+    largest = case.largest(x, pos)
+    for options in ({}, {"window": 5}, {"document_ids": None}):
+        wanted = case.layer(x, pos, **options)
+        for chunks in ((11, 1), (5, 7), (1,) * 12, (4, 1, 3, 4)):
+            got = case.cached(x, pos, chunks, **options)
+            yield from (f"in chunks {chunks} with {options} it {m}" for m in case.differ(got, wanted, largest))
+
+
+@statute(LAWS, "packing")
+def packing(case: Case) -> Iterable[str]:
+    """Documents packed into one sequence give what they give apart."""
+    lengths = (5, 1, 6)
+    x, ids = case.tokens(sum(lengths)), torch.repeat_interleave(torch.tensor([7, 2, 5]), torch.tensor(lengths))
+    pos = _on_axes(case, positions.packed(ids))
+    largest = case.largest(x, case.positions(sum(lengths)))
+    for causal in (True, False):
+        packed = case.layer(x, pos, document_ids=ids, causal=causal)
+        apart = [case.layer(part, case.positions(part.shape[1]), causal=causal) for part in x.split(lengths, 1)]
+        yield from case.differ(packed, torch.cat(apart, 2), largest)
+
+
+@statute(LAWS, "left padding")
+def left_padding(case: Case) -> Iterable[str]:
+    """A left padded row gives what it gives unpadded, with NaN in the padded slots, and zeros there."""
+    x, pad = case.tokens(9), 3
+    real = torch.ones(2, 9, dtype=torch.bool)
+    real[1, :pad] = False
+    pos = _on_axes(case, positions.left_padded(real))
+    padded = x.masked_fill(~real[..., None], torch.nan)
+    largest = case.largest(x, case.positions(9))
+    masks = {"boolean": real[:, None, None, :]}
+    masks["floating"] = torch.zeros(2, 1, 1, 9, dtype=case.dtype).masked_fill(~masks["boolean"], -torch.inf)
+    for kind, mask in masks.items():
+        got = case.layer(padded, pos, mask=mask)
+        yield from (f"unpadded row: {m}" for m in case.differ(got[:1], case.layer(x[:1], case.positions(9)), largest))
+        alone = case.layer(x[1:, pad:], case.positions(9 - pad))
+        yield from (f"with a {kind} mask it {m}" for m in case.differ(got[1:, :, pad:], alone, largest))
+        if bool(got[1, :, :pad].ne(0).any()):
+            yield f"with a {kind} mask the padded rows are not zero"
+
+
+def _calls(case: Case, n: int) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield kinds of attention over n keys."""
+    seen = torch.rand(case.batch, case.n_heads, n, n, generator=case.random) > 0.3
+    ids = torch.arange(n) // 4
+    yield "causal", {}
+    yield "bidirectional", {"causal": False}
+    yield "window", {"window": 3}
+    yield "window both ways", {"window": 3, "causal": False}
+    yield "documents", {"document_ids": ids}
+    yield "documents by row", {"document_ids": torch.stack((ids, ids.flip(0)))}
+    yield "boolean mask", {"mask": seen, "causal": False}
+    yield "mask by query", {"mask": seen[0, 0]}
+    yield "floating mask", {"mask": case.normal(n, n)}
+    yield "scale", {"scale": 0.3}
+
+
+@statute(LAWS, "backends")
+def backends(case: Case) -> Iterable[str]:
+    """Every backend that does not refuse a call equals the reference in float64."""
+    x, pos = case.tokens(13), case.positions(13)
+    largest = case.largest(x, pos)
+    placed = case.place(pos, x)
+    q, k, v = case.project(x, placed)
+    encoding, placed = case.encoding.layer(0, placed)
+    wide_v = torch.cat((v, v), -1)
+    for (kind, options), values in itertools.product(_calls(case, 13), (v, wide_v)):
+        wanted = attend(q, k, values, encoding, placed, backend="reference-float64", **options)
+        for name in BACKENDS:
+            verdict = {v.backend: v.verdict for v in explain(q, k, values, encoding, placed, backend=name, **options)}
+            if verdict[name] == "taken":
+                got = attend(q, k, values, encoding, placed, backend=name, **options)
+                yield from (f"{name}, {kind}: {m}" for m in case.differ(got, wanted, largest))
+
+
+@statute(LAWS, "nothing there")
+def nothing_there(case: Case) -> Iterable[str]:
+    """An empty sequence and an empty batch give empty results."""
+    for batch, seq_len in ((2, 0), (0, 5)):
+        out = case.layer(case.tokens(seq_len, batch), case.positions(seq_len))
+        if out.shape != (batch, case.n_heads, seq_len, case.head_dim):
+            yield f"batch {batch}, {seq_len} tokens: got shape {tuple(out.shape)}"
+
+
+@statute(LAWS, "compose")
+def compose(case: Case) -> Iterable[str]:
+    """Compose with NoPE, on either side, changes nothing."""
+    x, pos = case.tokens(9), case.positions(9)
+    wanted = case.layer(x, pos)
+    for names, both in (("e, NoPE", (case.encoding, Encoding())), ("NoPE, e", (Encoding(), case.encoding))):
+        composed = Case(Compose(*both), case.dtype)
+        composed.encoding.load_state_dict(
+            {f"encodings.0.{name}": value for name, value in case.encoding.state_dict().items()}
+        )
+        composed.projections = case.projections
+        if not torch.equal(composed.layer(x, pos), wanted):
+            yield f"Compose({names}) gives another result"
+
+
+@statute(LAWS, "no memory")
+def no_memory(case: Case) -> Iterable[str]:
+    """A short, a long and again a short sequence: the short ones agree bit for bit."""
+    x, n = case.tokens(40), 7
+    first = case.layer(x[:, :n], case.positions(n))
+    case.layer(x, case.positions(40))
+    if not torch.equal(case.layer(x[:, :n], case.positions(n)), first):
+        yield "the second short sequence gives another result than the first"
+
+
+@statute(LAWS, "untouched inputs")
+def untouched_inputs(case: Case) -> Iterable[str]:
+    """Nothing that is handed in is written to."""
+    x, pos = case.tokens(9), case.positions(9)
+    encoding, placed = case.encoding.layer(0, case.place(pos, x))
+    q, k, v = case.project(x, placed)
+    given = {"x": x, "pos": pos, "q": q, "k": k, "v": v, **dict(case.encoding.named_parameters())}
+    before = {name: (t._version, t.detach().clone()) for name, t in given.items()}
+    case.layer(x, pos)
+    encoding.rotate(q, k, placed)
+    attend(q, k, v, encoding, placed)
+    for name, t in given.items():
+        if t._version != before[name][0] or not torch.equal(t, before[name][1]):
+            yield f"{name} was written to"
+
+
+def _on_axes(case: Case, pos: torch.Tensor) -> torch.Tensor:
+    return torch.stack([pos] * case.encoding.n_axes, -1) if case.encoding.n_axes > 1 else pos

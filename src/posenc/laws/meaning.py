@@ -1,0 +1,154 @@
+"""Laws about what an encoding computes: its definition, and the traits that it declares."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenc import definitions, positions, registry
+from posenc.encoding import Encoding
+from posenc.laws.case import Case, Law, statute
+
+LAWS: list[Law] = []
+
+
+@statute(LAWS, "definition")
+def definition(case: Case) -> Iterable[str]:
+    """What runs equals the float64 definition written from the paper, one token at a time."""
+    card = _card(case.original)
+    define = definitions.find(card.name) if card else None
+    if card is None or define is None:
+        return
+    pos = case.positions(19)[torch.randperm(19, generator=case.random)]
+    x = case.tokens(19, batch=1)
+    placed = case.place(pos, x)
+    q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
+    wanted = _define(card.family, define, case, pos, q, k)
+    if card.family == "additive":
+        yield from case.differ(case.encoding.embed(x, placed)[0] - x[0], torch.from_numpy(wanted))
+    else:
+        yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted), np.abs(wanted).max())
+
+
+def _define(family: str, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> np.ndarray[Any, Any]:
+    """Return what the definition says: vectors (n, d_model), or scores (n_heads, n, n)."""
+    encoding = case.encoding
+    learned = {name: _array(p) for name, p in encoding.named_parameters()}
+    options = {name: value for name, value in encoding.options().items() if name not in ("init_std", "trainable")}
+    options |= learned
+    scale = options.pop("score_scale", None) or case.head_dim**-0.5
+    p, queries = _array(pos), _array(q[0])
+    keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
+    product = scale * np.einsum("hid,hjd->hij", queries, keys)
+    if family == "additive":
+        return np.asarray(define(p, **options))
+    if family == "rotary":
+        turns = [define(float(t), **options) for t in p]
+        turned_q = np.stack([queries[:, i] @ turns[i][0].T for i in range(len(p))], 1)
+        turned_k = np.stack([keys[:, j] @ turns[j][1].T for j in range(len(p))], 1)
+        return np.asarray(scale * np.einsum("hid,hjd->hij", turned_q, turned_k))
+    if family == "bias":
+        return np.asarray(product + define(p, p, **options))
+    if family == "content_bias":
+        return np.asarray(product + define(queries, keys, p, p, **options))
+    return np.asarray(define(queries, keys, **options))
+
+
+@statute(LAWS, "traits")
+def traits(case: Case) -> Iterable[str]:
+    """Declared traits are those that are measured: shift-invariant or not, real positions or not."""
+    card = _card(case.original)
+    if card is None:
+        return
+    x, pos = case.tokens(9), case.positions(9)
+    shifted = pos + 21
+    largest = case.largest(x, pos)
+    moves = list(case.differ(case.layer(x, shifted), case.layer(x, pos), largest))
+    if card.traits["shift_invariant"]:
+        yield from (f"declared shift_invariant, but moved by 21 positions it {m}" for m in moves)
+    elif not moves:
+        yield "declared not shift_invariant, but moving all positions changes nothing"
+    try:
+        between = case.layer(x, pos.double() * 1.5)
+    except TypeError:
+        if card.traits["real_positions"]:
+            yield "declared real_positions, but refuses them"
+        return
+    if not card.traits["real_positions"]:
+        yield "declared not to take real_positions, but does not refuse them"
+    elif card.family != "none" and not list(case.differ(between, case.layer(x, pos), largest)):
+        yield "takes real positions and ignores them"
+
+
+@statute(LAWS, "integer kinds")
+def integer_kinds(case: Case) -> Iterable[str]:
+    """Positions may be any integer dtype and mean the same."""
+    x, pos = case.tokens(9), case.positions(9)
+    wanted = case.layer(x, pos)
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        if not torch.equal(case.layer(x, pos.to(dtype)), wanted):
+            yield f"{dtype} positions give another result than int64"
+
+
+@statute(LAWS, "inverse")
+def inverse(case: Case) -> Iterable[str]:
+    """Turning back after turning gives q and k."""
+    x, pos = case.tokens(9), case.positions(9)
+    encoding, placed = case.encoding.layer(0, case.place(pos, x))
+    q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
+    back = encoding.rotate(*encoding.rotate(q, k, placed), placed, inverse=True)
+    for name, got, wanted in zip("qk", back, (q, k), strict=True):
+        yield from (f"{name} {m}" for m in case.differ(got, wanted))
+
+
+@statute(LAWS, "sincere errors", by_dtype=False)
+def sincere_errors(case: Case) -> Iterable[str]:
+    """Each bad argument gives its documented error, which names the encoding and what it got."""
+    pos = case.positions(5)
+    wrong_axes = pos[:, None, None, None].expand(5, 1, 1, case.encoding.n_axes + 1)
+    bad: list[tuple[str, type[Exception], Any]] = [
+        ("half-precision positions", TypeError, lambda: case.encoding.place(pos.bfloat16())),
+        ("float16 positions", TypeError, lambda: case.encoding.place(pos.half())),
+        ("boolean positions", TypeError, lambda: case.encoding.place(pos.bool())),
+        ("a list for positions", TypeError, lambda: case.encoding.place([0, 1])),  # type: ignore[arg-type]
+        ("a pos of other axes", ValueError, lambda: case.encoding.place(wrong_axes)),
+        ("half-precision tables", ValueError, lambda: case.encoding.place(pos, dtype=torch.bfloat16)),
+        *_family_errors(case, pos),
+    ]
+    for what, kind, call in bad:
+        try:
+            call()
+        except kind as error:
+            if not (str(error).startswith(case.encoding.name) and "got" in str(error)):
+                yield f"{what}: the message names neither the encoding nor what it got: {error}"
+        except Exception as error:
+            yield f"{what}: raised {type(error).__name__} instead of {kind.__name__}: {error}"
+        else:
+            yield f"{what}: raised nothing"
+
+
+def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exception], Any]]:
+    encoding, family = case.encoding, case.encoding.family
+    placed = case.place(pos, case.tokens(5))
+    q = case.normal(1, case.n_heads, 5, case.head_dim)
+    if family == "additive":
+        yield "tokens of another width", ValueError, lambda: encoding.embed(case.normal(1, 5, 3), placed)
+    if family == "rotary":
+        yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
+    if family in ("bias", "content_bias"):
+        more = torch.cat((q, q), 1)
+        yield "q of other heads", ValueError, lambda: encoding.bias(more, more, placed, placed)
+    if case.max_len is not None:
+        far = positions.arange(5, start=case.max_len)
+        yield "a position beyond the last", ValueError, lambda: encoding.place(far)
+
+
+def _card(encoding: Encoding) -> registry.Card | None:
+    cards = (registry.card(name) for name in registry.names())
+    return next((card for card in cards if card.cls is type(encoding)), None)
+
+
+def _array(t: Tensor) -> np.ndarray[Any, Any]:
+    return t.detach().double().numpy()

@@ -1,0 +1,149 @@
+"""Laws about encodings as modules: state, gradients, devices, copies, threads, compilers."""
+
+import copy
+import pickle
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from posenc.attention import attend
+from posenc.laws.case import Case, Law, statute
+
+LAWS: list[Law] = []
+
+
+@statute(LAWS, "state", by_dtype=False)
+def state(case: Case) -> Iterable[str]:
+    """The state holds learned tensors only, before and after use: no buffers, no tables."""
+    case.layer(case.tokens(9), case.positions(9))
+    learned = set(dict(case.encoding.named_parameters()))
+    if buffers := [name for name, _ in case.encoding.named_buffers()]:
+        yield f"holds buffers: {buffers}"
+    if extra := set(case.encoding.state_dict()) ^ learned:
+        yield f"state_dict and parameters differ by {sorted(extra)}"
+    hidden = [
+        name for m in case.encoding.modules() for name, v in vars(m).items() if isinstance(v, Tensor) and name[:1] != "_"
+    ]
+    if hidden:
+        yield f"keeps tensors outside its state: {hidden}"
+
+
+@statute(LAWS, "no graph", by_dtype=False)
+def no_graph(case: Case) -> Iterable[str]:
+    """Placing makes no graph for an encoding that learns nothing."""
+    if any(True for _ in case.encoding.parameters()):
+        return
+    placed = case.place(case.positions(9), case.tokens(9))
+    if any(t.requires_grad for t in torch.utils._pytree.tree_leaves(placed)):
+        yield "place() of a fixed encoding requires gradients"
+
+
+@statute(LAWS, "gradients", by_dtype=False)
+def gradients(case: Case) -> Iterable[str]:
+    """Gradients of learned parts, and of the tokens, pass gradcheck, and none is cut off."""
+    x, pos = case.tokens(5).requires_grad_(), case.positions(5)
+    names, learned = zip(*case.encoding.named_parameters(), strict=True) if _learns(case) else ((), ())
+
+    def run(tokens: Tensor, *values: Tensor) -> Tensor:
+        layer = _Layer(case, pos)
+        given = {f"encoding.{name}": value for name, value in zip(names, values, strict=True)}
+        return functional_call(layer, given, (tokens,))  # type: ignore[no-any-return]
+
+    values = tuple(p.detach().clone().requires_grad_() for p in learned)
+    if not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
+        yield "gradcheck fails"
+    found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
+    for name, gradient in zip(names, found, strict=True):
+        if gradient is None or not bool(gradient.ne(0).any()):
+            yield f"no gradient reaches {name}"
+
+
+def _learns(case: Case) -> bool:
+    return any(True for _ in case.encoding.parameters())
+
+
+class _Layer(torch.nn.Module):
+    """The case's layer as a module, so that its parameters can be given as arguments."""
+
+    def __init__(self, case: Case, pos: Tensor) -> None:
+        super().__init__()
+        self.encoding, self.case, self.pos = case.encoding, case, pos
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.case.layer(x, self.pos)
+
+
+@statute(LAWS, "meta", by_dtype=False)
+def meta(case: Case) -> Iterable[str]:
+    """Moved to the meta device, materialised and reset, it equals a fresh one."""
+    fresh, hollow = copy.deepcopy(case.original), copy.deepcopy(case.original).to("meta").to_empty(device="cpu")
+    for module in (fresh, hollow):
+        with torch.random.fork_rng():
+            torch.manual_seed(11)
+            module.reset_parameters()
+    for (name, a), b in zip(fresh.state_dict().items(), hollow.state_dict().values(), strict=True):
+        if not (a.dtype == b.dtype and torch.equal(a, b)):
+            yield f"{name} differs from a fresh module's"
+    x, pos = case.tokens(5), case.positions(5)
+    made, wanted = (Case(m, torch.float64).layer(x.double(), pos) for m in (hollow, fresh))
+    if not torch.equal(made, wanted):
+        yield "it computes something else than a fresh module"
+
+
+@statute(LAWS, "copies")
+def copies(case: Case) -> Iterable[str]:
+    """A deep copy and a pickled copy compute the same."""
+    x, pos = case.tokens(9), case.positions(9)
+    wanted, original = case.layer(x, pos), case.encoding
+    for how, twin in (("deepcopy", copy.deepcopy(original)), ("pickle", pickle.loads(pickle.dumps(original)))):
+        case.encoding = twin
+        if not torch.equal(case.layer(x, pos), wanted):
+            yield f"a copy by {how} computes something else"
+    case.encoding = original
+
+
+@statute(LAWS, "threads")
+def threads(case: Case) -> Iterable[str]:
+    """Two threads at once, with different lengths, compute what one does."""
+    lengths = (5, 17) * 8
+    x = case.tokens(17)
+    wanted = {n: case.layer(x[:, :n], case.positions(n)) for n in set(lengths)}
+    with ThreadPoolExecutor(2) as pool:
+        got = pool.map(lambda n: case.layer(x[:, :n], case.positions(n)), lengths)
+        if not all(torch.equal(out, wanted[n]) for n, out in zip(lengths, got, strict=True)):
+            yield "concurrent calls disturb each other"
+
+
+@statute(LAWS, "compile", by_dtype=False, compiles=True)
+def compiles(case: Case) -> Iterable[str]:
+    """torch.compile (aot_eager, fullgraph, dynamic length) compiles once and computes the same."""
+    yield from compiled(case, "aot_eager")
+
+
+def compiled(case: Case, backend: str) -> Iterable[str]:
+    """Compile a layer for growing lengths and compare it with the plain one."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    encoding = copy.deepcopy(case.encoding).float()
+
+    def layer(x: Tensor, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        placed = encoding.place(pos, x)
+        return encoding.embed(x, placed), attend(q, k, v, *encoding.layer(0, placed))
+
+    fast, graphs = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True), set()
+    for n in (7, 12, 33):
+        heads = (case.n_heads, case.n_kv_heads, case.n_kv_heads)
+        qkv = [case.normal(2, h, n, case.head_dim).float() for h in heads]
+        arguments = (case.tokens(n).float(), *qkv, case.positions(n))
+        for got, wanted in zip(fast(*arguments), layer(*arguments), strict=True):
+            error = float((got - wanted).detach().abs().max())
+            if error > 1e-5 * max(1.0, float(wanted.detach().abs().max())):
+                yield f"compiled it differs by {error:.2g} at length {n}"
+        graphs.add(len(counter.graphs))
+    if len(graphs) > 1:
+        yield f"recompiled for another length: {sorted(graphs)} graphs"

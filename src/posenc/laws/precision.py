@@ -1,0 +1,91 @@
+"""Laws about half precision: no further from float64 than plain attention is."""
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from posenc.attention import attend
+from posenc.encoding import Encoding
+from posenc.laws.case import Case, Law, statute
+
+LAWS: list[Law] = []
+HALVES = (torch.bfloat16, torch.float16)
+SLACK = 1.5  # times the error of plain SDPA on the same inputs
+
+
+@statute(LAWS, "half precision", by_dtype=False)
+def half_precision(case: Case) -> Iterable[str]:
+    """Attention in bfloat16 and float16 is no further from float64 than 1.5 times plain SDPA is."""
+    for dtype in HALVES:
+        yield from _measure(case, dtype, start=0)
+
+
+@statute(LAWS, "far positions", by_dtype=False)
+def far_positions(case: Case) -> Iterable[str]:
+    """A module moved to bfloat16 differs by rounding only, also at position 100,000."""
+    yield from _measure(case, torch.bfloat16, start=100_000)
+
+
+@statute(LAWS, "autocast", by_dtype=False)
+def autocast(case: Case) -> Iterable[str]:
+    """Under autocast, attention is no further from float64 than 1.5 times plain SDPA under autocast."""
+    q, k, v = (t.float().double() for t in _inputs(case))
+    pos = case.positions(q.shape[2])
+    single = copy.deepcopy(case.encoding).float()
+    exact = copy.deepcopy(single).double()
+
+    def run(encoding: Encoding) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return attend(q.float(), k.float(), v.float(), *encoding.layer(0, encoding.place(pos)))
+
+    def truth(encoding: Encoding) -> Tensor:
+        return attend(q, k, v, *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
+
+    yield from _judge(run(single), truth(exact), run(Encoding()), truth(Encoding()), "under autocast")
+
+
+def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
+    """Compare the module cast to `dtype` with a float64 copy of it that has the same rounded parameters."""
+    rounded = copy.deepcopy(case.original)
+    rounded.load_state_dict(case.encoding.state_dict())
+    rounded.to(dtype)
+    exact = copy.deepcopy(rounded).double()
+    q, k, v = (t.to(dtype) for t in _inputs(case))
+    x, pos = case.tokens(q.shape[2]).to(dtype), case.positions(q.shape[2], start=start)
+
+    def run(encoding: Encoding) -> Tensor:
+        return attend(q, k, v, *encoding.layer(0, encoding.place(pos)))
+
+    def truth(encoding: Encoding) -> Tensor:
+        wide = (t.double() for t in (q, k, v))
+        return attend(*wide, *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
+
+    where = f"in {dtype} from position {int(pos.flatten()[0])}"
+    yield from _judge(run(rounded), truth(exact), run(Encoding()), truth(Encoding()), where)
+    embedded = rounded.embed(x, rounded.place(pos))
+    wanted = exact.embed(x.double(), exact.place(pos, dtype=torch.float64))
+    floor = _error(wanted.to(dtype), wanted)
+    if embedded.dtype != dtype or _error(embedded, wanted) > SLACK * floor:
+        yield f"embedded {where}: off by {_error(embedded, wanted):.2g}, where rounding alone gives {floor:.2g}"
+
+
+def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    n = 64
+    return (
+        case.normal(2, case.n_heads, n, case.head_dim),
+        case.normal(2, case.n_kv_heads, n, case.head_dim),
+        case.normal(2, case.n_kv_heads, n, case.head_dim),
+    )
+
+
+def _judge(got: Tensor, wanted: Tensor, plain: Tensor, plain_wanted: Tensor, where: str) -> Iterable[str]:
+    error, floor = _error(got, wanted), _error(plain, plain_wanted)
+    if not error <= SLACK * floor:
+        yield f"{where}: off by {error:.2g} of its size, where plain attention is off by {floor:.2g}"
+
+
+def _error(got: Tensor, wanted: Tensor) -> float:
+    """Return the root mean square error over the root mean square."""
+    return float((got.double() - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())
