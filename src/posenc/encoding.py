@@ -82,6 +82,7 @@ class Encoding(nn.Module):
 
     family: ClassVar[str] = "none"
     n_axes: int = 1
+    accepts_real: ClassVar[bool] = True  # False: positions number rows of a table, and real ones are refused
     reads_x: bool = False
     reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
@@ -185,7 +186,13 @@ class Encoding(nn.Module):
                 f"precision are wrong after a few hundred positions; got dtype={dtype}. Leave it out: "
                 "what q, k and x are made of is cast for them."
             )
-        return positions.check(pos, self.n_axes, self.name)
+        checked = positions.check(pos, self.n_axes, self.name)
+        if checked.is_floating_point() and not self.accepts_real:
+            raise TypeError(
+                f"{self.name}: needs integer positions, because they number rows of a table; got {pos.dtype}. "
+                "Pass pos.long()."
+            )
+        return checked
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move and cast as any module does, but never cast learned frequencies below float32."""

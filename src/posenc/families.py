@@ -104,9 +104,7 @@ class Rotary(Encoding):
     ) -> Placed:
         """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
         pos = self._check(pos, dtype)
-        with pos.device:
-            inv_freq = self.frequencies().to(pos.device)
-        exact = pos.double()
+        exact, inv_freq = pos.double(), self.frequencies().to(pos.device)
         angle = (exact if self.n_axes > 1 else exact[..., None]) @ inv_freq
         cos, sin = angle.cos() * self.gain(), angle.sin() * self.gain()
         amplitude = self.amplitude(exact)

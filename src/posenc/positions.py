@@ -124,15 +124,3 @@ def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str) -> None
     if low < 0 or high >= end:
         bad = low if low < 0 else high
         raise ValueError(f"{who}: positions must lie in 0..{end - 1}, because {why}; got position {bad}.")
-
-
-def check_integers(pos: Tensor, who: str, why: str) -> Int64[Tensor, "..."]:
-    """Return `pos` if it holds integers.
-
-    Raises:
-        TypeError: It holds real numbers.
-    """
-    if pos.is_floating_point():
-        raise TypeError(f"{who}: needs integer positions, because {why}; got {pos.dtype}. Pass pos.long().")
-    return pos
-

@@ -52,9 +52,10 @@ class ALiBi(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return -m_h |q - k|."""
         distance = floating((q - k).abs())
+        head = h.to(distance.dtype)
         if self.slopes == "geometric":
-            exponent = (h + 1) * (8 / self.n_heads)
+            exponent = (head + 1) * (8 / self.n_heads)
         else:
             lower = 2 ** math.floor(math.log2(self.n_heads))
-            exponent = torch.where(h < lower, h + 1, h - lower + 0.5) * (8 / lower)
-        return -torch.exp2(-exponent.to(distance.dtype)) * distance
+            exponent = torch.where(h < lower, head + 1, head - lower + 0.5) * (8 / lower)
+        return -torch.exp2(-exponent) * distance

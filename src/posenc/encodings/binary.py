@@ -37,6 +37,8 @@ class Binary(Additive):
     [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
 
+    accepts_real = False
+
     def __init__(self, *, d_model: int) -> None:
         super().__init__()
         if d_model < 1:
@@ -45,7 +47,6 @@ class Binary(Additive):
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Return the digits as 0.0 and 1.0."""
-        pos = positions.check_integers(pos, self.name, "digits are those of a whole number")
         end = 2 ** min(self.d_model, 63)
         positions.check_range(pos, end, self.name, f"d_model={self.d_model} lanes hold that many digits")
         # int64 has 63 digits; a shift by more is undefined, and digit 63 of a position is 0

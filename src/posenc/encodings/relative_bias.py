@@ -40,6 +40,8 @@ class RelativeBias(Bias):
     [[0.0, 7.0, 7.0], [5.0, 0.0, 7.0], [5.0, 5.0, 0.0]]
     """
 
+    accepts_real = False
+
     def __init__(self, *, n_heads: int, max_distance: int = 128) -> None:
         super().__init__(n_heads=n_heads)
         if max_distance < 0:

@@ -1,6 +1,7 @@
 """RoPE: queries and keys turned by their positions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -22,11 +23,11 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("rotary", "roformer"),
     used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
-    example={"head_dim": 8},
+    example={"head_dim": 64},
     variants=(
         {"pairing": "interleaved"},
-        {"rotary_dim": 4},
-        {"rotary_dim": 4, "rotary_side": "last", "pairing": "interleaved"},
+        {"rotary_dim": 32},
+        {"rotary_dim": 32, "rotary_side": "last", "pairing": "interleaved"},
         {"trainable": True},
     ),
     traits={"shift_invariant": True, "real_positions": True},
@@ -84,6 +85,10 @@ class RoPE(Rotary):
         if self.inv_freq is not None:
             return torch.tensor(self.inv_freq, dtype=torch.float64)[None]
         return self._formula()[None]
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
+        return super().options() | {"inv_freq": self._given}
 
     def reset_parameters(self) -> None:
         """Set trainable frequencies back to where they start."""

@@ -1,7 +1,7 @@
 """Sinusoidal vectors, added to the token embeddings."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
@@ -92,13 +92,16 @@ class Sinusoidal(Additive):
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return sines and cosines in the chosen order."""
-        with pos.device:
-            angle = pos.double()[..., None] * self.frequencies().to(pos.device)
+        angle = pos.double()[..., None] * self.frequencies().to(pos.device)
         sin, cos = angle.sin(), angle.cos()[..., : self.d_model // 2]
         if self.order == "concatenated":
             return torch.cat((sin, cos), -1)
         paired = torch.stack((sin[..., : self.d_model // 2], cos), -1).flatten(-2)
         return torch.cat((paired, sin[..., -1:]), -1) if self.d_model % 2 else paired
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
+        return super().options() | {"inv_freq": self._given}
 
     def reset_parameters(self) -> None:
         """Set trainable frequencies back to where they start."""

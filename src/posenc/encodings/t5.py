@@ -50,6 +50,8 @@ class T5(Bias):
     [0, 0, 15, 16, 17, 31]
     """
 
+    accepts_real = False
+
     def __init__(
         self,
         *,

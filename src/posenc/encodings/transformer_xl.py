@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, wide
+from posenc.families import ContentBias
 from posenc.registry import register
 
 
@@ -64,10 +64,8 @@ class TransformerXL(ContentBias):
     ) -> Placed:
         """Compute sines and cosines of the positions themselves."""
         pos = self._check(pos, dtype)
-        with pos.device:
-            angle = pos.double()[..., None] * frequencies.geometric(
-                self.d_model // 2, base=self.base, width=self.d_model
-            )
+        inv_freq = frequencies.geometric(self.d_model // 2, base=self.base, width=self.d_model)
+        angle = pos.double()[..., None] * inv_freq.to(pos.device)
         return Placed(pos, (angle.sin().to(dtype), angle.cos().to(dtype)))
 
     def bias(
@@ -84,12 +82,13 @@ class TransformerXL(ContentBias):
         dtype = sin.dtype
         with torch.autocast(q.device.type, enabled=False):  # half precision would round the angles' products
             q, k = q.to(dtype), k.to(dtype).repeat_interleave(self.n_heads // k.shape[1], dim=1)
-            a, b = ((q + wide(self.v)[:, None]) @ wide(self.weight)).chunk(2, dim=-1)
+            u, v, weight = (t.to(dtype) for t in (self.u, self.v, self.weight))
+            a, b = ((q + v[:, None]) @ weight).chunk(2, dim=-1)
             # a sin(i - j) + b cos(i - j), with the sines and cosines of the difference written out
             of_query = torch.cat((a * sin + b * cos, b * sin - a * cos), -1)
             of_key = torch.cat((k_cos, k_sin), -1)
             by_distance = of_query @ of_key.transpose(-1, -2)
-            by_content = wide(self.u)[:, None] @ k.transpose(-1, -2)
+            by_content = u[:, None] @ k.transpose(-1, -2)
             return (by_content + by_distance) * self.score_scale(self.head_dim)
 
     def reset_parameters(self) -> None:

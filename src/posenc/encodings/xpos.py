@@ -19,7 +19,7 @@ from posenc.registry import register
     parameters="0",
     cost="as RoPE",
     used_by=("LEX", "Kosmos-1"),
-    example={"head_dim": 8},
+    example={"head_dim": 64},
     variants=({"pairing": "half", "centre": 30.0},),
     traits={"shift_invariant": True, "real_positions": True},
 )
