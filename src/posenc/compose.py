@@ -49,7 +49,12 @@ class Compose(Encoding):
         self.reads_qk = any(e.reads_qk for e in members)
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Place for each member."""
         pasts = past.parts if past else (None,) * len(self.encodings)
@@ -131,7 +136,12 @@ class OnAxes(Encoding):
         self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Place the chosen axes."""
         pos = self._check(pos, dtype)
@@ -211,7 +221,12 @@ class PerLayer(Encoding):
         return len(self.index)
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Place once for each distinct encoding."""
         pasts = past.parts if past else (None,) * len(self.distinct)

@@ -9,7 +9,7 @@ itself is NoPE. distance = q_pos - k_pos: positive looks back.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -62,10 +62,15 @@ class Placed:
         return pytree.tree_map(lambda t: t.expand(batch, *t.shape), self)  # type: ignore[no-any-return]
 
 
+def _unflatten(children: Iterable[Any], n_axes: int) -> Placed:
+    pos, parts = children
+    return Placed(pos, parts, n_axes)
+
+
 pytree.register_pytree_node(
     Placed,
     lambda p: ([p.pos, p.parts], p.n_axes),
-    lambda children, n_axes: Placed(*children, n_axes),  # type: ignore[misc]
+    _unflatten,
     serialized_type_name="posenc.Placed",
     to_dumpable_context=lambda n_axes: n_axes,
     from_dumpable_context=lambda n_axes: n_axes,
@@ -88,7 +93,12 @@ class Encoding(nn.Module):
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Turn positions into what the encoding works with; once per forward pass.
 

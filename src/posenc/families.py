@@ -22,7 +22,12 @@ class Additive(Encoding):
         raise NotImplementedError(f"{self.name} must define vectors(pos).")
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Look up or compute the vectors of all positions."""
         pos = self._check(pos, dtype)
@@ -30,7 +35,7 @@ class Additive(Encoding):
 
     def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
         """Return x plus the vectors, rounded once to the dtype of x."""
-        (vectors,) = placed.parts
+        vectors: Tensor = placed.parts[0]
         if x.shape[-1] != vectors.shape[-1]:
             raise ValueError(
                 f"{self.name}: x must have d_model={vectors.shape[-1]} lanes, the encoding's width; "
@@ -80,7 +85,10 @@ class Rotary(Encoding):
                 f"{self.name}: rotary_dim must be even and between 2 and head_dim={head_dim}, because lanes "
                 f"turn in pairs; got rotary_dim={width}."
             )
-        choices = {"pairing": (pairing, ("half", "interleaved")), "rotary_side": (rotary_side, ("first", "last"))}
+        choices = {
+            "pairing": (pairing, ("half", "interleaved")),
+            "rotary_side": (rotary_side, ("first", "last")),
+        }
         for option, (value, allowed) in choices.items():
             if value not in allowed:
                 raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
@@ -100,7 +108,12 @@ class Rotary(Encoding):
         return None
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
         pos = self._check(pos, dtype)
@@ -108,7 +121,7 @@ class Rotary(Encoding):
         angle = (exact if self.n_axes > 1 else exact[..., None]) @ inv_freq
         cos, sin = angle.cos() * self.gain(), angle.sin() * self.gain()
         amplitude = self.amplitude(exact)
-        tables = (cos, sin)
+        tables: tuple[Tensor, ...] = (cos, sin)
         if amplitude is not None:
             tables = (cos * amplitude, sin * amplitude, cos / amplitude, sin / amplitude)
         return Placed(pos, tuple(t.to(dtype) for t in tables), self.n_axes)
@@ -174,7 +187,12 @@ class Bias(Encoding):
         raise NotImplementedError(f"{self.name} must define at(h, q, k).")
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Keep the positions exact."""
         pos = self._check(pos, dtype)

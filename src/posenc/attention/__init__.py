@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from posenc.attention import reference, sdpa
-from posenc.attention.call import Backend, Call, make_call
+from posenc.attention.call import Backend, make_call
 from posenc.encoding import Encoding, Placed
 
 # The first that does not refuse is taken.

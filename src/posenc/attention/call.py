@@ -129,7 +129,20 @@ def make_call(
     if scale is None:
         scale = encoding.score_scale(q.shape[-1])
     return Call(
-        q, k, v, encoding, placed, k_placed, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
+        q,
+        k,
+        v,
+        encoding,
+        placed,
+        k_placed,
+        rotated,
+        causal,
+        mask,
+        window,
+        document_ids,
+        scale,
+        dropout_p,
+        backend,
     )
 
 
@@ -195,9 +208,7 @@ def _check_masks(
                 f"attend: mask must be boolean (True where attention is allowed) or floating (added to the scores); "
                 f"got {mask.dtype}. Pass mask.bool()."
             )
-        fits = mask.ndim <= 4 and all(
-            m in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores), strict=False)
-        )
+        fits = mask.ndim <= 4 and all(m in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores), strict=False))
         if not fits:
             raise ValueError(
                 f"attend: mask must broadcast to (batch, n_heads, q_len, k_len) = {scores}; got {tuple(mask.shape)}. "

@@ -113,9 +113,7 @@ def kerple(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, l
     return np.array([-r1[h] * np.log1p(r2[h] * np.abs(distance)) for h in range(n_heads)])
 
 
-def relative_bias(
-    q_pos: Positions, k_pos: Positions, *, n_heads: int, max_distance: int, weight: Array
-) -> Array:
+def relative_bias(q_pos: Positions, k_pos: Positions, *, n_heads: int, max_distance: int, weight: Array) -> Array:
     """One trained number per head and distance; all distances beyond max_distance share the outermost.
 
     Papers: the clipping is Shaw et al. 2018, arXiv 1803.02155, section 3.2; the number in place of Shaw's

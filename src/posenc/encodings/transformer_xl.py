@@ -60,7 +60,12 @@ class TransformerXL(ContentBias):
         self.reset_parameters()
 
     def place(
-        self, pos: Pos, x: Tensor | None = None, *, past: Placed | None = None, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Placed:
         """Compute sines and cosines of the positions themselves."""
         pos = self._check(pos, dtype)

@@ -34,18 +34,13 @@ def turn(
     n_pairs = cos.shape[-1]
     rest = x.shape[-1] - 2 * n_pairs
     head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
-    lanes = head if side == "first" else tail
-    # tables without a head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
+    lanes, untouched = (head, tail) if side == "first" else (tail, head)
+    # tables have no head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
     cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
-    if pairing == "half":
-        a, b = lanes.chunk(2, dim=-1)
-    else:
-        a, b = lanes[..., 0::2], lanes[..., 1::2]
-    turned_a, turned_b = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
-    if pairing == "half":
-        parts = (turned_a, turned_b)
-    else:
-        parts = (torch.stack((turned_a, turned_b), dim=-1).flatten(-2),)
+    a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
+    turned: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
+    if pairing == "interleaved":
+        turned = (torch.stack(turned, dim=-1).flatten(-2),)
     if rest:
-        parts = (*parts, tail) if side == "first" else (head, *parts)
-    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+        turned = (*turned, untouched) if side == "first" else (untouched, *turned)
+    return torch.cat(turned, dim=-1) if len(turned) > 1 else turned[0]

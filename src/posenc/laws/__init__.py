@@ -33,9 +33,7 @@ class Violation:
         return f"{self.encoding} breaks {self.law!r} ({LAWS[self.law].text}): {self.message}"
 
 
-def run(
-    encoding: Encoding, names: Iterable[str] | None = None, dtype: torch.dtype = torch.float64
-) -> list[Violation]:
+def run(encoding: Encoding, names: Iterable[str] | None = None, dtype: torch.dtype = torch.float64) -> list[Violation]:
     """Hold an encoding against the laws.
 
     Args:
@@ -68,16 +66,20 @@ def parametrize(
 ) -> Callable[..., Any]:
     """Make a pytest decorator that runs a test for every encoding, law and dtype.
 
-        @posenc.laws.parametrize([MyEncoding(d_model=64)])
-        def test_my_encoding(encoding, law, dtype):
-            assert posenc.laws.run(encoding, [law], dtype) == []
+    @posenc.laws.parametrize([MyEncoding(d_model=64)])
+    def test_my_encoding(encoding, law, dtype):
+        assert posenc.laws.run(encoding, [law], dtype) == []
     """
     import pytest
 
     laws = list(LAWS if names is None else names)
     cases = [
         pytest.param(
-            encoding, law, dtype, id=f"{encoding}-{law}-{str(dtype).removeprefix('torch.')}", marks=_marks(law)
+            encoding,
+            law,
+            dtype,
+            id=f"{encoding}-{law}-{str(dtype).removeprefix('torch.')}",
+            marks=_marks(law),
         )
         for encoding in encodings
         for law in laws

@@ -40,7 +40,10 @@ def cache(case: Case) -> Iterable[str]:
 def packing(case: Case) -> Iterable[str]:
     """Documents packed into one sequence give what they give apart."""
     lengths = (5, 1, 6)
-    x, ids = case.tokens(sum(lengths)), torch.repeat_interleave(torch.tensor([7, 2, 5]), torch.tensor(lengths))
+    x, ids = (
+        case.tokens(sum(lengths)),
+        torch.repeat_interleave(torch.tensor([7, 2, 5]), torch.tensor(lengths)),
+    )
     pos = _on_axes(case, positions.packed(ids))
     largest = case.largest(x, case.positions(sum(lengths)))
     for causal in (True, False):

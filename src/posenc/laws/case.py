@@ -74,8 +74,7 @@ class Case:
         self.max_len: int | None = self._find("max_len", None)
         widths = {"q": self.n_heads, "k": self.n_kv_heads, "v": self.n_kv_heads}
         self.projections = {
-            name: self.normal(self.d_model, heads * self.head_dim) / self.d_model**0.5
-            for name, heads in widths.items()
+            name: self.normal(self.d_model, heads * self.head_dim) / self.d_model**0.5 for name, heads in widths.items()
         }
 
     def _find(self, fact: str, default: Any) -> Any:

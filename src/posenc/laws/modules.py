@@ -25,7 +25,10 @@ def state(case: Case) -> Iterable[str]:
     if extra := set(case.encoding.state_dict()) ^ learned:
         yield f"state_dict and parameters differ by {sorted(extra)}"
     hidden = [
-        name for m in case.encoding.modules() for name, v in vars(m).items() if isinstance(v, Tensor) and name[:1] != "_"
+        name
+        for m in case.encoding.modules()
+        for name, v in vars(m).items()
+        if isinstance(v, Tensor) and name[:1] != "_"
     ]
     if hidden:
         yield f"keeps tensors outside its state: {hidden}"
@@ -79,7 +82,10 @@ class _Layer(torch.nn.Module):
 @statute(LAWS, "meta", by_dtype=False)
 def meta(case: Case) -> Iterable[str]:
     """Moved to the meta device, materialised and reset, it equals a fresh one."""
-    fresh, hollow = copy.deepcopy(case.original), copy.deepcopy(case.original).to("meta").to_empty(device="cpu")
+    fresh, hollow = (
+        copy.deepcopy(case.original),
+        copy.deepcopy(case.original).to("meta").to_empty(device="cpu"),
+    )
     for module in (fresh, hollow):
         with torch.random.fork_rng():
             torch.manual_seed(11)
@@ -98,7 +104,10 @@ def copies(case: Case) -> Iterable[str]:
     """A deep copy and a pickled copy compute the same."""
     x, pos = case.tokens(9), case.positions(9)
     wanted, original = case.layer(x, pos), case.encoding
-    for how, twin in (("deepcopy", copy.deepcopy(original)), ("pickle", pickle.loads(pickle.dumps(original)))):
+    for how, twin in (
+        ("deepcopy", copy.deepcopy(original)),
+        ("pickle", pickle.loads(pickle.dumps(original))),
+    ):
         case.encoding = twin
         if not torch.equal(case.layer(x, pos), wanted):
             yield f"a copy by {how} computes something else"

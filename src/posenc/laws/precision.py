@@ -59,8 +59,7 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
         return attend(q, k, v, *encoding.layer(0, encoding.place(pos)))
 
     def truth(encoding: Encoding) -> Tensor:
-        wide = (t.double() for t in (q, k, v))
-        return attend(*wide, *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
+        return attend(q.double(), k.double(), v.double(), *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
 
     where = f"in {dtype} from position {int(pos.flatten()[0])}"
     yield from _judge(run(rounded), truth(exact), run(Encoding()), truth(Encoding()), where)

@@ -1,0 +1,158 @@
+"""`posenc doctor`: what is installed, what is missing, and the command that mends it."""
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import warnings
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from posenc.cli import output
+from posenc.cli.requirements import Requirement, is_at_least, read_requirements
+
+# The extras and what they need stand in the package's metadata; here stands only what each is for.
+FEATURES = {
+    "plot": "figures as files",
+    "web": "the explorer in a browser",
+    "hf": "Hugging Face models",
+    "onnx": "export to ONNX, and running it",
+    "ray": "sweeps over many machines",
+    "fast": "faster kernels on the CPU",
+    "docs": "building the documentation",
+    "test": "running the tests",
+}
+
+
+def examine_installation(
+    as_json: Annotated[bool, typer.Option("--json", help="The same as a JSON object.")] = False,
+) -> None:
+    """Tell what is installed, what is missing for which feature, and how to mend it."""
+    report = examine()
+    if as_json:
+        output.write_json(report)
+    else:
+        write_report(report)
+    raise typer.Exit(0 if report["ok"] else 1)
+
+
+def examine() -> dict[str, Any]:
+    """Return everything that the doctor finds, as plain JSON values."""
+    import posenc
+
+    needs_python, requirements = _read_metadata()
+    required = [examine_requirement(r, imports=True) for r in requirements if not r.extra]
+    extras = [_examine_extra(e, [r for r in requirements if r.extra == e]) for e in _extras(requirements)]
+    here = platform.python_version()
+    python = {"version": here, "needs": needs_python, "ok": is_at_least(here, needs_python.lstrip(">="))}
+    return {
+        "ok": bool(requirements) and python["ok"] and all(package["ok"] for package in required),
+        "posenc": {"version": posenc.__version__, "path": str(Path(posenc.__file__).parent)},
+        "python": python | {"executable": sys.executable},
+        "required": required,
+        "machine": _examine_machine(),
+        "torch": _examine_torch(),
+        "compiler": _examine_compiler(),
+        "extras": extras,
+    }
+
+
+def examine_requirement(requirement: Requirement, *, imports: bool = False) -> dict[str, Any]:
+    """Compare what is installed with what is needed; `imports` tries the import as well."""
+    try:
+        installed = metadata.version(requirement.package)
+    except metadata.PackageNotFoundError:
+        installed = None
+    problem = None
+    if installed is None:
+        problem = "missing"
+    elif not is_at_least(installed, requirement.minimum):
+        problem = "too old"
+    elif imports:
+        problem = _try_import(requirement.package)
+    return {
+        "package": requirement.package,
+        "needs": f">={requirement.minimum}" if requirement.minimum else "",
+        "installed": installed,
+        "ok": problem is None,
+        "problem": problem,
+        "mend": None if problem is None else f"pip install '{requirement.spelling}'",
+    }
+
+
+def _read_metadata() -> tuple[str, list[Requirement]]:
+    """Return the needed Python and the requirements; none if posenc runs without being installed."""
+    try:
+        found = metadata.metadata("posenc")
+    except metadata.PackageNotFoundError:
+        return "", []
+    return found["Requires-Python"] or "", read_requirements(metadata.requires("posenc") or [])
+
+
+def _extras(requirements: list[Requirement]) -> list[str]:
+    """Order extras as FEATURES does, unknown ones last."""
+    names = {r.extra for r in requirements if r.extra}
+    return [*(n for n in FEATURES if n in names), *sorted(names.difference(FEATURES))]
+
+
+def _examine_extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
+    missing = [found for found in map(examine_requirement, requirements) if not found["ok"]]
+    return {
+        "name": name,
+        "feature": FEATURES.get(name, ""),
+        "ok": not missing,
+        "missing": missing,
+        "mend": f"pip install 'posenc[{name}]'" if missing else None,
+    }
+
+
+def _try_import(package: str) -> str | None:
+    """Return why a package that is installed cannot be imported, or None."""
+    try:
+        import_module(package)
+    except Exception as error:  # whatever a broken installation raises is a finding, not a crash
+        return f"does not import: {' '.join(str(error).split())}"
+    return None
+
+
+def _examine_machine() -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"platform": platform.platform(), "cores": os.cpu_count(), "usable_cores": usable}
+
+
+def _examine_torch() -> dict[str, Any] | None:
+    try:
+        torch = import_module("torch")
+    except Exception:  # said among the required packages already
+        return None
+    with warnings.catch_warnings(record=True) as caught:  # a broken driver speaks by warnings
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if available else []
+    return {
+        "version": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "built_for_cuda": torch.version.cuda,
+        "gpus": gpus,
+        "mps": torch.backends.mps.is_available(),
+        "notes": [" ".join(str(w.message).split()) for w in caught],
+    }
+
+
+def _examine_compiler() -> dict[str, Any]:
+    """Look for what torch.compile's inductor calls: $CXX or a C++ compiler, and Python's headers."""
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "cl"]
+    path = next((found for name in names if name and (found := shutil.which(name))), None)
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return {"path": path, "python_headers": headers.is_file(), "ok": path is not None and headers.is_file()}
+
+
+def write_report(report: dict[str, Any]) -> None:
+    """Write the report for people: required, machine, extras, and what to do."""
+    from posenc.cli.prescription import lay_out
+
+    output.write_rich(*lay_out(report, output.console().width))

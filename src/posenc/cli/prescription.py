@@ -1,0 +1,95 @@
+"""The doctor's report, laid out for people."""
+
+from typing import Any
+
+from rich.text import Text
+
+from posenc.cli import output
+
+_LABEL = 14  # characters of the column of names
+
+
+def lay_out(report: dict[str, Any], width: int) -> list[Text]:
+    """Return the report's lines: versions, machine, extras, verdict."""
+    lines = [Text("Required", "bold"), *_lay_out_required(report)]
+    lines += [Text(""), Text("Machine", "bold")]
+    for label, said in _describe_machine(report).items():
+        lines.append(Text(output.wrap(said, width, " " * _LABEL, f"  {label:<{_LABEL - 2}}")))
+    lines += [Text(""), Text("Extras", "bold"), *(_lay_out_extra(e, width) for e in report["extras"])]
+    return [*lines, Text(""), _conclude(report)]
+
+
+def _lay_out_required(report: dict[str, Any]) -> list[Text]:
+    python = report["python"]
+    lines = [
+        Text(f"  {'posenc':<{_LABEL - 2}}{report['posenc']['version']:<14}{report['posenc']['path']}"),
+        _lay_out_package("python", python, None if python["ok"] else "too old"),
+    ]
+    for package in report["required"]:
+        lines.append(_lay_out_package(package["package"], package, package["problem"]))
+        if package["mend"]:
+            lines.append(Text(f"  {'':<{_LABEL - 2}}{package['mend']}"))
+    return lines
+
+
+def _lay_out_package(name: str, found: dict[str, Any], problem: str | None) -> Text:
+    version = found.get("version") or found.get("installed") or "-"
+    line = Text(f"  {name:<{_LABEL - 2}}{version:<14}")
+    line.append("ok" if problem is None else problem, "green" if problem is None else "bold red")
+    return line.append("" if problem is None else f", needs {found['needs']}")
+
+
+def _describe_machine(report: dict[str, Any]) -> dict[str, str]:
+    machine, torch, compiler = report["machine"], report["torch"], report["compiler"]
+    threads = f", torch uses {torch['threads']} threads" if torch else ""
+    said = {
+        "platform": machine["platform"],
+        "cores": f"{machine['cores']}, of which {machine['usable_cores']} may be used{threads}",
+    }
+    if torch:
+        said["GPU"] = _describe_gpu(torch)
+    if compiler["ok"]:
+        said["compiler"] = f"{compiler['path']}, so torch.compile works on the CPU"
+    else:
+        lacking = "no C++ compiler" if compiler["path"] is None else "no Python.h (Python's headers)"
+        said["compiler"] = (
+            f"{lacking}, so torch.compile does not work on the CPU; on Debian and Ubuntu: apt install g++ python3-dev"
+        )
+    return said
+
+
+def _describe_gpu(torch: dict[str, Any]) -> str:
+    if torch["gpus"]:
+        return f"{', '.join(torch['gpus'])} (CUDA {torch['built_for_cuda']})"
+    if torch["mps"]:
+        return "Apple's, through MPS"
+    if torch["built_for_cuda"] is None:
+        return "none: this torch was built without CUDA"
+    return " ".join(["none found", f"(torch was built for CUDA {torch['built_for_cuda']})", *torch["notes"]])
+
+
+def _lay_out_extra(extra: dict[str, Any], width: int) -> Text:
+    line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<32}")
+    if extra["ok"]:
+        return line.append("ok", "green")
+    lacking = ", ".join(_describe_lack(package) for package in extra["missing"])
+    indent = " " * _LABEL
+    mend = output.wrap(f"needs {lacking}: {extra['mend']}", width, indent, indent)
+    return line.append("missing", "yellow").append(f"\n{mend}")
+
+
+def _describe_lack(package: dict[str, Any]) -> str:
+    if package["installed"] is None:
+        return str(package["package"])
+    return f"{package['package']} {package['needs']} ({package['installed']} is {package['problem']})"
+
+
+def _conclude(report: dict[str, Any]) -> Text:
+    if report["ok"]:
+        return Text("Everything required is here; an extra is needed only for what it names.", "green")
+    if not report["required"]:
+        return Text(
+            "posenc runs from a folder and is not installed, so what it needs is unknown: pip install -e .",
+            "bold red",
+        )
+    return Text("Something required is missing: see above.", "bold red")

@@ -1,0 +1,62 @@
+"""Requirements in a distribution's metadata, as far as posenc's own writes them.
+
+`packaging` reads all of them, but it is no dependency of posenc, and the doctor must run where
+things are missing.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_FORM = re.compile(
+    r"(?P<package>[\w.-]+)\s*(?P<options>\[[^\]]*\])?\s*(?:>=\s*(?P<minimum>[\w.]+))?"
+    r"(?:\s*;\s*extra\s*==\s*['\"](?P<extra>[\w.-]+)['\"])?"
+)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One line of the metadata: `ray[tune]>=2.40; extra == 'ray'`."""
+
+    package: str
+    minimum: str
+    extra: str
+    spelling: str
+
+
+def read_requirements(lines: Iterable[str]) -> list[Requirement]:
+    """Read requirements of the form package[options]>=version; extra == 'name'.
+
+    Raises:
+        ValueError: A line has another form.
+
+    >>> read_requirements(["ray[tune]>=2.40; extra == 'ray'"])
+    [Requirement(package='ray', minimum='2.40', extra='ray', spelling='ray[tune]>=2.40')]
+    """
+    read = []
+    for line in lines:
+        found = _FORM.fullmatch(line.strip())
+        if not found:
+            raise ValueError(
+                f"doctor: cannot read the requirement {line!r} in posenc's metadata, because only "
+                "package[options]>=version; extra == 'name' is known. Extend posenc.cli.requirements."
+            )
+        spelling = line.split(";")[0].strip()
+        read.append(Requirement(found["package"], found["minimum"] or "", found["extra"] or "", spelling))
+    return read
+
+
+def is_at_least(version: str, minimum: str) -> bool:
+    """Compare the numbers of two versions; what follows them (rc1, +cpu) does not count.
+
+    >>> is_at_least("2.13.0+cpu", "2.13"), is_at_least("2.9", "2.13"), is_at_least("3", "")
+    (True, False, True)
+    """
+    have, need = _numbers(version), _numbers(minimum)
+    length = max(len(have), len(need))
+    return have + [0] * (length - len(have)) >= need + [0] * (length - len(need))
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(part) for part in found[0].split(".")] if found else []

@@ -1,0 +1,143 @@
+"""`posenc show`: one encoding, its facts and a picture."""
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.cli.picture import Picture
+    from posenc.registry import Card
+
+_LABEL = 11  # characters of the column of labels
+_TRAITS = {
+    "shift_invariant": ("scores depend on the distance alone", "scores depend on absolute positions"),
+    "real_positions": ("accepts fractional positions", "whole positions only"),
+}
+
+
+def show_encoding(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an alias, or package.module:Class.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The card and the picture's numbers.")] = False,
+) -> None:
+    """Show an encoding: formula, paper, options, how to construct it, and a picture."""
+    from posenc import registry
+
+    cls = registry.find_class(name)
+    card = _find_card(cls)
+    picture = _take_picture(name, card)
+    if as_json:
+        facts = card.as_dict() if card else _describe_class(cls)
+        output.write_json(facts | {"picture": picture.as_dict()})
+    else:
+        _write_facts(cls, card)
+        _write_picture(picture)
+
+
+def read_arguments(docstring: str) -> dict[str, str]:
+    """Return what the Args section of a docstring says of each argument.
+
+    >>> read_arguments("Add.\\n\\nArgs:\\n    base: One\\n        thing.\\n\\nRaises:\\n    ValueError: No.")
+    {'base': 'One thing.'}
+    """
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", inspect.cleandoc(docstring), re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
+    return {name: " ".join(said.split()) for name, said in entries}
+
+
+def _find_card(cls: type) -> "Card | None":
+    """Return the card of a class, however it was named; a class of one's own need not have one."""
+    from posenc import registry
+
+    return next((c for c in map(registry.card, registry.names()) if c.cls is cls), None)
+
+
+def _take_picture(name: str, card: "Card | None") -> "Picture":
+    from posenc import registry
+    from posenc.cli.picture import Picture, measure
+
+    if card:
+        return measure(lambda: card.cls(**card.example), card.as_dict()["example"])
+    dims = registry.Dims(d_model=32, n_heads=4, n_kv_heads=4, head_dim=64, max_len=64)
+    try:
+        encoding = registry.create(name, dims=dims)
+    except (TypeError, ValueError) as error:  # a class of one's own may want what nobody can guess
+        return Picture("none", f"There is no picture, because it could not be constructed: {error}", [], [])
+    spelling = f"{encoding.name}({encoding.extra_repr()})"
+    return measure(lambda: registry.create(name, dims=dims), spelling)
+
+
+def _describe_class(cls: type) -> dict[str, Any]:
+    return {
+        "name": f"{cls.__module__}:{cls.__qualname__}",
+        "cls": cls.__name__,
+        "family": str(getattr(cls, "family", "none")),
+        "docstring": inspect.getdoc(cls),
+        "options": list(_list_options(cls)),
+    }
+
+
+def _list_options(cls: type) -> dict[str, str]:
+    """Map each argument of the constructor, spelt with its default, to what the docstring says of it."""
+    said = read_arguments(cls.__doc__ or "")
+    spelt = {}
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue  # a class without a constructor of its own shows nn.Module's
+        required = parameter.default is parameter.empty
+        default = "" if required else f"={parameter.default!r}"
+        spelt[parameter.name + default] = said.get(parameter.name, "") + (" Required." if required else "")
+    return spelt
+
+
+def _write_facts(cls: type, card: "Card | None") -> None:
+    from rich.text import Text
+
+    width = output.console().width
+    title = Text(cls.__name__, "bold").append(f"  {getattr(cls, 'family', 'none')}", "not bold")
+    lines = [title]
+    if card is None:
+        lines += [Text(""), Text(inspect.getdoc(cls) or "It has no docstring.")]
+        facts = {"class": f"{cls.__module__}:{cls.__qualname__}"}
+    else:
+        lines += [Text(output.wrap(card.summary, width)), Text("")]
+        facts = _list_facts(card)
+    for label, fact in facts.items():
+        lines.append(Text(output.wrap(fact, width, " " * _LABEL, f"{label:<{_LABEL}}")))
+    for i, (option, said) in enumerate(_list_options(cls).items()):
+        first = f"{'options' if i == 0 else '':<{_LABEL}}{option}  "
+        lines.append(Text(output.wrap(said, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
+    output.write_rich(*lines)
+
+
+def _list_facts(card: "Card") -> dict[str, str]:
+    options = "".join(f", {option}={value!r}" for option, value in card.example.items())
+    where = f", arXiv:{card.arxiv}" if card.arxiv else ""
+    traits = [
+        (_TRAITS[t][not holds] if t in _TRAITS else f"{t.replace('_', ' ')}: {'yes' if holds else 'no'}")
+        for t, holds in card.traits.items()
+    ]
+    facts = {
+        "name": ", also ".join([card.name, *([", ".join(card.aliases)] if card.aliases else [])]),
+        "formula": card.formula,
+        "paper": f"{card.paper}, {card.year}{where}",
+        "traits": "; ".join(traits),
+        "learned": f"{card.parameters} numbers" if card.parameters != "0" else "nothing",
+        "cost": card.cost,
+        "used by": ", ".join(card.used_by),
+        "construct": f"{card.as_dict()['example']} or posenc.create({card.name!r}{options})",
+    }
+    return {label: fact for label, fact in facts.items() if fact}
+
+
+def _write_picture(picture: "Picture") -> None:
+    from rich.text import Text
+
+    from posenc.cli.drawing import Page, draw
+
+    canvas = output.console()
+    page = Page(canvas.width, output.encodes("█▁░│"), canvas.color_system is not None)
+    output.write_rich(Text(""), *draw(picture, page))

@@ -1,0 +1,311 @@
+"""Small Transformers for studies and examples; each takes any encoding in one argument."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posenc import positions
+from posenc.attention import attend
+from posenc.encoding import Encoding, Placed
+
+
+class Cache:
+    """What a decoder remembers of the tokens it has read: turned keys, values, placed positions."""
+
+    def __init__(self) -> None:
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        self.placed: dict[int, Placed] = {}
+
+    def __len__(self) -> int:
+        return self.keys[0].shape[2] if self.keys else 0
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values of one layer and return all of them."""
+        if layer in self.keys:
+            k, v = torch.cat((self.keys[layer], k), 2), torch.cat((self.values[layer], v), 2)
+        self.keys[layer], self.values[layer] = k, v
+        return k, v
+
+    def append_placed(self, layer: int, placed: Placed) -> Placed:
+        """Add placed positions and return all of them."""
+        self.placed[layer] = self.placed[layer].cat(placed) if layer in self.placed else placed
+        return self.placed[layer]
+
+
+class Embedding(nn.Module):
+    """Token embedding times sqrt(d_model), then position, then dropout (Vaswani 2017, section 3.4)."""
+
+    def __init__(self, *, vocab_size: int, d_model: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.tokens.weight, std=d_model**-0.5)
+        self.scale, self.dropout = d_model**0.5, dropout
+
+    def forward(
+        self, tokens: Int[Tensor, "batch seq"], encoding: Encoding, placed: Placed
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """Embed tokens that `encoding` has placed."""
+        x = encoding.embed(self.tokens(tokens) * self.scale, placed)
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Attention(nn.Module):
+    """Multi-head attention of `x` to itself, or to `memory`."""
+
+    def __init__(self, *, d_model: int, n_heads: int, n_kv_heads: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if d_model % n_heads or n_heads % n_kv_heads:
+            raise ValueError(
+                "Attention: n_heads must divide d_model, and n_kv_heads must divide n_heads; "
+                f"got d_model={d_model}, n_heads={n_heads}, n_kv_heads={n_kv_heads}."
+            )
+        self.head_dim, self.dropout = d_model // n_heads, dropout
+        self.q = nn.Linear(d_model, d_model, bias=False)
+        self.kv = nn.Linear(d_model, 2 * n_kv_heads * self.head_dim, bias=False)
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q of x, k and v of memory, as (batch, heads, seq, head_dim)."""
+        q, kv = self.q(x), self.kv(memory)
+        heads = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in (q, *kv.chunk(2, -1)))
+        q, k, v = heads
+        return q, k, v
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        encoding: Encoding,
+        placed: Placed,
+        k_placed: Placed,
+        *,
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        cache: Cache | None = None,
+        layer: int = 0,
+        causal: bool = True,
+        mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """Project, turn, remember, attend."""
+        q, k, v = self.project(x, x if memory is None else memory)
+        q, k = encoding.rotate(q, k, placed, k_placed.last(k.shape[2]))
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+        dropout_p = self.dropout if self.training else 0.0
+        out = attend(
+            q, k, v, encoding, placed, k_placed,
+            rotated=True, causal=causal, mask=mask, document_ids=document_ids, dropout_p=dropout_p,
+        )  # fmt: skip
+        return self.out(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Memory(NamedTuple):
+    """What a decoder looks at: the encoder's output, and how position enters there."""
+
+    x: Tensor
+    encoding: Encoding
+    q_placed: Placed
+    k_placed: Placed
+    mask: Tensor | None
+
+
+class Block(nn.Module):
+    """A pre-norm layer: attention, attention to an encoder if there is one, a two-layer network."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        cross: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm, self.mlp_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.attention = Attention(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads, dropout=dropout)
+        self.cross_norm = nn.LayerNorm(d_model) if cross else None
+        self.cross = Attention(d_model=d_model, n_heads=n_heads, dropout=dropout) if cross else None
+        self.mlp = nn.Sequential(nn.Linear(d_model, 4 * d_model), nn.ReLU(), nn.Linear(4 * d_model, d_model))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        encoding: Encoding,
+        placed: Placed,
+        k_placed: Placed,
+        *,
+        memory: Memory | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """Run the layer; `options` are those of `Attention`."""
+        x = x + self.dropout(self.attention(self.norm(x), encoding, placed, k_placed, **options))
+        if self.cross is not None and self.cross_norm is not None and memory is not None:
+            seen = {"memory": memory.x, "mask": memory.mask, "causal": False}
+            looked = self.cross(self.cross_norm(x), memory.encoding, memory.q_placed, memory.k_placed, **seen)
+            x = x + self.dropout(looked)
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))  # type: ignore[no-any-return]
+
+
+class LanguageModel(nn.Module):
+    """A pre-norm decoder over tokens, with any position encoding.
+
+    Args:
+        vocab_size: Number of tokens.
+        d_model: Width.
+        n_layers: Blocks.
+        n_heads: Heads of the queries; `n_kv_heads` of keys and values (as many if left out).
+        encoding: Any `Encoding`; a `PerLayer` gives each block its own.
+        dropout: On embeddings, attention weights and residual branches.
+
+    >>> from posenc import RoPE
+    >>> model = LanguageModel(vocab_size=10, d_model=8, n_layers=1, n_heads=2, encoding=RoPE(head_dim=4))
+    >>> model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 10])
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        encoding: Encoding,
+        n_kv_heads: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, dropout=dropout)
+        self.blocks = nn.ModuleList(
+            Block(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads, dropout=dropout) for _ in range(n_layers)
+        )
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, vocab_size, bias=False)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        pos: Tensor | None = None,
+        *,
+        cache: Cache | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        document_ids: Int[Tensor, "..."] | None = None,
+        last: int | None = None,
+    ) -> Float[Tensor, "batch out vocab"]:
+        """Return the logits of the next token.
+
+        Args:
+            tokens: (batch, seq).
+            pos: Positions; counted on from the cache if left out.
+            cache: Remembers what was read, so that the next call may go on from there.
+            mask: As in `attend`, over all keys.
+            document_ids: As in `attend`.
+            last: Return the logits of the last so many tokens only.
+        """
+        if pos is None:
+            pos = positions.continued(0 if cache is None else len(cache), tokens.shape[1], device=tokens.device)
+        placed = None if self.encoding.reads_x else self._place(pos, None, cache, 0)
+        first = self._place(pos, self.embedding.tokens(tokens), None, 0) if placed is None else placed
+        x = self.embedding(tokens, self.encoding, first[0])
+        for i, block in enumerate(self.blocks):
+            here, everywhere = self._place(pos, x, cache, i) if placed is None else placed
+            encoding, q_placed = self.encoding.layer(i, here)
+            k_placed = self.encoding.layer(i, everywhere)[1]
+            x = block(x, encoding, q_placed, k_placed, cache=cache, layer=i, mask=mask, document_ids=document_ids)
+        x = x if last is None else x[:, x.shape[1] - last :]
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+    def _place(self, pos: Tensor, x: Tensor | None, cache: Cache | None, layer: int) -> tuple[Placed, Placed]:
+        """Place the new positions; return them and all that the cache knows."""
+        past = cache.placed.get(layer) if cache is not None else None
+        placed = self.encoding.place(pos, x, past=past)
+        return placed, placed if cache is None else cache.append_placed(layer, placed)
+
+
+class EncoderDecoder(nn.Module):
+    """A pre-norm translation model: a bidirectional encoder and a causal decoder that looks at it.
+
+    Args:
+        vocab_size: Number of tokens, shared by both sides.
+        d_model: Width.
+        n_layers: Blocks of the encoder, and again of the decoder.
+        n_heads: Heads.
+        encoding: Any `Encoding`, used by encoder and decoder alike.
+        cross: The encoding between decoder and encoder; NoPE if left out.
+        dropout: As in `LanguageModel`.
+
+    >>> from posenc import Sinusoidal
+    >>> model = EncoderDecoder(vocab_size=10, d_model=8, n_layers=1, n_heads=2, encoding=Sinusoidal(d_model=8))
+    >>> model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).shape
+    torch.Size([1, 2, 10])
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        encoding: Encoding,
+        cross: Encoding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.encoding, self.cross = encoding, Encoding() if cross is None else cross
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, dropout=dropout)
+        self.encoder = nn.ModuleList(Block(d_model=d_model, n_heads=n_heads, dropout=dropout) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(
+            Block(d_model=d_model, n_heads=n_heads, cross=True, dropout=dropout) for _ in range(n_layers)
+        )
+        self.encoder_norm, self.norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, vocab_size, bias=False)
+
+    def encode(
+        self, tokens: Int[Tensor, "batch src"], mask: Bool[Tensor, "batch src"] | None = None
+    ) -> Float[Tensor, "batch src d_model"]:
+        """Return what the decoder will look at; `mask` is True for real tokens."""
+        placed = self.encoding.place(positions.arange(tokens.shape[1], device=tokens.device))
+        x = self.embedding(tokens, self.encoding, placed)
+        seen = None if mask is None else mask[:, None, None, :]
+        for i, block in enumerate(self.encoder):
+            encoding, here = self.encoding.layer(i, placed)
+            x = block(x, encoding, here, here, causal=False, mask=seen)
+        return self.encoder_norm(x)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch src"],
+        target: Int[Tensor, "batch tgt"],
+        mask: Bool[Tensor, "batch src"] | None = None,
+    ) -> Float[Tensor, "batch tgt vocab"]:
+        """Return the logits of the next target token; `mask` is True for real source tokens."""
+        return self.decode(self.encode(source, mask), target, mask)
+
+    def decode(
+        self,
+        encoded: Float[Tensor, "batch src d_model"],
+        target: Int[Tensor, "batch tgt"],
+        mask: Bool[Tensor, "batch src"] | None = None,
+    ) -> Float[Tensor, "batch tgt vocab"]:
+        """Return the logits of the next target token, given what `encode` returned."""
+        placed = self.encoding.place(positions.arange(target.shape[1], device=target.device))
+        memory = Memory(
+            encoded,
+            self.cross,
+            self.cross.place(positions.arange(target.shape[1], device=target.device)),
+            self.cross.place(positions.arange(encoded.shape[1], device=target.device)),
+            None if mask is None else mask[:, None, None, :],
+        )
+        x = self.embedding(target, self.encoding, placed)
+        for i, block in enumerate(self.decoder):
+            encoding, here = self.encoding.layer(i, placed)
+            x = block(x, encoding, here, here, memory=memory)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]

@@ -1,0 +1,112 @@
+"""Advice by scenario, formed from what a study measured; it names the winners or says there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .findings import Name, Parts, bits_at, listed, valued
+from .measures import Encoding, Measures, Stat, leaders, signed, with_spread
+
+_ALONE: Parts = ("The only encoding measured, so this is no comparison.",)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the numbers say for one scenario; `winners` is empty where nothing was measured."""
+
+    kind: str
+    scenario: str
+    winners: tuple[str, ...]
+    number: str
+    parts: Parts
+
+    @property
+    def text(self) -> str:
+        """The sentences as plain text."""
+        return "".join(self.parts)
+
+
+def _pick(kind: str, scenario: str, stats: Mapping[str, Stat], noise: float, number: Callable[[str], str]) -> Advice:
+    """Advise the encoding(s) with the lowest value, and say so where the numbers do not separate them."""
+    if not stats:
+        return Advice(kind, scenario, (), "", ("Nothing was measured that could answer this.",))
+    front = leaders(stats, noise)
+    others = len(stats) - len(front)
+    if len(stats) == 1:
+        parts = _ALONE
+    elif len(front) > 1:
+        parts = ("The numbers do not separate ", *listed((Name(n),) for n in front), ".")
+    else:
+        second = min((n for n in stats if n != front[0]), key=lambda n: stats[n].mean)
+        parts = (f"Ahead of all {others} others by more than seeds differ; next is ", Name(second))
+        parts += (f" with {number(second)}.",)
+    return Advice(kind, scenario, tuple(front), number(front[0]), parts)
+
+
+def _fewest(study: Measures) -> Advice:
+    """Advise by the number of parameters, which is exact, then by loss among those that share it."""
+    scenario = "Fewest parameters"
+    counts = {e.name: e.position_parameters for e in study.sound if e.position_parameters is not None}
+    if not counts:
+        return Advice("parameters", scenario, (), "", ("Nothing was measured that could answer this.",))
+    lowest = min(counts.values())
+    front = [n for n in counts if counts[n] == lowest]
+    number = f"{lowest:,} position parameters"
+    if len(counts) == 1:
+        return Advice("parameters", scenario, tuple(front), number, _ALONE)
+    if len(front) == 1:
+        return Advice("parameters", scenario, tuple(front), number, ("No other encoding has as few.",))
+    parts: Parts = (f"{len(front)} of {len(counts)} share this number.",)
+    for length in dict.fromkeys(n for n in (study.base, study.longest) if n):
+        stats = {n: s for n, s in bits_at(study, length).items() if n in front}
+        if stats:
+            best = leaders(stats, study.noise(length))
+            parts += (f" Lowest loss among them at {study.times(length)}: ", *valued(stats, best))
+            parts += (", not separated." if len(best) > 1 else ".",)
+    return Advice("parameters", scenario, tuple(front), number, parts)
+
+
+def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Advice]:
+    """Return one piece of advice for each of four scenarios, from the numbers alone.
+
+    Takes a study's `run` and `cells` as saved. Encodings with an undertrained cell are left out; a scenario
+    that nothing was measured for says so. Raises nothing for missing cells or fields.
+    """
+    study = Measures(run, cells)
+    by_name: dict[str, Encoding] = {e.name: e for e in study.sound}
+    longest = study.longest
+
+    def far(name: str) -> str:
+        assert longest is not None  # `far` is called only for lengths that were measured
+        bits, change = by_name[name].bits[longest], by_name[name].change.get(longest)
+        moved = f", {signed(change.mean)} from {study.times(study.base)}" if change else ""
+        return f"{with_spread(bits)} bits per byte at {study.times(longest)}{moved}"
+
+    near = bits_at(study, study.base)
+    steps = {e.name: e.step_ms for e in study.sound if e.step_ms}
+    return [
+        _pick(
+            "long",
+            "Train short, serve long",
+            bits_at(study, longest) if longest else {},
+            study.noise(longest) if longest else 0.0,
+            far,
+        ),
+        _pick(
+            "trained",
+            "Only ever at the trained length",
+            near,
+            study.noise(study.base),
+            lambda n: f"{with_spread(near[n])} bits per byte at {study.times(study.base)}",
+        ),
+        _pick(
+            "step",
+            "Cheapest step",
+            steps,
+            study.step_noise(),
+            lambda n: f"{with_spread(steps[n], 1)} ms per training step",
+        ),
+        _fewest(study),
+    ]

@@ -1,0 +1,105 @@
+"""What a study is asked to do, and everything that makes two studies the same."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posenc import registry
+
+DEFAULT_ENCODINGS = (
+    "nope", "sinusoidal", "learned", "binary", "rope", "xpos",
+    "alibi", "t5", "kerple", "relative_bias", "transformer_xl",
+)  # fmt: skip
+# Never marked undertrained: what they lack at the trained length is position, not steps.
+EXCUSED = ("nope", "binary")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A study: which encodings, on what, how long.
+
+    Args:
+        encodings: Registered names or package.module:Class.
+        train_len: Tokens of a training sequence.
+        test_lens: Tokens of context in the tests, rising; `train_len` is among them.
+        seeds: Of data order and initial weights; shared by all encodings.
+        budget_s: Seconds for everything; the number of steps follows from it.
+    """
+
+    encodings: tuple[str, ...] = DEFAULT_ENCODINGS
+    train_len: int = 64
+    test_lens: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    seeds: tuple[int, ...] = (0, 1)
+    budget_s: float = 240.0
+    d_model: int = 64
+    n_layers: int = 2
+    n_heads: int = 4
+    lr: float = 3e-3
+    tokens_per_step: int = 4096
+    windows: int = 96
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences of one training step."""
+        return max(1, self.tokens_per_step // self.train_len)
+
+    @property
+    def target_bytes(self) -> int:
+        """The last so many bytes of a window are what is tested, at every length the same ones."""
+        return max(1, self.test_lens[0] // 2)
+
+    @property
+    def dims(self) -> registry.Dims:
+        """What the model tells encodings of itself."""
+        return registry.Dims(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_heads,
+            head_dim=self.d_model // self.n_heads,
+            max_len=max(self.test_lens),
+        )
+
+    def cells(self) -> list[tuple[str, int]]:
+        """Every (encoding, seed), the first seed of all encodings first."""
+        return [(encoding, seed) for seed in self.seeds for encoding in self.encodings]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self) | {"batch_size": self.batch_size, "target_bytes": self.target_bytes}
+
+
+def make_config(
+    encodings: Sequence[str], train_len: int, test_lens: Sequence[int], seeds: int, budget_s: float
+) -> Config:
+    """Check what a user asks for.
+
+    Args:
+        encodings: Names; none means the default ones.
+        train_len: Tokens of a training sequence.
+        test_lens: Tokens of context beside `train_len`; none means 2, 4, 8 and 16 times as many.
+        seeds: How many.
+        budget_s: Seconds.
+
+    Raises:
+        ValueError: A number out of range, a name twice, an unknown encoding, or a class that does
+            not fit the study's model.
+        TypeError: A class that is no encoding, or needs options.
+    """
+    if train_len < 2:
+        raise ValueError(f"study: --train-len must be at least 2 tokens; got {train_len}. Try 64.")
+    lengths = tuple(sorted({train_len, *(test_lens or (train_len * 2**i for i in range(5)))}))
+    if lengths[0] < 2 or lengths[-1] > 2**16:
+        raise ValueError(f"study: --test-len must lie in 2..65536; got {', '.join(map(str, lengths))}.")
+    if not 1 <= seeds <= 100:
+        raise ValueError(f"study: --seeds must lie in 1..100; got {seeds}.")
+    if not budget_s > 0:
+        raise ValueError(f"study: --budget must be a positive time such as 240s; got {budget_s:g}s.")
+    names = tuple(name if ":" in name else registry.card(name).name for name in encodings) or DEFAULT_ENCODINGS
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"study: --encodings names {', '.join(twice)} more than once; name each one once.")
+    config = Config(names, train_len, lengths, tuple(range(seeds)), budget_s)
+    for name in names:
+        encoding = registry.create(name, dims=config.dims)
+        if encoding.n_axes != 1:
+            raise ValueError(f"study: text has one position axis, and {name} works on {encoding.n_axes}; leave it out.")
+    return config

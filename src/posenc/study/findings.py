@@ -1,0 +1,250 @@
+"""Sentences formed from what a study measured.
+
+Pure functions from `run` and `cells`. No sentence names an encoding beforehand (but `nope`, the reference
+of step times): who is named, and whether a difference is claimed at all, follows from the numbers and their
+spread over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .measures import (
+    BREAK,
+    FLAT,
+    Encoding,
+    Measures,
+    Stat,
+    leaders,
+    plain,
+    tied,
+    with_spread,
+)
+
+
+class Name(str):
+    """The name of an encoding within a sentence, so that a page can set it apart."""
+
+
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding: a short `lead` and the `parts` of its sentences (names of encodings are `Name`)."""
+
+    kind: str
+    lead: str
+    parts: Parts
+
+    @property
+    def text(self) -> str:
+        """The sentences as plain text."""
+        return "".join(self.parts)
+
+
+def listed(items: Iterable[Parts]) -> Parts:
+    """Join sentence parts as in "a, b and c"."""
+    found = list(items)
+    joined: list[str] = []
+    for place, parts in enumerate(found):
+        joined += [] if place == 0 else [" and "] if place == len(found) - 1 else [", "]
+        joined += parts
+    return tuple(joined)
+
+
+def valued(stats: Mapping[str, Stat], names: Iterable[str], sign: bool = False, unit: str = "") -> Parts:
+    """List names, each with its value and spread in brackets."""
+    return listed((Name(n), f" ({with_spread(stats[n], sign=sign, unit=unit)})") for n in names)
+
+
+def bits_at(study: Measures, length: int) -> dict[str, Stat]:
+    """Return the loss of every sound encoding measured at `length`."""
+    """Return the loss of every sound encoding measured at `length`."""
+    return {e.name: e.bits[length] for e in study.sound if length in e.bits}
+
+
+def _changes_at(study: Measures, length: int) -> dict[str, Stat]:
+    return {e.name: e.change[length] for e in study.sound if length in e.change}
+
+
+def _bytes(length: int) -> str:
+    return f"{length:,} bytes"
+
+
+def _best(study: Measures, length: int, place: str) -> Finding | None:
+    """Say who has the lowest loss at a length, and from whom it is not separated."""
+    stats = bits_at(study, length)
+    if not stats:
+        return None
+    noise = study.noise(length)
+    front = leaders(stats, noise)
+    first, rest = front[0], front[1:]
+    parts: Parts = (f"With {_bytes(length)} of context, {place}, ", Name(first))
+    value = f"{with_spread(stats[first])} bits per byte"
+    if len(stats) == 1:
+        parts += (f" has a loss of {value}; there is no other encoding to compare it with.",)
+    elif rest:
+        parts += (f" has the lowest mean, {value}, but no difference seen from ", *valued(stats, rest))
+        parts += (".",)
+    else:
+        second = min((n for n in stats if n != first), key=lambda n: stats[n].mean)
+        gap = plain(stats[second].mean - stats[first].mean)
+        parts += (f" has the lowest loss: {value}. Next is ", *valued(stats, [second]))
+        parts += (f", {gap} behind, which is more than seeds differ.",)
+    lead = f"Best at {study.times(length)}" if len(stats) > 1 else f"Loss at {study.times(length)}"
+    return Finding("best_base" if length == study.base else "best_longest", lead, parts)
+
+
+def _split(stats: Mapping[str, Stat], holds: Callable[[float], bool]) -> tuple[list[str], list[str]]:
+    """Return the names for which `holds` is true of every seed, and those for which only of the mean."""
+    ranked = sorted(stats, key=lambda n: stats[n].mean)
+    every = [n for n in ranked if all(holds(v) for v in stats[n].values)]
+    return every, [n for n in ranked if n not in every and holds(stats[n].mean)]
+
+
+def _only_mean(stats: Mapping[str, Stat], names: Sequence[str], verb: str) -> Parts:
+    """Say which names meet a rule in the mean but not in every seed, and so are not counted."""
+    if not names:
+        return ()
+    return (
+        " In the mean, but not in every seed: ",
+        *valued(stats, names, sign=True),
+        f" (not counted as {verb}).",
+    )
+
+
+def _flat(study: Measures, length: int) -> Finding | None:
+    """Say who keeps its loss at the longest length, and who improves."""
+    stats = _changes_at(study, length)
+    if not stats:
+        return None
+    every, some = _split(stats, lambda change: abs(change) <= FLAT)
+    span = f"From {_bytes(study.base)} to {_bytes(length)} ({study.times(length)})"
+    if every:
+        parts: Parts = (f"{span} the loss changes by no more than {FLAT} bits per byte, in every seed, with ",)
+        parts += (*valued(stats, every, sign=True), ".")
+    else:
+        parts = (f"{span} no encoding keeps its loss within {FLAT} bits per byte in every seed.",)
+    return Finding("flat", "Stays flat", parts + _only_mean(stats, some, "flat"))
+
+
+def _breaks(study: Measures, length: int) -> Finding | None:
+    """Say who loses more than the threshold already at the first longer length, and who only later."""
+    stats = _changes_at(study, length)
+    if not stats:
+        return None
+    every, some = _split(stats, lambda change: change > BREAK)
+    rule = f"more than {BREAK:.2f} bits per byte"
+    if every:
+        parts: Parts = (f"Already at {study.times(length)} the loss grows by {rule} with ",)
+        parts += (*valued(stats, every, sign=True), ".")
+    else:
+        parts = (f"At {study.times(length)} the loss grows by {rule} with no encoding.",)
+    parts += _only_mean(stats, some, "broken")
+    longest = study.longest
+    if longest is not None and longest != length:
+        late = _changes_at(study, longest)
+        later = [n for n in _split(late, lambda change: change > BREAK)[0] if n not in every]
+        if later:
+            words = "the same holds for" if every else "it does with"
+            parts += (f" By {study.times(longest)} {words} ", *valued(late, later, sign=True), ".")
+    return Finding("breaks", f"Breaks past {study.times(study.base)}", parts)
+
+
+def _gains(study: Measures) -> Finding | None:
+    """Say who turns context beyond the trained length into a lower loss."""
+    past = [length for length in study.lengths if length > study.base]
+    found: list[Parts] = []
+    for encoding in study.sound:
+        changes = {length: encoding.change[length] for length in past if length in encoding.change}
+        if not changes:
+            continue
+        best = min(changes, key=lambda length: changes[length].mean)
+        change = changes[best]
+        seen = -change.mean > max(FLAT, change.spread, study.change_noise(best))
+        if seen:
+            found.append((Name(encoding.name), f" ({with_spread(change, sign=True)} at {study.times(best)})"))
+    if found:
+        parts: Parts = ("Context beyond the trained length lowers the loss with ", *listed(found), ".")
+    elif study.longest is not None:
+        parts = (
+            f"No encoding's loss falls by more than {FLAT} bits per byte, and by more than seeds differ, "
+            "when context grows beyond the trained length.",
+        )
+    else:
+        return None
+    return Finding("gains", "Gains from more context", parts)
+
+
+def _rank(study: Measures, longest: int) -> Finding | None:
+    """Say whose place in the order changes most between the trained and the longest length."""
+    before, after = bits_at(study, study.base), bits_at(study, longest)
+    shared = [n for n in before if n in after]
+    if len(shared) < 3:
+        return None
+    places = [{n: sorted(shared, key=lambda m: s[m].mean).index(n) + 1 for n in shared} for s in (before, after)]
+    name = max(shared, key=lambda n: places[1][n] - places[0][n])
+    fall = places[1][name] - places[0][name]
+    overtakers = [n for n in shared if places[0][n] > places[0][name] and places[1][n] < places[1][name]]
+    beaten = [n for n in overtakers if not tied(after[n], after[name], study.noise(longest))]
+    if fall < 2 or not beaten:
+        return None
+    parts: Parts = ("The order at the trained length does not hold: ", Name(name))
+    parts += (f" goes from place {places[0][name]} of {len(shared)} at {study.times(study.base)}",)
+    parts += (f" to place {places[1][name]} at {study.times(longest)}, the largest fall.",)
+    return Finding("rank", "Order changes", parts)
+
+
+def _cost(study: Measures) -> Finding | None:
+    """Say what a step costs relative to the reference, and which differences seeds do not bear out."""
+    reference = study.reference()
+    timed = [e for e in study.sound if e.step_ms and reference and e.name != reference.name]
+    if not (reference and reference.step_ms and timed):
+        return None
+    parts: Parts = ("A training step with ", Name(reference.name))
+    parts += (f" takes {with_spread(reference.step_ms, 1)} ms on this machine.",)
+    same: list[Encoding] = []
+    apart: list[Encoding] = []
+    for encoding in sorted(timed, key=lambda e: e.step_ms.mean if e.step_ms else 0.0):
+        close = encoding.step_ms and tied(encoding.step_ms, reference.step_ms, study.step_noise())
+        (same if close else apart).append(encoding)
+    ratios = {e.name: r for e in timed if (r := study.ratio(e))}
+    for word, group in (
+        ("Cheaper", [e for e in apart if ratios[e.name].mean < 1]),
+        ("Dearer", [e for e in apart if ratios[e.name].mean >= 1]),
+    ):
+        if len(group) > 4:
+            ends = [valued(ratios, [e.name], unit="×") for e in (group[0], group[-1])]
+            parts += (f" {word}: {len(group)} encodings, from ", *ends[0], " to ", *ends[1], ".")
+        elif group:
+            parts += (f" {word}: ", *valued(ratios, [e.name for e in group], unit="×"), ".")
+    if same:
+        parts += (" No difference seen for ", *listed((Name(e.name),) for e in same), ".")
+    return Finding("cost", "Cost of a step", parts)
+
+
+def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings that the numbers bear out, in reading order.
+
+    Takes a study's `run` and `cells` as saved. Encodings with an undertrained cell are left out. Returns an
+    empty list when nothing was measured; raises nothing for missing cells or fields.
+    """
+    study = Measures(run, cells)
+    if not study.sound:
+        return []
+    first = min((n for n in study.lengths if n > study.base and _changes_at(study, n)), default=None)
+    longest = study.longest
+    found = [_best(study, study.base, "the trained length")]
+    if first is not None and longest is not None:
+        found += [
+            _best(study, longest, "the longest tested"),
+            _rank(study, longest),
+            _flat(study, longest),
+            _breaks(study, first),
+            _gains(study),
+        ]
+    found.append(_cost(study))
+    return [finding for finding in found if finding]

@@ -1,0 +1,196 @@
+"""The study's page: one self-contained HTML file that opens offline and reads well without its script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from . import tables
+from .advice import form_advice
+from .charts import line_chart
+from .claims import weigh_claims
+from .findings import Name, form_findings
+from .marks import Mark, assign_marks, swatch
+from .measures import BREAK, FLAT, Measures
+from .scales import shorten, y_range
+
+QUESTION = (
+    "What happens to each position encoding past the length it was trained on, and what does it cost, on this text?"
+)
+
+
+def _asset(name: str) -> str:
+    return resources.files("posenc.study").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> Markup:
+    """Return the hash by which the page's content policy admits an inline style or script, and no other."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # base64 has nothing to escape
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with every float that JSON cannot hold replaced by None."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _embedded(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the data as JSON that cannot end its script element, nor begin a comment in it."""
+    text = json.dumps(_finite({"run": run, "cells": cells}), allow_nan=False, default=str)
+    escapes = (
+        ("&", "\\u0026"),
+        ("<", "\\u003c"),
+        (">", "\\u003e"),
+        ("\u2028", "\\u2028"),
+        ("\u2029", "\\u2029"),
+    )
+    for character, escape in escapes:
+        text = text.replace(character, escape)
+    return Markup(text)
+
+
+def _breakable(name: str) -> Markup:
+    """Return a name, escaped, that a narrow column may break after punctuation where it is long."""
+    if len(name) <= 20:
+        return Markup("{}").format(name)
+    pieces = re.findall(r"[^.:_/\\-]*[.:_/\\-]*", name)
+    return Markup("<wbr>").join(piece for piece in pieces if piece)
+
+
+class _Setter:
+    """Sets names of encodings within text: always escaped, always with the encoding's own mark."""
+
+    def __init__(self, marks: Mapping[str, Mark]) -> None:
+        self.marks = marks
+        short = {name: shorten(name, 30) for name in marks}
+        seen = list(short.values())
+        # two names that would look the same stay whole
+        self.short = {name: text if seen.count(text) == 1 else name for name, text in short.items()}
+
+    def name(self, name: str, undertrained: bool = False, full: bool = False) -> Markup:
+        """Set a name with its swatch; a long one is shortened unless asked for in `full`."""
+        mark, shown = self.marks[name], name if full else self.short[name]
+        return Markup('<span class="enc" title="{}">{}<span>{}{}</span></span>').format(
+            name, swatch(mark), _breakable(shown), tables.DAGGER if undertrained else ""
+        )
+
+    def chip(self, name: str) -> Markup:
+        """Set a name for a button, shortened where it is long."""
+        return Markup('<span class="enc" title="{}">{}<span>{}</span></span>').format(
+            name, swatch(self.marks[name]), shorten(name, 24)
+        )
+
+    def parts(self, parts: Sequence[str]) -> Markup:
+        """Set a sentence: names apart, the rest as it is."""
+        return Markup("").join(
+            Markup('<b class="nm {}" title="{}">{}</b>').format(
+                self.marks[part].colour, part, _breakable(self.short[part])
+            )
+            if isinstance(part, Name)
+            else Markup("{}").format(part.replace(" ± ", "\u00a0±\u00a0"))
+            for part in parts
+        )
+
+
+def _charts(study: Measures, marks: Mapping[str, Mark]) -> dict[str, Any]:
+    """Draw the two charts and return them with what their captions say."""
+    by_length = tables.length_lines(study, marks)
+    by_position, window = tables.position_lines(study, marks)
+    first = round(2 ** min((line.xs[0] for line in by_position), default=0.0))
+    drawn: dict[str, Any] = {"window": window}
+    for key, lines, chart in (
+        ("by_length", by_length, tables.length_chart(study)),
+        ("by_position", by_position, tables.position_chart(study, window, first)),
+    ):
+        _, high, clipped = y_range([line for line in lines if line.ys])
+        drawn[key] = {"svg": line_chart(chart, lines), "cut": f"{high:.1f}" if clipped else ""}
+    return drawn
+
+
+def _banners(run: Mapping[str, Any], study: Measures, found: int) -> dict[str, Any]:
+    """Return what the page says of its own completeness."""
+    expected = len(study.names) * len((run.get("config") or {}).get("seeds") or [])
+    return {
+        "facts": tables.facts(run, study, expected, found),
+        "expected": expected,
+        "found": found,
+        "missing": tables.missing_cells(run, study),
+        "problems": list(run.get("problems") or []),
+        "undertrained": [e.name for e in study.encodings.values() if e.undertrained],
+    }
+
+
+def _noise(study: Measures) -> dict[str, str]:
+    """Return the pooled spreads that the section on limits names."""
+    return {
+        "base": f"{study.noise(study.base):.3f}" if study.sound else "",
+        "longest": f"{study.noise(study.longest):.3f}" if study.longest else "",
+    }
+
+
+def _context(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Gather everything the template sets."""
+    study = Measures(run, cells)
+    claims = weigh_claims(run, cells)
+    marks = assign_marks(study.names)
+    setter = _Setter(marks)
+    reference = study.reference()
+    return {
+        **_banners(run, study, len(cells)),
+        "question": QUESTION,
+        "run": run,
+        "config": run.get("config") or {},
+        "study": study,
+        "findings": form_findings(run, cells),
+        "advice": form_advice(run, cells),
+        "claims": claims,
+        "charts": _charts(study, marks),
+        "chips": [(name, marks[name].index) for name in study.encodings],
+        "length_table": tables.length_table(study),
+        "methods": tables.method_rows(run, study, marks),
+        "costs": tables.cost_rows(study, marks),
+        "reference": reference.name if reference else "",
+        "raw": tables.raw_rows(study),
+        "noise": _noise(study),
+        "flat": f"{FLAT:.2f}",
+        "broken": f"{BREAK:.2f}",
+        "name": setter.name,
+        "key": lambda name: marks[name].index,
+        "chip": setter.chip,
+        "say": setter.parts,
+        "arxiv": tables.arxiv_link,
+        "duration": tables.duration,
+        "data": _embedded(run, cells),
+    }
+
+
+def render(run: dict[str, Any], cells: list[dict[str, Any]]) -> str:
+    """Return the whole page of a study as one string of HTML.
+
+    Takes a study's `run` and `cells` as saved; cells may be missing, all of them included, and neither is
+    changed. Every name, path and message in them is escaped. The page loads nothing: style, charts, script
+    and the data itself are inline. Raises TypeError or ValueError only for data of the wrong kind.
+    """
+    style, script = _asset("report.css"), _asset("report.js")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_asset("report.html.j2"))
+    return template.render(
+        **_context(run, cells),
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_digest(style),
+        script_hash=_digest(script),
+    )

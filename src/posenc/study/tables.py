@@ -1,0 +1,270 @@
+"""Rows, lines and words of the report's page, ready to be set; no layout here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from .charts import Chart
+from .marks import Mark, bar, spark
+from .measures import Encoding, Measures, number, plain, with_spread
+from .scales import Line, y_range
+
+NONE = "–"
+DAGGER = "†"
+_ARXIV = re.compile(r"\d{4}\.\d{4,5}(v\d+)?|[a-z-]+(\.[A-Z]{2})?/\d{7}(v\d+)?")
+
+Row = dict[str, Any]
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time such as "48 s", "4 min 2 s" or "1 h 3 min"."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}\u00a0s"
+    if whole < 3600:
+        return f"{whole // 60}\u00a0min\u00a0{whole % 60}\u00a0s"
+    return f"{whole // 3600}\u00a0h\u00a0{whole % 3600 // 60}\u00a0min"
+
+
+def listing(value: object) -> list[str]:
+    """Return a list of strings from a list, from one string, or from nothing."""
+    if isinstance(value, str):
+        return [value] if value else []
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []
+
+
+def _log2(value: float) -> float:
+    return math.log2(value) if value > 0 else 0.0
+
+
+def length_lines(study: Measures, marks: Mapping[str, Mark]) -> list[Line]:
+    """Return one line per encoding: mean loss by test length, with range and values over seeds."""
+    return [
+        Line(
+            name=e.name,
+            mark=marks[e.name],
+            xs=tuple(_log2(length) for length in e.bits),
+            ys=tuple(stat.mean for stat in e.bits.values()),
+            ranges=tuple((min(stat.values), max(stat.values)) for stat in e.bits.values()),
+            seeds=tuple(stat.values for stat in e.bits.values()),
+            note=DAGGER if e.undertrained else "",
+        )
+        for e in study.encodings.values()
+        if e.bits
+    ]
+
+
+def _by_position(encoding: Encoding) -> dict[tuple[float, float], list[float]]:
+    """Collect the bits of every seed by bin of positions."""
+    bins: dict[tuple[float, float], list[float]] = {}
+    for cell in encoding.cells:
+        table = cell.get("bits_by_position") or {}
+        edges = table.get("edges") or []
+        for low, high, bits in zip(edges, edges[1:], table.get("bits") or [], strict=False):
+            if (value := number(bits)) is not None:
+                bins.setdefault((low, high), []).append(value)
+    return dict(sorted(bins.items()))
+
+
+def position_lines(study: Measures, marks: Mapping[str, Mark]) -> tuple[list[Line], int]:
+    """Return one line per encoding, mean loss by position in the longest window, and that window's length."""
+    lines, window = [], 0
+    for e in study.encodings.values():
+        bins = _by_position(e)
+        if not bins:
+            continue
+        window = max(window, round(max(high for _, high in bins)))
+        # a bin stands at the middle of its span on the log axis; the first has no lower end there
+        middle = [_log2(math.sqrt(max(low, high / 2) * high)) for low, high in bins]
+        means = tuple(sum(values) / len(values) for values in bins.values())
+        note = DAGGER if e.undertrained else ""
+        lines.append(Line(e.name, marks[e.name], tuple(middle), means, note=note, points=len(bins) <= 12))
+    return lines, window
+
+
+def length_chart(study: Measures) -> Chart:
+    """Return the words and ticks of the chart of loss by test length."""
+    ticks = tuple((_log2(n), f"{n:,}" if n >= 10_000 else str(n), study.times(n)) for n in study.lengths)
+    return Chart(
+        "by-length",
+        "Loss by test length, one line per encoding",
+        f"Bits per byte on the same target bytes with {', '.join(map(str, study.lengths))} bytes of context. "
+        "All values are in the table of cells at the end of the page.",
+        ticks,
+        "bytes of context",
+        _log2(study.base) if study.base else None,
+        ("past the trained length", "past trained"),
+    )
+
+
+def position_chart(study: Measures, window: int, first: int) -> Chart:
+    """Return the words and ticks of the chart of loss by position within the longest window."""
+    exponents = range(max(round(_log2(first)), 0), round(_log2(window)) + 1) if window else range(0)
+    every = 1 if len(exponents) <= 8 else 2
+    ticks = tuple((float(k), str(2**k), "") for k in exponents if (len(exponents) - 1 - k) % every == 0)
+    return Chart(
+        "by-position",
+        f"Loss by position within a window of {window} bytes, one line per encoding",
+        "Mean bits per byte within each bin of positions, mean over seeds; the trained length is marked.",
+        ticks,
+        "position, bytes",
+        _log2(study.base) if study.base else None,
+        ("past the trained length", "past trained"),
+    )
+
+
+def card_of(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the card of an encoding; an empty one where the run has none."""
+    return (run.get("cards") or {}).get(name) or {}
+
+
+def arxiv_link(ident: object) -> Markup:
+    """Return an arXiv id as text, linked where it has the form of one."""
+    text = str(ident or "")
+    if _ARXIV.fullmatch(text):
+        return Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(text)
+    return Markup("{}").format(text)
+
+
+def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mark]) -> list[Row]:
+    """Return one row per encoding asked for: its card, and its extrapolation as measured."""
+    low, high, _ = y_range(length_lines(study, marks))
+    spans = [_log2(n) for n in study.lengths] or [0.0]
+    width = (spans[-1] - spans[0]) or 1.0
+    first = next((n for n in study.lengths if n > study.base), None)
+    rows = []
+    for name in study.names:
+        card, e = card_of(run, name), study.encodings.get(name) or Encoding(name, ())
+        ratio = study.ratio(e)
+        changes = [e.change.get(n) if n else None for n in (first, study.lengths[-1] if study.lengths else None)]
+        places = [((_log2(n) - spans[0]) / width, (s.mean - low) / (high - low)) for n, s in e.bits.items()]
+        relative = card.get("relative")
+        rows.append(
+            {
+                "name": name,
+                "undertrained": e.undertrained,
+                "family": card.get("family") or NONE,
+                "kind": "" if relative is None else "relative" if relative else "absolute",
+                "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
+                "near": with_spread(e.bits[study.base]) if study.base in e.bits else NONE,
+                "changes": [with_spread(c, sign=True) if c else NONE for c in changes],
+                "spark": spark(marks[name], places),
+                "ratio": with_spread(ratio) if ratio else NONE,
+                "used_by": ", ".join(listing(card.get("used_by"))),
+                "paper": card.get("paper") or NONE,
+                "year": card.get("year") or "",
+                "arxiv": arxiv_link(card.get("arxiv")),
+                "formula": card.get("formula") or "",
+                "cost": card.get("cost") or "",
+            }
+        )
+    return rows
+
+
+def cost_rows(study: Measures, marks: Mapping[str, Mark]) -> list[Row]:
+    """Return one row per timed encoding, cheapest step first."""
+    timed = sorted(
+        (e for e in study.encodings.values() if e.step_ms), key=lambda e: e.step_ms.mean if e.step_ms else 0.0
+    )
+    top = max((max(e.step_ms.values) for e in timed if e.step_ms), default=0.0)
+    most = max((max(e.peak_mib.values) for e in timed if e.peak_mib), default=0.0)
+    rows = []
+    for e in timed:
+        step, peak, mark, ratio = e.step_ms, e.peak_mib, marks[e.name], study.ratio(e)
+        assert step is not None  # only timed encodings are here
+        share = f"{100 * (e.position_parameters or 0) / e.parameters:.1f}" if e.parameters else ""
+        rows.append(
+            {
+                "name": e.name,
+                "undertrained": e.undertrained,
+                "bar": bar(mark, step.mean, min(step.values), max(step.values), top),
+                "step": with_spread(step, 1),
+                "ratio": with_spread(ratio) if ratio else NONE,
+                "peak": with_spread(peak, 0) if peak else "not measured",
+                "peak_bar": bar(mark, peak.mean, min(peak.values), max(peak.values), most) if peak else "",
+                "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
+                "share": share,
+            }
+        )
+    return rows
+
+
+def raw_rows(study: Measures) -> list[Row]:
+    """Return one row per cell with every number it holds."""
+
+    def shown(cell: Mapping[str, Any], key: str, digits: int) -> str:
+        value = number(cell.get(key))
+        return NONE if value is None else plain(value, digits)
+
+    rows = []
+    for e in study.encodings.values():
+        for cell in e.cells:
+            bits, errors = cell.get("bits_by_length") or {}, cell.get("bits_by_length_stderr") or {}
+            losses = []
+            for length in study.lengths:
+                value, error = number(bits.get(str(length))), number(errors.get(str(length)))
+                losses.append((NONE if value is None else plain(value, 3), "" if error is None else plain(error, 3)))
+            rows.append(
+                {
+                    "name": e.name,
+                    "undertrained": bool(cell.get("undertrained")),
+                    "seed": cell.get("seed", NONE),
+                    "steps": cell.get("steps", NONE),
+                    "seconds": shown(cell, "train_seconds", 1),
+                    "step": shown(cell, "step_ms", 2),
+                    "peak": shown(cell, "peak_mib", 1),
+                    "parameters": shown(cell, "parameters", 0),
+                    "position": shown(cell, "position_parameters", 0),
+                    "train": shown(cell, "train_bits", 3),
+                    "losses": losses,
+                }
+            )
+    return rows
+
+
+def facts(run: Mapping[str, Any], study: Measures, expected: int, found: int) -> list[str]:
+    """Return the pieces of the line of facts below the title; what is not known is left out."""
+    config, text = run.get("config") or {}, run.get("text") or {}
+    size = number(text.get("bytes"))
+    steps = sorted({int(s) for e in study.encodings.values() for c in e.cells if (s := number(c.get("steps")))})
+    done = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}" if steps else ""
+    planned = number(config.get("steps"))
+    if not done and planned:
+        done = f"{planned:,.0f}"
+    seeds = len(config.get("seeds") or [])
+    pieces = [
+        f"{text['name']}" + (f", {size:,.0f} bytes" if size else "") if text.get("name") else "",
+        f"{done} steps at {study.base:,} bytes" if done and study.base else "",
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "",
+        f"{found} of {expected} {'cell' if expected == 1 else 'cells'}" if expected else "",
+        duration(number(run.get("elapsed_s"))),
+    ]
+    return [piece for piece in pieces if piece]
+
+
+def missing_cells(run: Mapping[str, Any], study: Measures) -> list[tuple[str, list[Any]]]:
+    """Return the encodings that lack cells, each with the seeds that are missing."""
+    seeds = (run.get("config") or {}).get("seeds") or []
+    lacking = []
+    for name in study.names:
+        e = study.encodings.get(name)
+        have = {cell.get("seed") for cell in e.cells} if e else set()
+        gone = [seed for seed in seeds if seed not in have]
+        if gone:
+            lacking.append((name, gone))
+    return lacking
+
+
+def length_table(study: Measures) -> list[tuple[str, list[str]]]:
+    """Return mean ± half range by length per encoding: the chart's numbers for readers of tables."""
+    return [
+        (e.name, [with_spread(e.bits[n]) if n in e.bits else NONE for n in study.lengths])
+        for e in study.encodings.values()
+    ]
