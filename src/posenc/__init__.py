@@ -32,17 +32,19 @@ _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"posenc.{name}")
-    if name.startswith("_"):
-        raise AttributeError(f"module 'posenc' has no attribute {name!r}")
-    home = import_module(f"posenc.{_HOME_OF.get(name, 'encodings')}")
+    # other lower-case names are submodules, which the import system finds once this has failed
+    home = _HOME_OF.get(name, None if name.islower() or name.startswith("_") else "encodings")
     try:
-        value = getattr(home, name)
+        value = getattr(import_module(f"posenc.{home}"), name) if home else None
     except AttributeError:
-        raise AttributeError(f"module 'posenc' has no attribute {name!r}") from None
+        value = None
+    if value is None:
+        raise AttributeError(f"module 'posenc' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    encodings = import_module("posenc.encodings").__all__
-    return sorted({*globals(), *_MODULES, *_HOME_OF, *encodings})
+    registry = import_module("posenc.registry")
+    classes = (registry.card(name).cls.__name__ for name in registry.names())
+    return sorted({*globals(), *_MODULES, *_HOME_OF, *classes})

@@ -91,6 +91,7 @@ def _draw_curve(picture: Picture, page: Page, n_rows: int = 8) -> list[Text]:
     low, high = min(*values, 0.0), max(*values, 0.0)
     rows = _fill(values, low, high, n_rows, page)
     labels = [""] * n_rows
+    labels[-1 - min(int(_part(0.0, low, high) * n_rows), n_rows - 1)] = "0"
     labels[0], labels[-1] = _number(high), _number(low)
     lines = [
         Text(f"{label:>{_MARGIN - 2}} {page.corner[0]}").append(row, "cyan")

@@ -83,8 +83,8 @@ def _tabulate(cards: "list[Card]") -> "Table":
         rows = [(f"{name}\n({family})", *rest) for name, family, *rest in rows]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_lines=True, padding=0, pad_edge=False)
     columns = list(zip(titles, *rows, strict=True))
-    for title, width in zip(titles, share_width(columns, width), strict=True):
-        table.add_column(title, overflow="fold", width=width)
+    for title, shared in zip(titles, share_width(columns, width), strict=True):
+        table.add_column(title, overflow="fold", width=shared)
     for row in rows:
         table.add_row(*row)
     return table
@@ -116,7 +116,9 @@ def _explain_absence(pattern: str) -> str:
     for name in registry.names():
         card = registry.card(name)
         homes.update(dict.fromkeys((*card.aliases, card.cls.__name__.lower(), name), name))
-    close = get_close_matches(pattern.lower().strip("*?"), homes, n=3, cutoff=0.5)
-    nearest = list(dict.fromkeys(homes[key] for key in close))
+    wanted = pattern.lower().strip("*?")
+    if wanted in homes:
+        return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."
+    nearest = list(dict.fromkeys(homes[key] for key in get_close_matches(wanted, homes, n=3)))
     hint = f"The nearest: {', '.join(nearest)}." if nearest else "`posenc list` shows all of them."
     return f"no encoding's name matches {pattern!r}. {hint}"

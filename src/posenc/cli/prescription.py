@@ -89,7 +89,7 @@ def _conclude(report: dict[str, Any]) -> Text:
         return Text("Everything required is here; an extra is needed only for what it names.", "green")
     if not report["required"]:
         return Text(
-            "posenc runs from a folder and is not installed, so what it needs is unknown: pip install -e .",
+            "posenc is not installed, so what it needs is unknown: pip install -e .",
             "bold red",
         )
     return Text("Something required is missing: see above.", "bold red")

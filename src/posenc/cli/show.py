@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from posenc.cli.picture import Picture
     from posenc.registry import Card
 
+_ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n?|\n)*)", re.MULTILINE)
 _LABEL = 11  # characters of the column of labels
 _TRAITS = {
     "shift_invariant": ("scores depend on the distance alone", "scores depend on absolute positions"),
@@ -43,7 +44,7 @@ def read_arguments(docstring: str) -> dict[str, str]:
     >>> read_arguments("Add.\\n\\nArgs:\\n    base: One\\n        thing.\\n\\nRaises:\\n    ValueError: No.")
     {'base': 'One thing.'}
     """
-    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", inspect.cleandoc(docstring), re.MULTILINE)
+    section = _ARGS.search(inspect.cleandoc(docstring))
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
     return {name: " ".join(said.split()) for name, said in entries}
 
@@ -75,7 +76,7 @@ def _describe_class(cls: type) -> dict[str, Any]:
         "name": f"{cls.__module__}:{cls.__qualname__}",
         "cls": cls.__name__,
         "family": str(getattr(cls, "family", "none")),
-        "docstring": inspect.getdoc(cls),
+        "docstring": inspect.cleandoc(cls.__doc__ or ""),
         "options": list(_list_options(cls)),
     }
 
@@ -89,7 +90,8 @@ def _list_options(cls: type) -> dict[str, str]:
             continue  # a class without a constructor of its own shows nn.Module's
         required = parameter.default is parameter.empty
         default = "" if required else f"={parameter.default!r}"
-        spelt[parameter.name + default] = said.get(parameter.name, "") + (" Required." if required else "")
+        remarks = (said.get(parameter.name, ""), "Required." if required else "")
+        spelt[parameter.name + default] = " ".join(filter(None, remarks))
     return spelt
 
 
@@ -100,7 +102,7 @@ def _write_facts(cls: type, card: "Card | None") -> None:
     title = Text(cls.__name__, "bold").append(f"  {getattr(cls, 'family', 'none')}", "not bold")
     lines = [title]
     if card is None:
-        lines += [Text(""), Text(inspect.getdoc(cls) or "It has no docstring.")]
+        lines += [Text(text) for text in ("", _reflow_docstring(cls, width), "")]
         facts = {"class": f"{cls.__module__}:{cls.__qualname__}"}
     else:
         lines += [Text(output.wrap(card.summary, width)), Text("")]
@@ -111,6 +113,14 @@ def _write_facts(cls: type, card: "Card | None") -> None:
         first = f"{'options' if i == 0 else '':<{_LABEL}}{option}  "
         lines.append(Text(output.wrap(said, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
     output.write_rich(*lines)
+
+
+def _reflow_docstring(cls: type, width: int) -> str:
+    """Fit prose to the width; indented parts and examples stay, and arguments are shown as options."""
+    said = _ARGS.sub("", inspect.cleandoc(cls.__doc__ or "It has no docstring.")).strip()
+    paragraphs = re.split(r"\n\s*\n", said)
+    fixed = re.compile(r"^( |>>>)", re.MULTILINE)
+    return "\n\n".join(p if fixed.search(p) else output.wrap(p, width) for p in paragraphs)
 
 
 def _list_facts(card: "Card") -> dict[str, str]:

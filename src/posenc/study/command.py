@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -61,11 +62,10 @@ def run(
     store = Store(out, {**config.as_dict(), "text": facts["sha256"]})
     command, began = _command(config, text, out), began - store.run.get("elapsed_s", 0.0)
     console = Console(stderr=as_json, highlight=False)
-    with Board(config, console) as board:
+    with closing(store), Board(config, console) as board:
         schedule = Schedule(config, words, store, board, store.run.get("steps"))
         status = _run_cells(schedule, store, lambda: _record(config, facts, command, schedule, began))
-    record = _record(config, facts, command, schedule, began) | {"status": status}
-    _write_all(store, record, schedule.results)
+        _write_all(store, _record(config, facts, command, schedule, began) | {"status": status}, schedule.results)
     _close(board, config, schedule, store.path, status, as_json)
     if status == "interrupted":
         return INTERRUPTED

@@ -65,7 +65,8 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"batch_size": self.batch_size, "target_bytes": self.target_bytes}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+        return plain | {"batch_size": self.batch_size, "target_bytes": self.target_bytes}
 
 
 def make_config(

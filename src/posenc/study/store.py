@@ -38,7 +38,7 @@ class Store:
         path = self.path
         try:
             self._made = not path.exists()
-            found = set() if self._made else {entry.name for entry in path.iterdir()} - {".lock", "run.json.tmp"}
+            found = set() if self._made else {e.name for e in path.iterdir() if not _is_ours_and_empty(e)}
             self.run: dict[str, Any] = self._read_run() if "run.json" in found else {}
             if found and not self.run:
                 raise ValueError(
@@ -87,9 +87,14 @@ class Store:
             try:
                 fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                self.close()
                 raise ValueError(
                     f"study: another study is writing to {self.path} right now. Wait for it, or choose another --out."
                 ) from None
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._held.close()
 
     def abandon(self) -> None:
         """Remove what was made for a study that could not begin."""
@@ -145,6 +150,13 @@ class Store:
                     )
                 )
         self.write("results.csv", table.getvalue())
+
+
+def _is_ours_and_empty(entry: Path) -> bool:
+    """Whether a study that ended before its first cell may have left this."""
+    if entry.name == "cells":
+        return not any(not cell.name.startswith(".") for cell in entry.iterdir())
+    return entry.name in (".lock", "run.json.tmp")
 
 
 def cell_name(encoding: str, seed: int) -> str:

@@ -1,0 +1,41 @@
+# Every target sets up what it needs in .venv; PYTHON and TORCH may be given on the command line.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+
+.PHONY: study test check bench lint clean
+
+study: .venv/ready
+	$(BIN)/posenc study --out study
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2 -m "not compiles and not slow" --jaxtyping-packages=posenc,beartype.beartype tests
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src
+	$(BIN)/python -m pytest -q -n 2 -m "compiles and not slow" tests
+
+check: test
+	$(BIN)/python -m pytest -q -m slow tests
+
+lint: .venv/test-ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/test-ready
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv
+
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "posenc needs Python 3.11 or later; $(PYTHON) is older. Say: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/test-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@

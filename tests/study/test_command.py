@@ -1,0 +1,156 @@
+"""The study as a process: started, interrupted, really killed, resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SMALL = ["--train-len", "8", "--test-len", "8,16", "--seeds", "2"]
+
+
+def start(*arguments, cwd, **options):
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "posenc", "study", *arguments]
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def finish(process, timeout=120):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def workers_of(pid):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
+def alive(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def prose(tmp_path):
+    from pydoc_data.topics import topics
+
+    path = tmp_path / "prose.txt"
+    path.write_text(topics["assignment"])
+    return path
+
+
+def test_a_small_study_writes_everything_and_repeats_nothing(tmp_path, prose):
+    arguments = ["--text", str(prose), "--encodings", "nope,study.own:SquareRoot", *SMALL, "--budget", "12s"]
+    code, out, err = finish(start(*arguments, "--out", "s", "--json", cwd=tmp_path))
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["status"] == "complete"
+    assert len(summary["results"]) == 4
+    assert "bits per byte at 8:" in err  # plain lines where there is no terminal
+    study = tmp_path / "s"
+    assert {p.name for p in study.iterdir()} == {"run.json", "results.csv", "report.html", "cells", ".lock"}
+    run = json.loads((study / "run.json").read_text())
+    assert run["status"] == "complete"
+    assert run["text"]["sha256"]
+    assert run["config"]["steps"] >= 1
+    lines = (study / "cells/nope-s0/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == run["config"]["steps"]
+    page = (study / "report.html").read_text()
+    assert "study.own:SquareRoot" in page
+    before = (study / "cells/nope-s0/result.json").stat().st_mtime_ns
+    code, out, err = finish(start(*arguments, "--out", "s", cwd=tmp_path))
+    assert code == 0, err
+    assert "timing" not in out
+    assert (study / "cells/nope-s0/result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes as Linux shows them")
+def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
+    arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *SMALL, "--budget", "14s", "--out", "s"]
+    process, cells = start(*arguments, cwd=tmp_path), tmp_path / "s/cells"
+    wait_for(lambda: cells.exists() and list(cells.glob("[a-z]*-s?/result.json")))
+    children = workers_of(process.pid)
+    process.kill()
+    assert finish(process)[0] == -signal.SIGKILL
+    wait_for(lambda: not any(map(alive, children)), seconds=10)
+    finished = {p: p.stat().st_mtime_ns for p in cells.glob("[a-z]*-s?/result.json")}
+    assert 1 <= len(finished) < 6
+    assert json.loads((tmp_path / "s/run.json").read_text())["status"] == "running"
+    steps = json.loads((tmp_path / "s/run.json").read_text())["steps"]
+    code, out, err = finish(start(*arguments, cwd=tmp_path))
+    assert code == 0, err
+    assert f"{steps} steps a cell" in out
+    assert f"{len(finished)} cell" in out
+    assert {p: p.stat().st_mtime_ns for p in finished} == finished  # not trained again
+    assert len(list(cells.glob("[a-z]*-s?/model.safetensors"))) == 6
+    assert list(cells.glob(".*")) == []
+
+
+def test_ctrl_c_writes_the_report(tmp_path, prose):
+    arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *SMALL, "--budget", "40s", "--out", "s"]
+    process = start(*arguments, cwd=tmp_path, start_new_session=True)
+    wait_for(lambda: list((tmp_path / "s/cells").glob("[a-z]*-s?/result.json")))
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    code, out, err = finish(process, timeout=20)
+    assert code == 130
+    assert "Traceback" not in out + err
+    assert "the same command goes on" in out
+    assert json.loads((tmp_path / "s/run.json").read_text())["status"] == "interrupted"
+    assert "interrupted" in (tmp_path / "s/report.html").read_text().lower()
+
+
+def test_an_encoding_that_fails_or_dies_is_named_and_the_others_go_on(tmp_path, prose):
+    names = "nope,study.own:Failing,study.own:Dying"
+    arguments = ["--text", str(prose), "--encodings", names, *SMALL, "--budget", "12s", "--out", "s"]
+    code, out, err = finish(start(*arguments, "--json", cwd=tmp_path))
+    assert code == 1, err
+    summary = json.loads(out)
+    assert {r["encoding"] for r in summary["results"]} == {"nope"}
+    problems = {p["encoding"]: p["message"] for p in summary["problems"]}
+    assert "RuntimeError: out of <positions>" in problems["study.own:Failing"]
+    assert "exit code -9" in problems["study.own:Dying"]
+    assert "out of &lt;positions&gt;" in (tmp_path / "s/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--encodings", "rpoe"], "did you mean 'rope'"),
+        (["--text", "missing.txt"], "cannot read --text missing.txt"),
+        (["--text", "empty.txt"], "the text is empty"),
+        (["--text", "short.txt"], "the text is too short: 10 bytes"),
+        (["--budget", "0"], "above zero"),
+        (["--budget", "soon"], "soon"),
+        (["--out", "thesis"], "holds thesis.tex and no run.json"),
+        (["--out", "empty.txt"], "cannot write to --out empty.txt"),
+        (["--encodings", "nope", "--budget", "1s"], "too small for one step"),
+    ],
+)
+def test_bad_input_gives_one_clear_line_and_exit_code_2(tmp_path, arguments, said):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "short.txt").write_text("ten bytes.")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/thesis.tex").write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = finish(start(*arguments, cwd=tmp_path))
+    assert code == 2, err
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert out == "" or "timing the first steps" in out

@@ -1,0 +1,132 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+import posenc
+from posenc import positions
+from posenc.nn import Attention, Cache, Embedding, EncoderDecoder, LanguageModel
+
+DIMS = posenc.Dims(d_model=32, n_heads=4, n_kv_heads=2, head_dim=8, max_len=64)
+
+
+def language_model(encoding, n_layers=2):
+    torch.manual_seed(0)
+    model = LanguageModel(
+        vocab_size=20, d_model=32, n_layers=n_layers, n_heads=4, n_kv_heads=2, encoding=encoding
+    ).double()
+    return model.eval()
+
+
+def tokens(*shape):
+    return torch.randint(20, shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_embedding_is_token_times_root_d_model_plus_position():
+    embedding, sinusoidal = Embedding(vocab_size=5, d_model=4), posenc.Sinusoidal(d_model=4)
+    with torch.no_grad():
+        embedding.tokens.weight.fill_(0.25)
+    x = embedding(torch.tensor([[3, 3]]), sinusoidal, sinusoidal.place(positions.arange(2)))
+    # 0.25 * sqrt(4) = 0.5, and the rows of Vaswani's table for positions 0 and 1
+    wanted = torch.tensor([[[0.5, 1.5, 0.5, 1.5], [1.341471, 1.040302, 0.51, 1.49995]]])
+    torch.testing.assert_close(x, wanted, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_decoding_with_a_cache_equals_one_pass(name):
+    model, text = language_model(posenc.create(name, dims=DIMS)), tokens(2, 12)
+    whole, cache = model(text), Cache()
+    parts = [model(text[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 12))]
+    assert len(cache) == 12
+    # tables are float32 here, since the model places positions as models do
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_positions_are_placed_once_in_a_forward_pass(name, monkeypatch):
+    encoding = posenc.create(name, dims=DIMS)
+    model, calls, place = language_model(encoding, n_layers=3), [], encoding.place
+    monkeypatch.setattr(encoding, "place", lambda *a, **k: calls.append(a) or place(*a, **k))
+    model(tokens(2, 7))
+    assert len(calls) == 1
+
+
+def test_per_layer_encodings_are_placed_once_each_and_differ_from_either_alone():
+    rope, nope = posenc.RoPE(head_dim=8), posenc.NoPE()
+    text, mixed = tokens(2, 9), posenc.PerLayer([rope, rope, nope])
+    outputs = [language_model(e, n_layers=3)(text) for e in (rope, nope, mixed)]
+    assert all(not torch.allclose(outputs[2], other) for other in outputs[:2])
+    assert len(mixed.place(positions.arange(9)).parts) == 2
+
+
+def test_an_encoding_that_reads_the_tokens_is_placed_at_every_layer():
+    class Reader(posenc.Encoding):
+        reads_x = True
+        seen: list = []  # noqa: RUF012
+
+        def place(self, pos, x=None, **options):
+            self.seen.append(x.shape)
+            return super().place(pos, x, **options)
+
+    reader = Reader()
+    language_model(reader, n_layers=3)(tokens(2, 9))
+    assert reader.seen == [(2, 9, 32)] * 4  # once for the embeddings, once a layer
+
+
+def test_left_padded_and_packed_text_give_what_plain_text_gives():
+    model, text = language_model(posenc.RoPE(head_dim=8)), tokens(1, 10)
+    plain = model(text[:, :6]), model(text[:, 6:])
+    real = torch.tensor([[False] * 3 + [True] * 6])
+    padded = model(torch.cat((text[:, :3], text[:, :6]), 1), positions.left_padded(real), mask=real[:, None, None, :])
+    torch.testing.assert_close(padded[:, 3:], plain[0], atol=2e-6, rtol=0)
+    ids = torch.tensor([0] * 6 + [1] * 4)
+    packed = model(text, positions.packed(ids), document_ids=ids)
+    torch.testing.assert_close(packed, torch.cat(plain, 1), atol=2e-6, rtol=0)
+
+
+def test_only_the_last_logits_are_those_of_all_logits():
+    model, text = language_model(posenc.ALiBi(n_heads=4)), tokens(2, 9)
+    torch.testing.assert_close(model(text, last=3), model(text)[:, -3:])
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="n_heads must divide d_model.*d_model=30, n_heads=4"):
+        Attention(d_model=30, n_heads=4)
+
+
+def test_dropout_acts_in_training_only():
+    model = LanguageModel(vocab_size=20, d_model=32, n_layers=1, n_heads=4, encoding=posenc.NoPE(), dropout=0.5)
+    text = tokens(1, 8)
+    assert not torch.equal(model.train()(text), model(text))
+    assert torch.equal(model.eval()(text), model(text))
+
+
+def test_an_encoder_decoder_learns_to_reverse_twelve_symbols():
+    torch.manual_seed(0)
+    model = EncoderDecoder(vocab_size=13, d_model=64, n_layers=1, n_heads=4, encoding=posenc.Sinusoidal(d_model=64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    begin = torch.full((64, 1), 12)
+    for step in range(400):
+        source = torch.randint(12, (64, 12))
+        target = source.flip(1)
+        logits = model(source, torch.cat((begin, target[:, :-1]), 1))
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 20 == 0 and loss < 0.01:
+            break
+    source, written = torch.randint(12, (16, 12)), begin[:16]
+    with torch.no_grad():
+        encoded = model.encode(source)
+        for _ in range(12):
+            written = torch.cat((written, model.decode(encoded, written)[:, -1:].argmax(-1)), 1)
+    assert (written[:, 1:] == source.flip(1)).float().mean() > 0.95
+
+
+def test_padding_of_the_source_changes_nothing():
+    torch.manual_seed(0)
+    model = EncoderDecoder(vocab_size=13, d_model=32, n_layers=2, n_heads=4, encoding=posenc.RoPE(head_dim=8)).eval()
+    source, target = torch.randint(13, (1, 6)), torch.randint(13, (1, 5))
+    real = torch.tensor([[True] * 6 + [False] * 2])
+    padded = torch.cat((source, torch.zeros(1, 2, dtype=torch.long)), 1)
+    torch.testing.assert_close(model(padded, target, real), model(source, target), atol=2e-6, rtol=0)
