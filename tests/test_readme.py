@@ -21,7 +21,7 @@ def test_every_block_of_the_readme_runs():
 
 def test_the_readme_names_files_that_are_there():
     text = (ROOT / "README.md").read_text()
-    for name in re.findall(r"\]\(([^)#]+)\)", text) + ["constraints.txt", "CITATION.cff", "benchmarks/RESULTS.md"]:
+    for name in [*re.findall(r"\]\(([^)#]+)\)", text), "constraints.txt", "CITATION.cff", "benchmarks/RESULTS.md"]:
         assert (ROOT / name).exists(), f"README.md names {name}"
 
 

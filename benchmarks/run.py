@@ -1,0 +1,189 @@
+"""Measure this machine and write RESULTS.md: ratios to a copy, to plain attention, and to peers.
+
+All candidates of a table run interleaved, round after round, and a round's ratios are taken within
+it; the table holds their medians and their middle half. Peers that are not installed are named.
+"""
+
+import gc
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import posenc
+from posenc import positions
+
+Candidates = dict[str, Callable[[], object]]
+ROUNDS = 15
+
+
+def measure(candidates: Candidates, baseline: str) -> list[tuple[str, float, float, float]]:
+    """Return (name, median ratio to the baseline, lower and upper quartile)."""
+    repeats = {}
+    for name, run in candidates.items():
+        run()
+        begin = time.perf_counter()
+        run()
+        # at least 10 ms a sample, so that the clock and the scheduler matter little
+        repeats[name] = max(1, int(0.01 / max(time.perf_counter() - begin, 1e-6)))
+    ratios: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(ROUNDS):
+        seconds = {name: sample(run, repeats[name]) for name, run in candidates.items()}
+        for name in candidates:
+            ratios[name].append(seconds[name] / seconds[baseline])
+    rows = []
+    for name, found in ratios.items():
+        low, middle, high = statistics.quantiles(found, n=4)
+        rows.append((name, middle, low, high))
+    return rows
+
+
+def sample(run: Callable[[], object], repeats: int) -> float:
+    """Return seconds of one call; a sample in which a thread was pushed off its core is taken again."""
+    for _ in range(5):
+        gc.collect()
+        switches = preemptions()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        seconds = (time.perf_counter() - begin) / repeats
+        if preemptions() == switches:
+            break
+    return seconds
+
+
+def preemptions() -> int:
+    """Return how often this process lost its core, where the system tells."""
+    with suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return 0
+
+
+def rotary(dtype: torch.dtype) -> Candidates:
+    """Turn q and k of a long sequence."""
+    q, k = torch.randn(1, 32, 4096, 128).to(dtype), torch.randn(1, 8, 4096, 128).to(dtype)
+    out, pos = (torch.empty_like(q), torch.empty_like(k)), positions.arange(4096)
+    candidates: Candidates = {
+        "copy into given memory": lambda: (out[0].copy_(q), out[1].copy_(k)),
+        "clone": lambda: (q.clone(), k.clone()),
+    }
+    for pairing in ("half", "interleaved"):
+        rope = posenc.RoPE(head_dim=128, pairing=pairing)
+        placed = rope.place(pos)
+        candidates[f"posenc rotate, {pairing}"] = lambda rope=rope, placed=placed: rope.rotate(q, k, placed)
+    with suppress(ImportError):
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+        rope = posenc.RoPE(head_dim=128)
+        cos, sin = (torch.cat((t, t), -1)[None].to(dtype) for t in rope.place(pos).parts)
+        candidates["transformers apply_rotary_pos_emb"] = lambda: apply_rotary_pos_emb(q, k, cos, sin)
+    return candidates
+
+
+def tables() -> Candidates:
+    """Make the tables of 65,536 positions at head_dim 128."""
+    pos, rope = positions.arange(65536), posenc.RoPE(head_dim=128)
+    table = torch.empty(2, 65536, 64)
+    candidates: Candidates = {
+        "fill of the tables' memory": lambda: table.fill_(1.0),
+        "posenc place": lambda: rope.place(pos),
+    }
+    with suppress(ImportError):
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        config = LlamaConfig(hidden_size=128, num_attention_heads=1, max_position_embeddings=65536)
+        peer, x = LlamaRotaryEmbedding(config), torch.zeros(1, 1, 1)
+        candidates["transformers LlamaRotaryEmbedding"] = lambda: peer(x, pos[None])
+    return candidates
+
+
+def attention(dtype: torch.dtype) -> Candidates:
+    """Attend causally with every encoding, forwards, at length 1,024."""
+    q, k, v = (torch.randn(1, 8, 1024, 64).to(dtype) for _ in range(3))
+    pos = positions.arange(1024)
+    dims = posenc.Dims(d_model=512, n_heads=8, head_dim=64, max_len=1024)
+    candidates: Candidates = {"plain causal SDPA": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)}
+    for name in ("nope", "rope", "xpos", "alibi", "t5", "kerple", "relative_bias", "transformer_xl"):
+        encoding = posenc.create(name, dims=dims)
+        placed = encoding.place(pos)
+        candidates[f"posenc attend, {name}"] = no_grad(
+            lambda encoding=encoding, placed=placed: posenc.attend(q, k, v, encoding, placed)
+        )
+    with suppress(ImportError):
+        from transformers import T5Config
+        from transformers.models.t5.modeling_t5 import T5Attention
+
+        peer = T5Attention(T5Config(num_heads=8, is_decoder=True), has_relative_attention_bias=True)
+        unseen = torch.full((1024, 1024), -torch.inf).triu(1)
+        candidates["transformers T5 compute_bias and SDPA"] = no_grad(
+            lambda: F.scaled_dot_product_attention(
+                q, k, v, attn_mask=(peer.compute_bias(1024, 1024) + unseen).to(dtype), scale=1.0
+            )
+        )
+    return candidates
+
+
+def no_grad(run: Callable[[], object]) -> Callable[[], object]:
+    """Return `run` without gradients."""
+    return torch.no_grad()(run)
+
+
+def machine() -> str:
+    """Name the processor, the versions and the state of the allocator."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
+    tuned = {name: os.environ[name] for name in ("GLIBC_TUNABLES", "THP_MEM_ALLOC_ENABLE") if name in os.environ}
+    return (
+        f"{cpu}, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{platform.system()} {platform.release()}; allocator: {tuned or 'stock, as the process left it'}"
+    )
+
+
+def table(title: str, goal: str, candidates: Candidates) -> str:
+    """Return one table as Markdown."""
+    baseline = next(iter(candidates))
+    rows = [f"## {title}", "", f"Goal: {goal}", "", "| what | ratio | middle half |", "|---|---|---|"]
+    for name, middle, low, high in measure(candidates, baseline):
+        rows.append(f"| {name} | {middle:.2f} | {low:.2f} .. {high:.2f} |")
+    print("\n".join(rows), flush=True)
+    return "\n".join(rows)
+
+
+def main() -> int:
+    """Run everything and write RESULTS.md beside this file."""
+    torch.manual_seed(0)
+    shape = "q (1, 32, 4096, 128), k (1, 8, 4096, 128)"
+    parts = [
+        "# Measured\n\nRatios to the first row of each table, interleaved in one run: median of "
+        f"{ROUNDS} rounds, and the middle half of them. Written by `make bench` on {datetime.now(UTC):%Y-%m-%d}.\n\n"
+        f"Machine: {machine()}. No GPU was measured.",
+        table(f"Turning q and k, float32, {shape}", "none yet: this is the plain formula in eager torch.",
+              rotary(torch.float32)),
+        table(f"Turning q and k, bfloat16, {shape}", "none yet, as above.", rotary(torch.bfloat16)),
+        table("Tables for 65,536 positions, head_dim 128", "none yet: angles are formed in float64.", tables()),
+        table("Causal attention, float32, (1, 8, 1024, 64), forwards",
+              "none yet: a bias is a dense mask here.", attention(torch.float32)),
+        table("Causal attention, bfloat16, (1, 8, 1024, 64), forwards", "none yet, as above.",
+              attention(torch.bfloat16)),
+    ]  # fmt: skip
+    missing = [name for name in ("transformers",) if name not in sys.modules]
+    if missing:
+        parts.append(f"Peers not installed, so not measured: {', '.join(missing)}.")
+    (Path(__file__).parent / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
