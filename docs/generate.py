@@ -1,0 +1,61 @@
+"""Write encodings.md from the registry and laws.md from the laws; a test holds them in step."""
+
+import inspect
+from pathlib import Path
+
+import posenc
+from posenc import laws
+from posenc.laws.exceptions import EXCEPTIONS
+
+HERE = Path(__file__).parent
+
+
+def encodings() -> str:
+    """Return the page of encodings."""
+    lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", ""]
+    lines += ["| name | class | family | source | learned numbers | shift-invariant | real positions |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    cards = [posenc.card(name) for name in posenc.names()]
+    for card in cards:
+        traits = ("yes" if card.traits[t] else "no" for t in ("shift_invariant", "real_positions"))
+        lines.append(
+            f"| [`{card.name}`](#{card.name}) | `{card.cls.__name__}` | {card.family} | {card.year} | "
+            f"{card.parameters} | {' | '.join(traits)} |"
+        )
+    for card in cards:
+        source = f"{card.paper} ({card.year}" + (f", arXiv {card.arxiv})" if card.arxiv else ")")
+        lines += ["", f"## {card.name}", "", f"`posenc.{card.cls.__name__}({', '.join(card.options)})`", ""]
+        lines += [f"    {card.formula}", "", f"{source}.", "", _prose(card.cls)]
+        if card.used_by:
+            lines += ["", f"Used by: {', '.join(card.used_by)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _prose(cls: type) -> str:
+    """Return a class's docstring up to its arguments, as one paragraph."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    text = text.split("\nArgs:")[0].split("\nRaises:")[0].split("\n>>>")[0]
+    return " ".join(text.split())
+
+
+def statutes() -> str:
+    """Return the page of laws."""
+    lines = ["# Laws", "", "Generated from `posenc.laws` by `python docs/generate.py`.", ""]
+    lines += [
+        "Before each law every parameter is drawn from N(0, 1). Tolerances: 1e-12 of the largest score in float64, "
+        "4e-6 in float32; half precision may be 1.5 times as far from float64 as plain attention on the same inputs.",
+        "",
+        "| law | what holds |",
+        "|---|---|",
+    ]
+    lines += [f"| {law.name} | {law.text} |" for law in laws.LAWS.values()]
+    lines += ["", "## Exceptions", "", "The closed list; anything else that fails, fails.", ""]
+    lines += [f"- {cls}, {law}: {reason}." for (cls, law), reason in EXCEPTIONS.items()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"encodings.md": encodings, "laws.md": statutes}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page())
