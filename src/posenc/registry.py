@@ -79,12 +79,13 @@ class Card:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the card as plain JSON values."""
+        home = "posenc" if self.cls.__module__.startswith("posenc.") else self.cls.__module__
         plain = {k: v for k, v in asdict(self).items() if k not in {"cls", "example", "variants"}}
         return plain | {
             "cls": self.cls.__name__,
             "family": self.family,
             "summary": self.summary,
-            "example": f"posenc.{self.cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
+            "example": f"{home}.{self.cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
         }
 
 
@@ -152,11 +153,12 @@ def find_class(name: str) -> type:
         found: Any = import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"cannot load the encoding {name!r}: {error}. "
-            "Write it as package.module:Class and make the module importable from here."
-        ) from error
+    except Exception as error:  # a user's module may raise anything
+        own = isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}.")
+        advice = "Write it as package.module:Class and make the module importable from here."
+        if not (own or isinstance(error, (AttributeError, ValueError))):
+            advice = f"Mend what importing {module} raises."
+        raise ValueError(f"cannot load the encoding {name!r}: {type(error).__name__}: {error}. {advice}") from error
     base = import_module("posenc.encoding").Encoding
     if not (isinstance(found, type) and issubclass(found, base)):
         raise TypeError(f"{name!r} is not a class derived from posenc.Encoding; got {found!r}. Derive it.")

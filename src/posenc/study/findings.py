@@ -62,7 +62,6 @@ def valued(stats: Mapping[str, Stat], names: Iterable[str], sign: bool = False, 
 
 def bits_at(study: Measures, length: int) -> dict[str, Stat]:
     """Return the loss of every sound encoding measured at `length`."""
-    """Return the loss of every sound encoding measured at `length`."""
     return {e.name: e.bits[length] for e in study.sound if length in e.bits}
 
 

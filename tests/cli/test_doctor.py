@@ -1,0 +1,139 @@
+import importlib.metadata
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+from typer.testing import CliRunner
+
+from posenc.cli import app, doctor
+from posenc.cli.requirements import read_requirements
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "80"})
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """Pretend other versions: {package: version, or None where it is missing}."""
+    pretended, real = {}, importlib.metadata.version
+
+    def version(package):
+        found = pretended.get(package, "") if package in pretended else real(package)
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    return pretended
+
+
+def test_here_everything_required_is_there():
+    done = invoke("--json")
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert report["ok"]
+    assert {package["package"] for package in report["required"]} >= {"torch", "numpy", "typer", "jaxtyping"}
+    assert report["torch"]["threads"] >= 1
+
+
+def test_every_extra_of_the_metadata_is_examined_and_described():
+    declared = importlib.metadata.metadata("posenc").get_all("Provides-Extra")
+    report = doctor.examine()
+    assert sorted(extra["name"] for extra in report["extras"]) == sorted(declared)
+    assert all(extra["feature"] for extra in report["extras"])
+
+
+def test_a_missing_requirement_is_a_finding_with_its_remedy(versions):
+    versions["numpy"] = None
+    done = invoke()
+    assert done.exit_code == 1
+    assert "pip install 'numpy>=2.0'" in done.stdout
+    assert "Something required is missing" in done.stdout
+
+
+def test_a_requirement_that_is_too_old_is_a_finding(versions):
+    versions["torch"] = "2.9.1"
+    done = invoke("--json")
+    torch = next(p for p in json.loads(done.stdout)["required"] if p["package"] == "torch")
+    assert done.exit_code == 1
+    assert (torch["problem"], torch["installed"], torch["needs"]) == ("too old", "2.9.1", ">=2.13")
+
+
+def test_a_python_that_is_too_old_is_a_finding(monkeypatch):
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.1")
+    done = invoke()
+    assert done.exit_code == 1
+    assert "too old, needs >=3.11" in done.stdout
+
+
+def test_an_extra_names_what_is_missing_and_what_mends_it(versions):
+    versions.update(matplotlib=None, starlette="0.1", uvicorn="9", plotly=None)
+    done = invoke()
+    shown = " ".join(done.stdout.split())
+    assert done.exit_code == 0  # extras are no findings
+    assert "needs matplotlib: pip install 'posenc[plot]'" in shown
+    assert "needs plotly, starlette >=0.40 (0.1 is too old): pip install 'posenc[web]'" in shown
+
+
+def test_an_extra_that_is_there_is_ok(versions):
+    versions["matplotlib"] = "3.9"
+    plot = next(extra for extra in doctor.examine()["extras"] if extra["name"] == "plot")
+    assert (plot["ok"], plot["missing"], plot["mend"]) == (True, [], None)
+
+
+def test_an_installed_package_that_does_not_import_is_a_finding(monkeypatch, tmp_path):
+    (tmp_path / "brokenpackage.py").write_text("raise OSError('libfoo.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")
+    (requirement,) = read_requirements(["brokenpackage>=1"])
+    found = doctor.examine_requirement(requirement, imports=True)
+    assert found["problem"] == "does not import: libfoo.so: cannot open shared object file"
+    assert not found["ok"]
+
+
+def test_it_runs_without_torch():
+    code = "import sys; sys.modules['torch'] = None; from posenc.cli import run; sys.exit(run(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"does not import" in done.stdout
+
+
+def test_a_folder_that_is_not_installed_is_a_finding(monkeypatch):
+    def absent(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", absent)
+    done = invoke()
+    assert done.exit_code == 1
+    assert "pip install -e ." in done.stdout
+
+
+def test_a_gpu_is_named_and_a_broken_driver_quoted(monkeypatch):
+    import warnings
+
+    def broken():
+        warnings.warn("CUDA initialization: driver too old", UserWarning, stacklevel=1)
+        return False
+
+    torch = types.SimpleNamespace(
+        __version__="2.13",
+        version=types.SimpleNamespace(cuda="12.8"),
+        get_num_threads=lambda: 4,
+        backends=types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False)),
+        cuda=types.SimpleNamespace(
+            is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda i: "NVIDIA H200"
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert "NVIDIA H200 (CUDA 12.8)" in invoke().stdout
+    torch.cuda.is_available = broken
+    assert "driver too old" in invoke().stdout
+
+
+def test_no_compiler_is_said_with_its_consequence(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    shown = " ".join(invoke().stdout.split())
+    assert "no C++ compiler, so torch.compile does not work on the CPU" in shown

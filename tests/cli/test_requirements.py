@@ -1,0 +1,37 @@
+import importlib.metadata
+
+import pytest
+
+from posenc.cli.requirements import Requirement, is_at_least, read_requirements
+
+
+def test_all_of_this_packages_requirements_can_be_read():
+    lines = importlib.metadata.requires("posenc")
+    assert len(read_requirements(lines)) == len(lines)
+
+
+def test_package_version_and_extra_are_told_apart():
+    plain, optional = read_requirements(["rich", "mkdocs-material>=9.5; extra == 'docs'"])
+    assert plain == Requirement("rich", "", "", "rich")
+    assert optional == Requirement("mkdocs-material", "9.5", "docs", "mkdocs-material>=9.5")
+
+
+@pytest.mark.parametrize("line", ["torch<3", "torch>=2,<3", "torch; python_version < '3.12'"])
+def test_what_it_cannot_read_it_refuses(line):
+    with pytest.raises(ValueError, match="cannot read the requirement"):
+        read_requirements([line])
+
+
+@pytest.mark.parametrize(
+    ("version", "minimum", "enough"),
+    [
+        ("2.13.0+cpu", "2.13", True),
+        ("2.9", "2.13", False),
+        ("2.13", "2.13.0", True),
+        ("2.13.0rc1", "2.13", True),
+        ("10.0", "9.5", True),
+        ("3.1", "", True),
+    ],
+)
+def test_versions_compare_by_number(version, minimum, enough):
+    assert is_at_least(version, minimum) is enough
