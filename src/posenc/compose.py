@@ -30,12 +30,12 @@ class Compose(Encoding):
         super().__init__()
         members = [e for e in encodings if not _is_neutral(e)]
         axes = {e.name: e.n_axes for e in members}
-        if len(set(axes.values())) > 1:
+        if len({e.n_axes for e in members}) > 1:
             raise ValueError(
                 f"Compose: members must work on the same number of axes, because they get the same pos; got {axes}. "
                 "Wrap one in OnAxes(encoding, axes, n_axes=...)."
             )
-        self._scaling = [i for i, e in enumerate(members) if e.score_scale(64) != Encoding.score_scale(e, 64)]
+        self._scaling = [i for i, e in enumerate(members) if _rescales(e)]
         if len(self._scaling) > 1:
             raise ValueError(
                 "Compose: at most one member may change the score scale; "
@@ -272,11 +272,19 @@ class PerLayer(Encoding):
     def _members(self) -> list[Encoding]:
         return list(self.distinct)  # type: ignore[arg-type]
 
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        raise self._undecided()
+
     def _undecided(self) -> ValueError:
         return ValueError(
             "PerLayer: each layer has its own encoding, so choose one first: "
             "encoding, placed = per_layer.layer(index, placed)."
         )
+
+
+def _rescales(encoding: Encoding) -> bool:
+    """Whether it changes the score scale; at two widths, since a constant may equal the default at one."""
+    return any(encoding.score_scale(d) != Encoding.score_scale(encoding, d) for d in (64, 128))
 
 
 def _is_neutral(encoding: Encoding) -> bool:

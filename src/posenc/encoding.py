@@ -11,7 +11,7 @@ itself is NoPE. distance = q_pos - k_pos: positive looks back.
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -74,6 +74,10 @@ pytree.register_pytree_node(
     serialized_type_name="posenc.Placed",
     to_dumpable_context=lambda n_axes: n_axes,
     from_dumpable_context=lambda n_axes: n_axes,
+    flatten_with_keys_fn=lambda p: (
+        [(pytree.GetAttrKey("pos"), p.pos), (pytree.GetAttrKey("parts"), p.parts)],
+        p.n_axes,
+    ),
 )
 
 
@@ -181,8 +185,9 @@ class Encoding(nn.Module):
         return type(self).__name__
 
     def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments as they stand."""
-        return {n: getattr(self, n) for n in inspect.signature(type(self)).parameters if hasattr(self, n)}
+        """Return the constructor's keyword-only arguments as they stand."""
+        named = (p.name for p in inspect.signature(type(self)).parameters.values() if p.kind is p.KEYWORD_ONLY)
+        return {name: getattr(self, name) for name in named if hasattr(self, name)}
 
     def extra_repr(self) -> str:
         """Show the constructor's arguments."""
@@ -204,7 +209,7 @@ class Encoding(nn.Module):
             )
         return checked
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Encoding":
         """Move and cast as any module does, but never cast learned frequencies below float32."""
 
         def wide(t: Tensor) -> Tensor:

@@ -1,14 +1,54 @@
 """The families: an author writes one method, and the family does the rest of the contract."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64
-from torch import Tensor
+from jaxtyping import Float, Float64, Shaped
+from torch import Tensor, nn
 
-from posenc import kernels
+from posenc import frequencies, kernels
 from posenc.encoding import Encoding, Placed, Pos
+
+
+class OwnFrequencies(Encoding):
+    """Frequencies by formula, given, or learned, for `Sinusoidal` and `RoPE`; mixed into a family.
+
+    Learned ones are a parameter in float32 or wider, whatever the module is cast to: in half
+    precision, angles would be garbage after a thousand positions.
+    """
+
+    keeps_float32 = True
+
+    def formula(self) -> Float64[Tensor, " n"]:
+        """Return radians per position as the paper has them."""
+        raise NotImplementedError(f"{self.name} must define formula().")
+
+    def inv_freqs(self) -> Float64[Tensor, " n"]:
+        """Return radians per position as they stand."""
+        return self.inv_freq.double() if isinstance(self.inv_freq, Tensor) else self._start()
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
+        return super().options() | {"inv_freq": self._given}
+
+    def reset_parameters(self) -> None:
+        """Set learned frequencies back to where they start."""
+        if isinstance(self.inv_freq, Tensor):
+            with torch.no_grad():
+                self.inv_freq.copy_(self._start())
+
+    def _set_frequencies(self, n: int, inv_freq: Tensor | Sequence[float] | None, trainable: bool) -> None:
+        self._given = None if inv_freq is None else frequencies.given(inv_freq, n, self.name)
+        self.trainable = trainable
+        self.inv_freq: nn.Parameter | tuple[float, ...] | None = self._given
+        if trainable:
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            self.inv_freq = nn.Parameter(torch.empty(n, dtype=dtype))
+        self.reset_parameters()
+
+    def _start(self) -> Float64[Tensor, " n"]:
+        return self.formula() if self._given is None else torch.tensor(self._given, dtype=torch.float64)
 
 
 class Additive(Encoding):
@@ -118,7 +158,8 @@ class Rotary(Encoding):
         """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
         pos = self._check(pos, dtype)
         exact, inv_freq = pos.double(), self.frequencies().to(pos.device)
-        angle = (exact if self.n_axes > 1 else exact[..., None]) @ inv_freq
+        # a product over one axis is written as such: as a matrix product, compilers specialise on its length
+        angle = exact @ inv_freq if self.n_axes > 1 else exact[..., None] * inv_freq
         cos, sin = angle.cos() * self.gain(), angle.sin() * self.gain()
         amplitude = self.amplitude(exact)
         tables: tuple[Tensor, ...] = (cos, sin)
@@ -209,7 +250,12 @@ class Bias(Encoding):
         return self._broadcast(placed, k_placed)
 
     def dense(
-        self, pos: Pos, k_pos: Pos | None = None, *, causal: bool = False, dtype: torch.dtype = torch.float32
+        self,
+        pos: Pos,
+        k_pos: Shaped[Tensor, "*k_pos"] | None = None,
+        *,
+        causal: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
         """Return the whole bias as a mask that `scaled_dot_product_attention` adds to the scores.
 

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 
-def geometric(n: int, *, base: float, width: float) -> Float64[Tensor, " n"]:
+def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
     """Return base^(-2k / width) for k = 0 .. n - 1 (Vaswani 2017, section 3.5; Su 2021, eq. 15).
 
     Args:
@@ -34,7 +34,9 @@ def given(inv_freq: Tensor | Sequence[float], n: int, who: str) -> tuple[float, 
     Raises:
         ValueError: Their number is not `n`, or one of them is not finite.
     """
-    values = tuple(torch.as_tensor(inv_freq, dtype=torch.float64).flatten().tolist())
+    if not isinstance(inv_freq, Tensor):
+        inv_freq = torch.tensor(inv_freq, dtype=torch.float64, device="cpu")  # whatever the default device is
+    values = tuple(inv_freq.double().flatten().tolist())
     if len(values) != n:
         raise ValueError(f"{who}: inv_freq must hold {n} frequencies, one a pair; got {len(values)}.")
     if not all(map(math.isfinite, values)):

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
-_INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 _REALS = (torch.float32, torch.float64)
 
 
@@ -65,7 +65,7 @@ def packed(
     return index - torch.where(changed, index, 0).cummax(-1).values
 
 
-def grid(h: int, w: int, *, device: torch.device | str | None = None) -> Int64[Tensor, "h*w 2"]:
+def grid(h: int, w: int, *, device: torch.device | str | None = None) -> Int64[Tensor, "cells 2"]:
     """Number the cells of an image row by row; axis 0 is the row, axis 1 the column.
 
     >>> grid(2, 2).tolist()

@@ -102,9 +102,7 @@ def test_learned_reads_rows() -> None:
     got = additive.learned(np.array([2, 0, 1, 0]), d_model=2, max_len=3, weight=weight, offset=2)
     np.testing.assert_array_equal(got, [[3.0, 3.5], [1.0, 1.5], [2.0, 2.5], [1.0, 1.5]])
     one_hot = np.eye(5)[[4, 1]] @ weight  # second form: a one-hot row times the table
-    np.testing.assert_array_equal(
-        additive.learned(np.array([4, 1]), d_model=2, max_len=5, weight=weight), one_hot
-    )
+    np.testing.assert_array_equal(additive.learned(np.array([4, 1]), d_model=2, max_len=5, weight=weight), one_hot)
 
 
 @pytest.mark.parametrize("pos", [-1, 3])

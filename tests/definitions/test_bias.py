@@ -14,9 +14,7 @@ from posenc.definitions.bias import Array, alibi, kerple, nope, relative_bias, t
 
 def test_nope_typed() -> None:
     q = np.array([[[1.0, 2.0, 0.0, -1.0]], [[3.0, 0.0, 1.0, 0.0]]])
-    k = np.array(
-        [[[2.0, 1.0, 5.0, 0.0], [0.0, 1.0, 0.0, 4.0]], [[1.0, 9.0, 1.0, 9.0], [0.0, 0.0, -2.0, 1.0]]]
-    )
+    k = np.array([[[2.0, 1.0, 5.0, 0.0], [0.0, 1.0, 0.0, 4.0]], [[1.0, 9.0, 1.0, 9.0], [0.0, 0.0, -2.0, 1.0]]])
     np.testing.assert_array_equal(nope(q, k), [[[2.0, -1.0]], [[2.0, -1.0]]])  # 4/2, -2/2; 4/2, -2/2
 
 
@@ -119,9 +117,7 @@ def test_t5_float_formula_away_from_edges(n_buckets: int, max_distance: int, bid
     side = n_buckets // 2 if bidirectional else n_buckets
     exact = side // 2
     compared = 0
-    for distance, got in zip(
-        distances, t5_buckets(distances, n_buckets, max_distance, bidirectional), strict=True
-    ):
+    for distance, got in zip(distances, t5_buckets(distances, n_buckets, max_distance, bidirectional), strict=True):
         n = abs(distance) if bidirectional else max(distance, 0)
         place: float = n
         if n >= exact:
@@ -155,9 +151,7 @@ def test_kerple_is_an_integral() -> None:
         r1, r2 = mpmath.exp(log_r1[h]), mpmath.exp(log_r2[h])
         for j, distance in enumerate((0.5, 7.0)):
             x = r2 * distance
-            integral = mpmath.quad(
-                lambda t, x=x: (1 - mpmath.exp(-x * t)) * mpmath.exp(-t) / t, [0, 1, mpmath.inf]
-            )
+            integral = mpmath.quad(lambda t, x=x: (1 - mpmath.exp(-x * t)) * mpmath.exp(-t) / t, [0, 1, mpmath.inf])
             np.testing.assert_allclose(got[h, 0, j], float(-r1 * integral), rtol=1e-11)
 
 

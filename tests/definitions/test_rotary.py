@@ -90,9 +90,7 @@ def test_rope_knows_only_the_difference(pairing: Any) -> None:
             np.testing.assert_allclose(between, rope(q - p, **kw)[0], rtol=0, atol=1e-12)
 
 
-def xpos_scores(
-    q: Array, k: Array, q_pos: list[float], k_pos: list[float], pairing: str, centre: float = 0.0
-) -> Array:
+def xpos_scores(q: Array, k: Array, q_pos: list[float], k_pos: list[float], pairing: str, centre: float = 0.0) -> Array:
     """Scores by the definition's matrices."""
     kw: dict[str, Any] = {"head_dim": q.shape[1], "pairing": pairing, "centre": centre, "scale_base": 8.0}
     left = [xpos(p, **kw)[0] @ row for p, row in zip(q_pos, q, strict=True)]

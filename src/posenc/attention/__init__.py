@@ -72,6 +72,7 @@ def attend(
     Which keys are masked is decided by index, never by position. A slot that no query may see can
     hold anything, NaN included.
     """
+    _check_backend(backend)
     call = make_call(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
     )
@@ -81,8 +82,6 @@ def attend(
                 return candidate.run(call)
         refusals = "\n".join(f"  {b.name}: {b.rejects(call)}" for b in BACKENDS.values())
         raise ValueError(f"attend: no backend can run this call:\n{refusals}")
-    if backend not in BACKENDS:
-        raise ValueError(f"attend: unknown backend {backend!r}; use 'auto' or one of {', '.join(BACKENDS)}.")
     if (refusal := BACKENDS[backend].rejects(call)) is not None:
         raise ValueError(f"attend: the backend {backend!r} cannot run this call: {refusal}")
     return BACKENDS[backend].run(call)
@@ -110,6 +109,7 @@ def explain(
     Nothing is computed. Memory is an estimate of what the backend allocates beyond its inputs and
     its output, in bytes.
     """
+    _check_backend(backend)
     call = make_call(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
     )
@@ -121,3 +121,8 @@ def explain(
         taken = taken or verdict == "taken"
         verdicts.append(Verdict(candidate.name, verdict, candidate.memory(call)))
     return verdicts
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"attend: unknown backend {backend!r}; use 'auto' or one of {', '.join(BACKENDS)}.")

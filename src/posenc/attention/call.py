@@ -47,7 +47,7 @@ class Call:
             q, k = self.encoding.rotate(q, k, self.placed, self.k_placed, inverse=True)
         return self.encoding.bias(q, k, self.placed, self.k_placed)
 
-    def allowed(self) -> Bool[Tensor, "batch n_heads q_len k_len"] | None:
+    def allowed(self) -> Bool[Tensor, "*scores"] | None:
         """Return who may see whom, broadcastable to the scores; None if everybody sees everybody."""
         q_len, k_len = self.shape[2:]
         rows = torch.arange(k_len - q_len, k_len, device=self.q.device)[:, None]
@@ -119,6 +119,8 @@ def make_call(
         raise TypeError(f"attend: encoding must be a posenc.Encoding; got {type(encoding).__name__}.")
     exact = q.dtype == torch.float64 or backend == "reference-float64"
     dtype = torch.float64 if exact else torch.float32
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
     placed = _place(pos, q, encoding, dtype, "pos")
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(

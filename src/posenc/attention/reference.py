@@ -1,5 +1,7 @@
 """The law written down literally: every score is formed."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,9 +34,10 @@ class Reference:
 
     def run(self, call: Call) -> Tensor:
         """Compute the law."""
-        dtype = self._dtype(call)
+        dtype, out_dtype = self._dtype(call), call.q.dtype
         with torch.autocast(call.q.device.type, enabled=False):
             allowed = call.allowed()
+            call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype))  # before the turn, which would round
             q, k, v = (t.to(dtype) for t in safe_slots(call, allowed))
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
@@ -44,8 +47,10 @@ class Reference:
                     scores = scores + term.to(dtype)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
+                # a row of -inf alone has no softmax, and its gradient would be NaN everywhere
+                scores = scores.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
             weights = F.dropout(scores.softmax(dim=-1), call.dropout_p)
-            return zero_empty_rows(weights @ v, allowed).to(call.q.dtype)
+            return zero_empty_rows(weights @ v, allowed).to(out_dtype)
 
     def _dtype(self, call: Call) -> torch.dtype:
         return torch.float64 if self.exact or call.q.dtype == torch.float64 else torch.float32

@@ -20,8 +20,9 @@ from posenc.registry import register
 class NoPE(Encoding):
     """Add nothing anywhere: order is left to the causal mask.
 
-    This is the contract itself, `Encoding`, under a name of its own. A causal decoder still learns where it is, since the mask alone tells a token how many others it
-    sees; a bidirectional one is blind to order. Source: Haviv 2022; Kazemnejad 2023 (2305.19466).
+    This is the contract itself, `Encoding`, under a name of its own. A causal decoder still learns
+    where it is, since the mask alone tells a token how many others it sees; a bidirectional one is
+    blind to order. Source: Haviv 2022; Kazemnejad 2023 (2305.19466).
 
     >>> NoPE().score_scale(head_dim=64)
     0.125

@@ -1,14 +1,12 @@
 """RoPE: queries and keys turned by their positions."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary
+from posenc.families import OwnFrequencies, Rotary
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -32,7 +30,7 @@ from posenc.registry import register
     ),
     traits={"shift_invariant": True, "real_positions": True},
 )
-class RoPE(Rotary):
+class RoPE(OwnFrequencies, Rotary):
     """Turn pairs of lanes of q and k by angles proportional to their positions.
 
     The score then depends on the distance alone, keys can be cached after the turn, and values stay
@@ -58,8 +56,6 @@ class RoPE(Rotary):
     array([-0.3012,  1.3818], dtype=float32)
     """
 
-    keeps_float32 = True
-
     def __init__(
         self,
         *,
@@ -72,30 +68,13 @@ class RoPE(Rotary):
         trainable: bool = False,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
-        self.base, self.trainable = frequencies.check_base(base, self.name), trainable
-        n_pairs = self.rotary_dim // 2
-        self._given = None if inv_freq is None else frequencies.given(inv_freq, n_pairs, self.name)
-        self.inv_freq = nn.Parameter(torch.empty(n_pairs)) if trainable else self._given
-        self.reset_parameters()
+        self.base = frequencies.check_base(base, self.name)
+        self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable)
+
+    def formula(self) -> Float64[Tensor, " n_pairs"]:
+        """Return base^(-2k / rotary_dim)."""
+        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
-        """Return radians per position of each pair."""
-        if isinstance(self.inv_freq, Tensor):
-            return self.inv_freq.double()[None]
-        if self.inv_freq is not None:
-            return torch.tensor(self.inv_freq, dtype=torch.float64)[None]
-        return self._formula()[None]
-
-    def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
-        return super().options() | {"inv_freq": self._given}
-
-    def reset_parameters(self) -> None:
-        """Set trainable frequencies back to where they start."""
-        if isinstance(self.inv_freq, Tensor):
-            start = self._formula() if self._given is None else torch.tensor(self._given)
-            with torch.no_grad():
-                self.inv_freq.copy_(start)
-
-    def _formula(self) -> Float64[Tensor, " n_pairs"]:
-        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        """Return radians per position of each pair, as the one row of a matrix for one axis."""
+        return self.inv_freqs()[None]

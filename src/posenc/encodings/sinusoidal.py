@@ -1,15 +1,15 @@
 """Sinusoidal vectors, added to the token embeddings."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive
+from posenc.families import Additive, OwnFrequencies
 from posenc.registry import register
 
 
@@ -30,7 +30,7 @@ from posenc.registry import register
     ),
     traits={"shift_invariant": False, "real_positions": True},
 )
-class Sinusoidal(Additive):
+class Sinusoidal(OwnFrequencies, Additive):
     """Add sines and cosines of geometrically falling frequency.
 
     PE(p + k) is a rotation of PE(p), the same for every p; that a model will use this is a hope of
@@ -54,8 +54,6 @@ class Sinusoidal(Additive):
     array([[0.8415, 0.5403, 0.01  , 1.    ]])
     """
 
-    keeps_float32 = True
-
     def __init__(
         self,
         *,
@@ -76,41 +74,24 @@ class Sinusoidal(Additive):
         for option, (value, allowed) in choices.items():
             if value not in allowed:
                 raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
-        self.d_model, self.order, self.exponent, self.trainable = d_model, order, exponent, trainable
+        self.d_model, self.order, self.exponent = d_model, order, exponent
         self.base = frequencies.check_base(base, self.name)
-        self._given = None if inv_freq is None else frequencies.given(inv_freq, -(-d_model // 2), self.name)
-        self.inv_freq = nn.Parameter(torch.empty(-(-d_model // 2))) if trainable else self._given
-        self.reset_parameters()
+        self._set_frequencies(self._n_sines, inv_freq, trainable)
 
-    def frequencies(self) -> Float64[Tensor, " n_sines"]:
-        """Return radians per position of each sine."""
-        if isinstance(self.inv_freq, Tensor):
-            return self.inv_freq.double()
-        if self.inv_freq is not None:
-            return torch.tensor(self.inv_freq, dtype=torch.float64)
-        return self._formula()
+    def formula(self) -> Float64[Tensor, " n_sines"]:
+        """Return base^(-2k / d_model), or with tensor2tensor's exponent."""
+        width = self.d_model if self.exponent == "paper" else max(2 * (self._n_sines - 1), 1)
+        return frequencies.geometric(self._n_sines, base=self.base, width=width)
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return sines and cosines in the chosen order."""
-        angle = pos.double()[..., None] * self.frequencies().to(pos.device)
+        angle = pos.double()[..., None] * self.inv_freqs().to(pos.device)
         sin, cos = angle.sin(), angle.cos()[..., : self.d_model // 2]
         if self.order == "concatenated":
             return torch.cat((sin, cos), -1)
         paired = torch.stack((sin[..., : self.d_model // 2], cos), -1).flatten(-2)
         return torch.cat((paired, sin[..., -1:]), -1) if self.d_model % 2 else paired
 
-    def options(self) -> dict[str, Any]:
-        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
-        return super().options() | {"inv_freq": self._given}
-
-    def reset_parameters(self) -> None:
-        """Set trainable frequencies back to where they start."""
-        if isinstance(self.inv_freq, Tensor):
-            start = self._formula() if self._given is None else torch.tensor(self._given)
-            with torch.no_grad():
-                self.inv_freq.copy_(start)
-
-    def _formula(self) -> Float64[Tensor, " n_sines"]:
-        n = -(-self.d_model // 2)
-        width = self.d_model if self.exponent == "paper" else max(2 * (n - 1), 1)
-        return frequencies.geometric(n, base=self.base, width=width)
+    @property
+    def _n_sines(self) -> int:
+        return -(-self.d_model // 2)

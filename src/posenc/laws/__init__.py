@@ -78,7 +78,7 @@ def parametrize(
             encoding,
             law,
             dtype,
-            id=f"{encoding}-{law}-{str(dtype).removeprefix('torch.')}",
+            id=f"{' '.join(repr(encoding).split())}-{law}-{str(dtype).removeprefix('torch.')}",
             marks=_marks(law),
         )
         for encoding in encodings

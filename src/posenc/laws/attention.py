@@ -144,8 +144,9 @@ def no_memory(case: Case) -> Iterable[str]:
 def untouched_inputs(case: Case) -> Iterable[str]:
     """Nothing that is handed in is written to."""
     x, pos = case.tokens(9), case.positions(9)
-    encoding, placed = case.encoding.layer(0, case.place(pos, x))
+    placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
+    encoding, placed = case.encoding.layer(0, placed)
     given = {"x": x, "pos": pos, "q": q, "k": k, "v": v, **dict(case.encoding.named_parameters())}
     before = {name: (t._version, t.detach().clone()) for name, t in given.items()}
     case.layer(x, pos)

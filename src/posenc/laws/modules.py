@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from posenc.attention import attend
 from posenc.laws.case import Case, Law, statute
@@ -24,12 +25,9 @@ def state(case: Case) -> Iterable[str]:
         yield f"holds buffers: {buffers}"
     if extra := set(case.encoding.state_dict()) ^ learned:
         yield f"state_dict and parameters differ by {sorted(extra)}"
-    hidden = [
-        name
-        for m in case.encoding.modules()
-        for name, v in vars(m).items()
-        if isinstance(v, Tensor) and name[:1] != "_"
-    ]
+    attributes = (item for m in case.encoding.modules() for item in vars(m).items())
+    own = ("_parameters", "_buffers")
+    hidden = [n for n, v in attributes if n not in own and any(isinstance(t, Tensor) for t in tree_leaves(v))]
     if hidden:
         yield f"keeps tensors outside its state: {hidden}"
 
@@ -40,7 +38,7 @@ def no_graph(case: Case) -> Iterable[str]:
     if any(True for _ in case.encoding.parameters()):
         return
     placed = case.place(case.positions(9), case.tokens(9))
-    if any(t.requires_grad for t in torch.utils._pytree.tree_leaves(placed)):
+    if any(t.requires_grad for t in tree_leaves(placed)):
         yield "place() of a fixed encoding requires gradients"
 
 
@@ -56,12 +54,12 @@ def gradients(case: Case) -> Iterable[str]:
         return functional_call(layer, given, (tokens,))  # type: ignore[no-any-return]
 
     values = tuple(p.detach().clone().requires_grad_() for p in learned)
-    if not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
-        yield "gradcheck fails"
     found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
-    for name, gradient in zip(names, found, strict=True):
-        if gradient is None or not bool(gradient.ne(0).any()):
-            yield f"no gradient reaches {name}"
+    cut = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
+    if cut:
+        yield f"no gradient reaches {', '.join(cut)}"
+    elif not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
+        yield "gradcheck fails"
 
 
 def _learns(case: Case) -> bool:

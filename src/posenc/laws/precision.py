@@ -43,7 +43,7 @@ def autocast(case: Case) -> Iterable[str]:
     def truth(encoding: Encoding) -> Tensor:
         return attend(q, k, v, *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
 
-    yield from _judge(run(single), truth(exact), run(Encoding()), truth(Encoding()), "under autocast")
+    yield from _judge(run(single), truth(exact), run(_plain(case)), truth(_plain(case)), "under autocast")
 
 
 def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
@@ -51,7 +51,10 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
     rounded = copy.deepcopy(case.original)
     rounded.load_state_dict(case.encoding.state_dict())
     rounded.to(dtype)
-    exact = copy.deepcopy(rounded).double()
+    # only parameters are taken over: a buffer that the cast has spoiled is the fault to be found
+    exact = copy.deepcopy(case.original).double()
+    for wide, narrow in zip(exact.parameters(), rounded.parameters(), strict=True):
+        wide.data = narrow.data.double()
     q, k, v = (t.to(dtype) for t in _inputs(case))
     x, pos = case.tokens(q.shape[2]).to(dtype), case.positions(q.shape[2], start=start)
 
@@ -62,12 +65,19 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
         return attend(q.double(), k.double(), v.double(), *encoding.layer(0, encoding.place(pos, dtype=torch.float64)))
 
     where = f"in {dtype} from position {int(pos.flatten()[0])}"
-    yield from _judge(run(rounded), truth(exact), run(Encoding()), truth(Encoding()), where)
+    yield from _judge(run(rounded), truth(exact), run(_plain(case)), truth(_plain(case)), where)
     embedded = rounded.embed(x, rounded.place(pos))
     wanted = exact.embed(x.double(), exact.place(pos, dtype=torch.float64))
     floor = _error(wanted.to(dtype), wanted)
     if embedded.dtype != dtype or _error(embedded, wanted) > SLACK * floor:
         yield f"embedded {where}: off by {_error(embedded, wanted):.2g}, where rounding alone gives {floor:.2g}"
+
+
+def _plain(case: Case) -> Encoding:
+    """Return NoPE for positions of as many axes as the case's."""
+    plain = Encoding()
+    plain.n_axes = case.encoding.n_axes
+    return plain
 
 
 def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,4 +97,5 @@ def _judge(got: Tensor, wanted: Tensor, plain: Tensor, plain_wanted: Tensor, whe
 
 def _error(got: Tensor, wanted: Tensor) -> float:
     """Return the root mean square error over the root mean square."""
+    got, wanted = got.detach(), wanted.detach()
     return float((got.double() - wanted).square().mean().sqrt() / wanted.square().mean().sqrt())

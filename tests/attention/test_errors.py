@@ -1,0 +1,156 @@
+"""What `attend` refuses and how it says so; what `explain` says."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import posenc
+from posenc import attend, explain, positions
+from posenc.attention import BACKENDS
+from strategies import normal, refuses
+
+NOPE, POS = posenc.NoPE(), positions.arange(3)
+Q, K, V = normal(2, 4, 3, 8, seed=1), normal(2, 2, 3, 8, seed=2), normal(2, 2, 3, 5, seed=3)
+
+
+class Forgets(posenc.Encoding):
+    """Needs the tokens."""
+
+    reads_x = True
+
+
+CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
+    "three dimensions": ({"q": Q[0]}, ValueError, ["must be (batch, heads, seq, lanes)", "got q (4, 3, 8)"]),
+    "batches": ({"k": K[:1], "v": V[:1]}, ValueError, ["same batch", "k (1, 2, 3, 8)"]),
+    "head_dim": ({"q": Q[..., :4]}, ValueError, ["q and k must have the same head_dim", "got q (2, 4, 3, 4)"]),
+    "k and v": ({"v": V[:, :, :2]}, ValueError, ["k and v must have the same heads and length"]),
+    "groups": ({"q": Q[:, :3]}, ValueError, ["heads of k and v must divide those of q"]),
+    "no heads": ({"k": K[:, :0], "v": V[:, :0]}, ValueError, ["must divide those of q"]),
+    "integer mask": (
+        {"mask": torch.ones(3, 3, dtype=torch.int64)},
+        TypeError,
+        ["mask must be boolean", "got torch.int64", "mask.bool()"],
+    ),
+    "mask shape": (
+        {"mask": torch.ones(2, 3, dtype=torch.bool)},
+        ValueError,
+        ["broadcast to (batch, n_heads, q_len, k_len) = (2, 4, 3, 3)", "got (2, 3)", "mask[:, None, None, :]"],
+    ),
+    "mask of five": ({"mask": torch.ones(1, 1, 1, 3, 3)}, ValueError, ["mask must broadcast", "(1, 1, 1, 3, 3)"]),
+    "window": ({"window": 0}, ValueError, ["window must be at least 1", "got window=0"]),
+    "documents": (
+        {"document_ids": torch.zeros(2, dtype=torch.int64)},
+        ValueError,
+        ["document_ids must be (k_len,) or (batch, k_len) with k_len=3", "got (2,)"],
+    ),
+    "documents before": (
+        {"k": K[:, :, :2], "v": V[:, :, :2], "k_pos": POS[:2], "document_ids": torch.zeros(2, dtype=torch.int64)},
+        ValueError,
+        ["document_ids need q_len <= k_len; got 3 > 2"],
+    ),
+    "dropout": ({"dropout_p": 1.0}, ValueError, ["dropout_p must lie in [0, 1); got 1.0"]),
+    "negative dropout": ({"dropout_p": -0.1}, ValueError, ["dropout_p must lie in [0, 1)"]),
+    "no encoding": ({"encoding": torch.nn.Identity()}, TypeError, ["must be a posenc.Encoding; got Identity"]),
+    "no k_pos": ({"q": Q[:, :, :1], "pos": POS[:1]}, ValueError, ["q has 1 tokens and k has 3", "pass k_pos"]),
+    "length of pos": (
+        {"pos": positions.arange(4)},
+        ValueError,
+        ["pos holds 4 positions for 3 tokens", "k_pos for all keys"],
+    ),
+    "length of k_pos": ({"k_pos": positions.arange(2)}, ValueError, ["k_pos holds 2 positions for 3 tokens"]),
+    "batch of pos": (
+        {"pos": POS.expand(3, 3)},
+        ValueError,
+        ["pos has a batch of 3, the tensors one of 2", "(seq_len,)"],
+    ),
+    "reads tokens": (
+        {"encoding": Forgets()},
+        TypeError,
+        ["Forgets reads the tokens", "encoding.place(pos, x) as pos"],
+    ),
+    "positions of a wrong kind": ({"pos": POS.half()}, TypeError, ["NoPE: positions must be integers"]),
+    "other heads": ({"encoding": posenc.ALiBi(n_heads=8)}, ValueError, ["ALiBi: made for n_heads=8", "4 heads"]),
+    "other lanes": ({"encoding": posenc.RoPE(head_dim=4)}, ValueError, ["RoPE: q and k must have head_dim=4"]),
+    "backend": (
+        {"backend": "flash"},
+        ValueError,
+        ["unknown backend 'flash'; use 'auto' or one of sdpa, reference, reference-float64"],
+    ),
+}
+GIVEN = {"q": Q, "k": K, "v": V, "encoding": NOPE, "pos": POS}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_what_attend_refuses(what: str) -> None:
+    changes, kind, words = CASES[what]
+    with refuses(kind, *words):
+        attend(**{**GIVEN, **changes})
+
+
+@pytest.mark.parametrize("what", [what for what in CASES if what not in ("other lanes",)])
+def test_explain_refuses_the_same(what: str) -> None:
+    changes, kind, words = CASES[what]
+    with refuses(kind, *words):
+        explain(**{**GIVEN, **changes})
+
+
+def test_the_first_that_can_is_taken() -> None:
+    verdicts = explain(**GIVEN)
+    assert [v.backend for v in verdicts] == list(BACKENDS)
+    assert [v.verdict for v in verdicts] == ["taken", "would run", "would run"]
+    named = {v.backend: v.verdict for v in explain(**GIVEN, backend="reference")}
+    assert named == {"sdpa": "would run", "reference": "taken", "reference-float64": "would run"}
+
+
+def test_mixed_dtypes_are_refused_by_sdpa_and_run_all_the_same() -> None:
+    mixed = {**GIVEN, "k": K.float()}
+    verdicts = {v.backend: v.verdict for v in explain(**mixed)}
+    assert verdicts["sdpa"].startswith("q, k and v must have one dtype; got torch.float64, torch.float32")
+    assert verdicts["reference"] == "taken"
+    with refuses(ValueError, "the backend 'sdpa' cannot run this call: q, k and v must have one dtype"):
+        attend(**mixed, backend="sdpa")
+    torch.testing.assert_close(attend(**mixed), attend(**GIVEN), rtol=0, atol=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert {v.backend: v.verdict for v in explain(**mixed)}["sdpa"] == "taken"
+        assert attend(**mixed).dtype == torch.bfloat16
+
+
+def long(n: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """A long sequence that takes no memory."""
+    row: Tensor = torch.zeros(1, 1, 1, 8, dtype=dtype).expand(1, 1, n, 8)
+    return {"q": row, "k": row, "v": row, "encoding": NOPE, "pos": positions.arange(n)}
+
+
+def test_the_reference_refuses_what_is_large_unless_asked_by_name() -> None:
+    n = 16_384  # 3 * 2^28 numbers: 3 GiB in float32
+    verdicts = {v.backend: v for v in explain(**long(n))}
+    assert verdicts["sdpa"].verdict == "taken"
+    assert verdicts["sdpa"].memory == 0
+    assert verdicts["reference"].memory == 3 * n * n * 4
+    assert "takes 3.0 GiB and is more than 2" in verdicts["reference"].verdict
+    assert "ask for backend='reference'" in verdicts["reference"].verdict
+    assert "6.0 GiB" in verdicts["reference-float64"].verdict
+    named = {v.backend: v.verdict for v in explain(**long(n), backend="reference-float64")}
+    assert named["reference-float64"] == "taken"
+    assert "GiB" in named["reference"]
+
+
+def test_no_backend_at_all() -> None:
+    call = long(16_384)
+    call["v"] = call["v"].double()
+    with refuses(ValueError, "no backend can run this call:", "\n  sdpa: q, k and v", "\n  reference: it would form"):
+        attend(**call)
+
+
+def test_memory_of_a_bias_and_of_masks() -> None:
+    def sdpa(**changes: Any) -> int:
+        call = {**GIVEN, **{n: GIVEN[n].float() for n in "qkv"}, **changes}
+        return next(v.memory for v in explain(**call) if v.backend == "sdpa")
+
+    assert sdpa() == 0
+    assert sdpa(encoding=posenc.ALiBi(n_heads=4)) == 4 * 3 * 3 * 4
+    assert sdpa(encoding=posenc.ALiBi(n_heads=4), pos=POS.expand(2, 3)) == 2 * 4 * 3 * 3 * 4
+    assert sdpa(window=2) >= 3 * 3
+    assert sdpa(q=Q.float()[:, :, :1], pos=POS[:1], k_pos=POS) >= 3

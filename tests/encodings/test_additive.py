@@ -1,0 +1,102 @@
+"""Learned, Binary and Sinusoidal: offsets, ranges, and the sum that is rounded once."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import posenc
+from posenc import positions
+from strategies import normal, refuses
+
+
+def test_learned_offset() -> None:
+    opt = posenc.Learned(d_model=3, max_len=5, offset=2)
+    assert opt.weight.shape == (7, 3)
+    assert torch.equal(opt(torch.zeros(1, 2, 3), torch.tensor([0, 4]))[0], opt.weight[[2, 6]])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("bad", [-1, -2, 5, 6])
+def test_learned_range(offset: int, bad: int) -> None:
+    """With an offset, -1 and max_len would be rows of the table or wrap around."""
+    learned = posenc.Learned(d_model=3, max_len=5, offset=offset)
+    with refuses(ValueError, "Learned: positions must lie in 0..4", "max_len=5", f"got position {bad}"):
+        learned.place(torch.tensor([[0, bad]]))
+
+
+def test_learned_draws_its_table() -> None:
+    torch.manual_seed(1)
+    weight = posenc.Learned(d_model=100, max_len=100, init_std=0.5).weight.detach()
+    assert float(weight.std()) == pytest.approx(0.5, rel=0.05)
+    assert abs(float(weight.mean())) < 0.02
+
+
+@pytest.mark.parametrize("bad", [{"d_model": 0}, {"max_len": 0}, {"offset": -1}])
+def test_learned_refuses(bad: dict[str, int]) -> None:
+    got = ", ".join(f"{name}={value}" for name, value in bad.items())
+    with refuses(ValueError, "Learned: d_model and max_len must be at least 1 and offset at least 0", got):
+        posenc.Learned(**{"d_model": 2, "max_len": 2} | bad)
+
+
+@pytest.mark.parametrize("encoding", [posenc.Learned(d_model=4, max_len=4), posenc.Binary(d_model=4)], ids=str)
+def test_tables_refuse_real_positions(encoding: Any) -> None:
+    with refuses(TypeError, f"{encoding.name}: needs integer positions", "pos.long()"):
+        encoding.place(torch.zeros(2, dtype=torch.float64))
+
+
+def test_binary_is_the_number_written_out() -> None:
+    for width in (1, 5, 40, 63, 64, 80):
+        places = [0, 1, 2 ** min(width, 62) - 1, (2 ** min(width, 62) - 1) // 3]
+        got = posenc.Binary(d_model=width).vectors(torch.tensor(places)).int().tolist()
+        assert got == [[int(digit) for digit in f"{p:0{width}b}"] for p in places]
+
+
+@pytest.mark.parametrize("bad", [8, -1])
+def test_binary_range(bad: int) -> None:
+    with refuses(ValueError, "Binary: positions must lie in 0..7", "d_model=3 lanes", f"got position {bad}"):
+        posenc.Binary(d_model=3).place(torch.tensor([bad]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_sum_is_rounded_once(dtype: torch.dtype) -> None:
+    sines, x = posenc.Sinusoidal(d_model=64), normal(2, 50, 64).to(dtype)
+    pos = positions.arange(50, start=30_000)
+    exact = x.double() + sines.vectors(pos)
+    got = sines(x, pos)
+    assert got.dtype == dtype
+    once = exact.to(dtype)
+    assert (got != once).double().mean() < 1e-3  # the table is float32, which moves a tie now and then
+    assert (got.double() - exact).abs().max() <= 1.01 * (once.double() - exact).abs().max()
+
+
+def test_tokens_of_another_width() -> None:
+    sines = posenc.Sinusoidal(d_model=4)
+    with refuses(ValueError, "Sinusoidal: x must have d_model=4 lanes", "(1, 2, 6)", "d_model=6"):
+        sines(torch.zeros(1, 2, 6), positions.arange(2))
+    with refuses(ValueError, "x must have d_model=4 lanes"):
+        sines(torch.zeros(1, 2, 1), positions.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"d_model": 0}, ["d_model must be at least 1"]),
+        ({"order": "sines"}, ["order must be one of ('alternating', 'concatenated'); got 'sines'"]),
+        ({"exponent": "vaswani"}, ["exponent must be one of ('paper', 'tensor2tensor'); got 'vaswani'"]),
+        ({"base": 0.5}, ["base must be a finite number greater than 1"]),
+        ({"inv_freq": [1.0]}, ["inv_freq must hold 2 frequencies"]),
+    ],
+)
+def test_sinusoidal_refuses(bad: dict[str, Any], words: list[str]) -> None:
+    with refuses(ValueError, "Sinusoidal: ", *words):
+        posenc.Sinusoidal(**{"d_model": 4} | bad)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_positions_by_row(batch: bool) -> None:
+    sines, x = posenc.Sinusoidal(d_model=6), torch.zeros(2, 3, 6, dtype=torch.float64)
+    pos = torch.tensor([[0, 1, 2], [5, 5, 5]]) if batch else torch.tensor([0, 1, 2])
+    got = sines(x, pos)
+    assert torch.equal(got[0], sines.vectors(torch.tensor([0, 1, 2])))
+    assert torch.equal(got[1], sines.vectors(pos[1] if batch else pos))

@@ -1,0 +1,129 @@
+"""Every encoding with random options, at random positions, against its definition in float64."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import posenc
+import strategies
+from posenc import definitions
+
+EPS = 2.0**-52
+UNDEFINED = {"init_std", "trainable", "score_scale"}  # of the constructor, not of the mathematics
+
+
+def mathematics(encoding: Any) -> dict[str, Any]:
+    """The arguments of the definition: the constructor's and the learned tensors."""
+    learned = {name: p.detach().numpy() for name, p in encoding.named_parameters()}
+    kept = {name: value for name, value in encoding.options().items() if name not in UNDEFINED}
+    if kept.get("inv_freq") is not None:
+        kept["inv_freq"] = np.array(kept["inv_freq"])
+    return kept | learned
+
+
+def rows(pos: Tensor) -> list[np.ndarray]:
+    """Plain positions, one row a batch, in a kind whose differences do not wrap."""
+    wide = pos.double() if pos.is_floating_point() else pos.long()
+    return list(wide.reshape(-1, wide.shape[-1]).numpy())
+
+
+def slack(pos: Tensor, *more: Tensor) -> float:
+    """What float64 leaves of an angle: frequencies (2 at most) are rounded, and positions multiply that."""
+    far = max(float(p.double().abs().max()) for p in (pos, *more))
+    return 1e-12 + 16 * EPS * far
+
+
+def scores(encoding: Any, q: Tensor, k: Tensor, pos: Tensor, k_pos: Tensor) -> Tensor:
+    """The contract's one law, written out."""
+    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos, k_pos))
+    turned_q, turned_k = encoding.rotate(q, k, placed, k_placed)
+    product = encoding.score_scale(q.shape[-1]) * torch.einsum("bhid,bhjd->bhij", turned_q, turned_k)
+    bias = encoding.bias(q, k, placed, k_placed)
+    return (product if bias is None else product + bias).detach()
+
+
+def close(got: Tensor, wanted: np.ndarray, tolerance: float) -> None:
+    assert got.dtype == torch.float64
+    assert got.shape == wanted.shape
+    size = max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(got.detach().numpy(), wanted, rtol=0, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("name", [n for n in posenc.names() if posenc.card(n).family == "additive"])
+@given(data=st.data())
+@strategies.check(60)
+def test_additive(name: str, data: st.DataObject) -> None:
+    encoding = strategies.draw_encoding(data, name)
+    pos = data.draw(strategies.sites(encoding))
+    x = strategies.normal(2, pos.shape[-1], encoding.d_model)[: 1 if pos.ndim == 1 else None]
+    placed = encoding.place(pos, dtype=torch.float64)
+    (vectors,) = placed.parts
+    define = definitions.find(name)
+    assert define is not None
+    wanted = np.array([define(row, **mathematics(encoding)) for row in rows(pos)])
+    close(vectors.reshape(wanted.shape), wanted, slack(pos))
+    if pos.ndim == 1:
+        close(encoding.embed(x, placed)[0], x[0].numpy() + wanted[0], slack(pos))
+
+
+@pytest.mark.parametrize("name", [n for n in posenc.names() if posenc.card(n).family == "rotary"])
+@given(data=st.data())
+@strategies.check(60)
+def test_rotary(name: str, data: st.DataObject) -> None:
+    encoding = strategies.draw_encoding(data, name)
+    pos = data.draw(strategies.sites(encoding, batch=False))
+    k_pos = data.draw(strategies.sites(encoding, batch=False))
+    q, k = (strategies.normal(1, 2, len(p), encoding.head_dim, seed=len(p)) for p in (pos, k_pos))
+    define = definitions.find(name)
+    assert define is not None
+    turned = encoding.rotate(q, k, *(encoding.place(p, dtype=torch.float64) for p in (pos, k_pos)))
+    for side, (x, at) in enumerate(((q, pos), (k, k_pos))):
+        matrices = [define(float(p), **mathematics(encoding))[side] for p in at]
+        for i, matrix in enumerate(matrices):
+            wanted, size = x[0, :, i].numpy() @ matrix.T, np.abs(x[0, :, i].numpy()) @ np.abs(matrix).T
+            ones = np.maximum(size, np.finfo(float).tiny)
+            close(turned[side][0, :, i] / torch.from_numpy(ones), wanted / ones, 8 * slack(pos, k_pos))
+    assert encoding.score_scale(encoding.head_dim) == pytest.approx(1 / np.sqrt(encoding.head_dim), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in posenc.names() if posenc.card(n).family in ("none", "bias", "content_bias")]
+)
+@given(data=st.data())
+@strategies.check(60)
+def test_bias(name: str, data: st.DataObject) -> None:
+    encoding = strategies.draw_encoding(data, name)
+    pos, k_pos = (data.draw(strategies.sites(encoding, max_len=4)) for _ in "qk")
+    if pos.ndim == k_pos.ndim == 2:
+        k_pos = k_pos[:1].expand(pos.shape[0], -1)
+    batch = max(p.shape[0] if p.ndim == 2 else 1 for p in (pos, k_pos))
+    n_heads, head_dim = getattr(encoding, "n_heads", 2), getattr(encoding, "head_dim", 3)
+    q, k = (strategies.normal(batch, n_heads, p.shape[-1], head_dim, seed=i) for i, p in enumerate((pos, k_pos)))
+    family, define = posenc.card(name).family, definitions.find(name)
+    assert define is not None
+    options = encoding.options()
+    scale = options.get("score_scale") or head_dim**-0.5
+    wanted = []
+    for b in range(batch):
+        at = [rows(p)[b if p.ndim == 2 else 0] for p in (pos, k_pos)]
+        both = q[b].numpy(), k[b].numpy()
+        product = np.einsum("hid,hjd->hij", *both) * scale
+        term = {
+            "none": lambda both=both: define(*both),
+            "bias": lambda at=at, product=product: product + define(*at, **mathematics(encoding)),
+            "content_bias": lambda at=at, both=both, product=product: (
+                product + define(*both, *at, **mathematics(encoding))
+            ),
+        }
+        wanted.append(term[family]())
+    close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
+
+
+def test_every_name_has_options_to_draw() -> None:
+    missing = [name for name in posenc.names() if name not in strategies._OPTIONS]
+    assert not missing, f"add to tests/strategies.py, _OPTIONS: {missing}"

@@ -1,0 +1,262 @@
+"""Encodings with one fault each, as such code has had it; the laws must see every one."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import posenc
+from posenc import Placed, frequencies
+from posenc.attention.call import Call
+from posenc.attention.sdpa import SDPA
+
+
+class AttractsTheFar(posenc.ALiBi):
+    """The sign of the slope is lost."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return -super().at(h, q, k)
+
+
+class SeesPlaces(posenc.ALiBi):
+    """Declares shift invariance, and looks at the places themselves."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return super().at(h, q, k) - 0.01 * (q * k)
+
+
+class RoundsPositions(posenc.ALiBi):
+    """Declares real positions, and cuts the fraction off."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return super().at(h, q // 100, k // 100)
+
+
+class KeepsTheKind(posenc.ALiBi):
+    """Distances are formed in the integer kind of pos, where uint8 wraps."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        return Placed(pos, (pos,))
+
+
+class TurnsBackTooLittle(posenc.RoPE):
+    """The inverse knows the angle but not the gain."""
+
+    def gain(self) -> float:
+        return 1.25
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        tables = [(p.parts[0], -p.parts[1]) for p in (placed, k_placed)]
+        return self._turn(q, tables[0]), self._turn(k, tables[1])
+
+
+class TakesAnything(posenc.RoPE):
+    """Half-precision positions are believed."""
+
+    def _check(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
+        return pos.double()
+
+
+class MumblesErrors(posenc.ALiBi):
+    """The check stands, but its message says nothing."""
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
+        if q.shape[1] != self.n_heads:
+            raise ValueError("bad heads")
+        return self._broadcast(placed, k_placed)
+
+
+class CountsByIndex(posenc.ALiBi):
+    """The distance is taken between slots, not between positions."""
+
+    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
+        slots = [self.place(torch.arange(p.pos.shape[-1])) for p in (placed, k_placed)]
+        return super()._broadcast(*slots)
+
+
+class StartsAtZero(posenc.RoPE):
+    """Positions are guessed from the shape, so a cached step is turned as if it were the first."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        return super().place(torch.arange(pos.shape[-1]).expand(pos.shape), x, **options)
+
+
+class NeverRestarts(posenc.Sinusoidal):
+    """A packed document goes on counting where the one before it ended."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        return super().place(torch.arange(pos.shape[-1]).expand(pos.shape), x, **options)
+
+
+class CentresTokens(posenc.Sinusoidal):
+    """Tokens are centred over the sequence, padded slots and their NaN included."""
+
+    def embed(self, x: Tensor, placed: Placed) -> Tensor:
+        return super().embed(x - x.mean(-2, keepdim=True), placed)
+
+
+class SizesATable(posenc.Learned):
+    """The table is cut to the longest position, which an empty sequence does not have."""
+
+    def vectors(self, pos: Tensor) -> Tensor:
+        return self.weight[: int(pos.max()) + 1 + self.offset][pos + self.offset]
+
+
+class TurnsOnlyTogether(posenc.Encoding):
+    """`rotate` is overridden and its two halves are not, so that Compose passes it by."""
+
+    def rotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Any = None, **options: Any) -> Any:
+        factor = 1.0 + placed.pos[:, None].to(q.dtype) % 3
+        return q * factor, k
+
+
+class RemembersTheLongest(posenc.RoPE):
+    """The base follows the longest sequence ever seen (dynamic NTK with hidden state)."""
+
+    longest = 8
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        if pos.shape[0] > self.longest:
+            self.longest = pos.shape[0]
+            self.base *= self.longest / 8
+        return super().place(pos, x, **options)
+
+
+class WritesIntoTokens(posenc.Sinusoidal):
+    """Vectors are added in place."""
+
+    def embed(self, x: Tensor, placed: Placed) -> Tensor:
+        return x.add_(placed.parts[0])
+
+
+class HalvesTheBias(posenc.RelativeBias):
+    """The bias is rounded to bfloat16 before it meets the scores, unless exact work is asked for."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        exact = super().at(h, q, k)
+        return exact if q.is_floating_point() else exact.bfloat16().float()
+
+
+class KeepsABuffer(posenc.RoPE):
+    """The frequencies are a buffer that no state_dict shows and `.bfloat16()` spoils."""
+
+    keeps_float32 = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register_buffer("omega", frequencies.geometric(32, base=1e4, width=64)[None], persistent=False)
+
+    def frequencies(self) -> Tensor:
+        return self.omega.double()
+
+
+class HalvesPositions(posenc.RoPE):
+    """Positions are rounded to bfloat16 unless exact work is asked for."""
+
+    def place(self, pos: Tensor, x: Any = None, *, dtype: torch.dtype = torch.float32, **options: Any) -> Placed:
+        pos = pos if dtype == torch.float64 else pos.bfloat16().float()
+        return super().place(pos, x, dtype=dtype, **options)
+
+
+class MultipliesUnderAutocast(posenc.RoPE):
+    """Angles are a matrix product, which autocast takes for one of the model's."""
+
+    def place(self, pos: Tensor, x: Any = None, *, dtype: torch.dtype = torch.float32, **options: Any) -> Placed:
+        angle = pos.to(dtype)[:, None] @ self.frequencies().to(dtype)
+        return Placed(pos, (angle.cos().to(dtype), angle.sin().to(dtype)))
+
+
+class GrowsATable(posenc.Sinusoidal):
+    """Vectors are kept for the next call, in a tensor that grows with the sequence."""
+
+    _table: Tensor | None = None
+
+    def vectors(self, pos: Tensor) -> Tensor:
+        if pos.numel() and pos.min() >= 0 and not pos.is_floating_point():
+            if self._table is None or len(self._table) <= pos.max():
+                self._table = super().vectors(torch.arange(int(pos.max()) + 1))
+            return self._table[pos]
+        return super().vectors(pos)
+
+
+class RegistersABuffer(posenc.RoPE):
+    """A buffer is registered in the forward pass."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        placed = super().place(pos, x, **options)
+        self.register_buffer("cos", placed.parts[0])
+        return placed
+
+
+class FixedWithAGraph(posenc.RoPE):
+    """Frequencies that nobody learns require gradients."""
+
+    def frequencies(self) -> Tensor:
+        return super().frequencies().requires_grad_()
+
+
+class CutsTheGradient(posenc.KERPLE):
+    """One of the two learned vectors is detached."""
+
+    d_model = head_dim = 2  # gradcheck says in full what is wrong, which takes its time in a larger layer
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        r1, r2 = self.log_r1.detach()[h].exp(), self.log_r2[h].exp()
+        return -r1 * torch.log1p(r2 * (q - k).abs())
+
+
+class ForgetsToReset(posenc.KERPLE):
+    """After materialisation one parameter is whatever memory held."""
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.log_r1.uniform_(0.0, 2.0).log_()
+            if not hasattr(self, "drawn"):
+                self.drawn = self.log_r2.fill_(0.25)
+
+
+class HoldsALambda(posenc.ALiBi):
+    """A closure is kept, which pickle cannot take."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.shape_of = lambda pos: pos.shape
+
+
+class SharesItsTables(posenc.RoPE):
+    """What was placed last is kept on the module and used for whoever turns next."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        self.now = super().place(pos, x, **options)
+        time.sleep(0.002)
+        return self.now
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        return super().rotate_q(q, self.now)
+
+
+class AsksTheDevice(posenc.RoPE):
+    """A branch looks at the positions' values, which a compiler cannot know."""
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        if pos.max() >= 1000:
+            raise ValueError("too far")
+        return super().place(pos, x, **options)
+
+
+class SpecialisesOnLength(posenc.Encoding):
+    """Queries grow with the length beyond 16 tokens, so that another length is another program."""
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        return q * 1.5 if q.shape[2] > 16 else q
+
+
+class ForgetsTheWindow(SDPA):
+    """A backend that takes a window and does not apply it."""
+
+    def run(self, call: Call) -> Tensor:
+        return super().run(dataclasses.replace(call, window=None))

@@ -1,0 +1,214 @@
+"""Hypothesis strategies for positions, dimensions and the options of each encoding; and what tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import posenc
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)
+REALS = (torch.float32, torch.float64)
+FAR = 1_000_000
+
+
+def check(examples: int = 40) -> settings:
+    """Settings of one property: no deadline, since the first call of torch may take its time."""
+    phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=examples, deadline=None, phases=phases, suppress_health_check=slow)
+
+
+@contextmanager
+def refuses(kind: type[Exception], *words: str) -> Iterator[None]:
+    """Expect an error whose message holds all the words.
+
+    Under jaxtyping's import hook an argument of a wrong kind is stopped by the hook before the library sees it.
+    """
+    with pytest.raises((kind, jaxtyping.TypeCheckError)) as caught:
+        yield
+    if not isinstance(caught.value, jaxtyping.TypeCheckError):
+        missing = [word for word in words if word not in str(caught.value)]
+        assert not missing, f"{missing} not in: {caught.value}"
+
+
+def randomise(encoding: Any, seed: int) -> Any:
+    """Draw every parameter from N(0, 1), in float64."""
+    random = torch.Generator().manual_seed(seed)
+    encoding = encoding.double()
+    for parameter in encoding.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+    return encoding
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Draw from N(0, 1)."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def dims() -> st.SearchStrategy[posenc.Dims]:
+    """What a host may know of itself; head_dim is even and n_kv_heads divides n_heads."""
+    groups, kv_heads = st.integers(1, 3), st.integers(1, 4)
+    return st.builds(
+        lambda d, g, kv, half, n: posenc.Dims(d_model=d, n_heads=g * kv, n_kv_heads=kv, head_dim=2 * half, max_len=n),
+        st.integers(1, 8).map(lambda n: 2 * n),
+        groups,
+        kv_heads,
+        st.integers(1, 8),
+        st.integers(1, 64),
+    )
+
+
+@st.composite
+def positions(
+    draw: st.DrawFn,
+    *,
+    low: int = -FAR,
+    high: int = FAR,
+    real: bool = True,
+    max_len: int = 6,
+    n_axes: int = 1,
+    batch: bool = True,
+) -> Tensor:
+    """Positions of every allowed kind in low..high: any integer dtype or real ones, plain or batched."""
+    kind = draw(st.sampled_from(INTEGERS + REALS if real else INTEGERS))
+    shape = [draw(st.integers(1, max_len))]
+    if batch and draw(st.booleans()):
+        shape.insert(0, draw(st.integers(1, 3)))
+    if n_axes > 1:
+        shape.append(n_axes)
+    if kind.is_floating_point:
+        values = st.floats(low, high, allow_nan=False, width=32 if kind == torch.float32 else 64)
+    else:
+        limits = torch.iinfo(kind)
+        values = st.integers(max(low, limits.min), min(high, limits.max))
+    count = int(torch.tensor(shape).prod())
+    flat = draw(st.lists(values, min_size=count, max_size=count))
+    wide = torch.float64 if kind.is_floating_point else torch.int64
+    return torch.tensor(flat, dtype=wide).to(kind).reshape(shape)
+
+
+def bases() -> st.SearchStrategy[float]:
+    """Bases from just above one to a million."""
+    return st.sampled_from([10000.0, 500000.0, 100.0, 2.0, 1e6])
+
+
+@st.composite
+def _given(draw: st.DrawFn, n: int) -> dict[str, Any]:
+    """No frequencies, or some of one's own."""
+    if draw(st.booleans()):
+        return {}
+    values = st.floats(-2.0, 2.0, allow_nan=False, width=32)
+    return {"inv_freq": draw(st.lists(values, min_size=n, max_size=n))}
+
+
+@st.composite
+def _rope(draw: st.DrawFn) -> dict[str, Any]:
+    head_dim = 2 * draw(st.integers(1, 6))
+    rotary_dim = draw(st.sampled_from([None, *range(2, head_dim + 1, 2)]))
+    return {
+        "head_dim": head_dim,
+        "rotary_dim": rotary_dim,
+        "base": draw(bases()),
+        "pairing": draw(st.sampled_from(["half", "interleaved"])),
+        "rotary_side": draw(st.sampled_from(["first", "last"])),
+        "trainable": draw(st.booleans()),
+        **draw(_given((rotary_dim or head_dim) // 2)),
+    }
+
+
+@st.composite
+def _sinusoidal(draw: st.DrawFn) -> dict[str, Any]:
+    d_model = draw(st.integers(1, 12))
+    return {
+        "d_model": d_model,
+        "base": draw(bases()),
+        "order": draw(st.sampled_from(["alternating", "concatenated"])),
+        "exponent": draw(st.sampled_from(["paper", "tensor2tensor"])),
+        "trainable": draw(st.booleans()),
+        **draw(_given(-(-d_model // 2))),
+    }
+
+
+@st.composite
+def _t5(draw: st.DrawFn) -> dict[str, Any]:
+    bidirectional = draw(st.booleans())
+    n_buckets = draw(st.integers(2, 20)) * (2 if bidirectional else 1)
+    exact = (n_buckets // 2 if bidirectional else n_buckets) // 2
+    return {
+        "n_heads": draw(st.integers(1, 4)),
+        "n_buckets": n_buckets,
+        "max_distance": exact + draw(st.integers(1, 200)),
+        "bidirectional": bidirectional,
+        "score_scale": draw(st.sampled_from([None, 1.0, 0.125])),
+    }
+
+
+_HEADS = st.integers(1, 13)
+_OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "alibi": st.fixed_dictionaries({"n_heads": _HEADS}, optional={"slopes": st.sampled_from(["authors", "geometric"])}),
+    "binary": st.fixed_dictionaries({"d_model": st.integers(1, 70)}),
+    "kerple": st.fixed_dictionaries({"n_heads": _HEADS}),
+    "learned": st.fixed_dictionaries(
+        {"d_model": st.integers(1, 6), "max_len": st.integers(1, 60)}, optional={"offset": st.integers(0, 3)}
+    ),
+    "nope": st.just({}),
+    "relative_bias": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 4)}, optional={"max_distance": st.integers(0, 40)}
+    ),
+    "rope": _rope(),
+    "sinusoidal": _sinusoidal(),
+    "t5": _t5(),
+    "transformer_xl": st.fixed_dictionaries(
+        {
+            "d_model": st.integers(1, 4).map(lambda n: 2 * n),
+            "n_heads": st.integers(1, 3),
+            "head_dim": st.integers(1, 4),
+        },
+        optional={"base": bases()},
+    ),
+    "xpos": st.fixed_dictionaries(
+        {"head_dim": st.integers(1, 6).map(lambda n: 2 * n)},
+        optional={
+            "base": bases(),
+            "pairing": st.sampled_from(["half", "interleaved"]),
+            "scale_base": st.sampled_from([512.0, 64.0]),
+            "gamma": st.sampled_from([0.4, 1.0]),
+            "centre": st.sampled_from([0.0, 100.5, -30.0]),
+        },
+    ),
+}
+
+
+def options(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Return arguments that construct the encoding; every registered name must have them here."""
+    return _OPTIONS[name]
+
+
+def draw_encoding(data: st.DataObject, name: str) -> Any:
+    """Construct an encoding of that name with random learned tensors, in float64.
+
+    In the test's body and not in a strategy, since beartype draws random numbers of its own.
+    """
+    arguments, seed = data.draw(options(name)), data.draw(st.integers(0, 2**20))
+    return randomise(posenc.create(name, **arguments), seed)
+
+
+def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
+    """Return positions that this encoding accepts, up to a million where it has no bound of its own."""
+    low, high = -FAR, FAR
+    if isinstance(encoding, posenc.Learned):
+        low, high = 0, encoding.max_len - 1
+    if isinstance(encoding, posenc.Binary):
+        low, high = 0, 2 ** min(encoding.d_model, 62) - 1
+    if isinstance(encoding, posenc.XPos):  # lane sizes are powers of the position, and float64 ends
+        low, high = -20_000, 20_000
+    return positions(**{"low": low, "high": high, "real": encoding.accepts_real} | limits)

@@ -1,0 +1,146 @@
+"""Makers and checks of positions."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import posenc
+from posenc import positions
+from strategies import INTEGERS, check, normal, refuses
+
+LENGTHS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
+
+
+@given(st.integers(0, 20), st.integers(-1000, 1_000_000))
+@check()
+def test_arange_counts_from_start(n: int, start: int) -> None:
+    assert positions.arange(n, start=start).tolist() == list(range(start, start + n))
+    assert positions.continued(start, n).tolist() == list(range(start, start + n))
+    assert positions.arange(n).dtype == torch.int64
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.sampled_from([torch.bool, torch.int64]))
+@check()
+def test_left_padded_counts_real_tokens(pads: list[int], dtype: torch.dtype) -> None:
+    mask = torch.tensor([[0] * pad + [1] * (6 - pad) for pad in pads], dtype=dtype)
+    wanted = [[0] * pad + list(range(6 - pad)) for pad in pads]
+    assert positions.left_padded(mask).tolist() == wanted
+
+
+def test_left_padded_row_without_tokens() -> None:
+    assert positions.left_padded(torch.zeros(1, 3)).tolist() == [[0, 0, 0]]
+
+
+@given(LENGTHS)
+@check()
+def test_packed_restarts_at_each_document(lengths: list[int]) -> None:
+    wanted = [i for length in lengths for i in range(length)]
+    ids = [(7 * number) % 5 for number, length in enumerate(lengths) for _ in range(length)]
+    bounds = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    # documents of length 0 may bring two equal ids together; give neighbours their own
+    shown = [number for number, length in enumerate(lengths) for _ in range(length)]
+    assert positions.packed(torch.tensor(shown, dtype=torch.int64)).tolist() == wanted
+    for dtype in (torch.int32, torch.int64):
+        assert positions.packed(cu_seqlens=torch.tensor(bounds, dtype=dtype)).tolist() == wanted
+    if 0 not in lengths:
+        assert positions.packed(torch.tensor(ids)).tolist() == wanted
+
+
+def test_packed_takes_a_batch_and_ids_that_come_back() -> None:
+    ids = torch.tensor([[3, 3, 1, 1, 3], [0, 0, 0, 0, 9]])
+    assert positions.packed(ids).tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 3, 0]]
+
+
+def test_packed_takes_one_of_two() -> None:
+    ids = torch.tensor([0, 0])
+    with refuses(TypeError, "either document_ids or cu_seqlens", "exactly one"):
+        positions.packed()
+    with refuses(TypeError, "either document_ids or cu_seqlens"):
+        positions.packed(ids, cu_seqlens=ids)
+
+
+@given(st.integers(1, 4), st.integers(1, 4))
+@check(20)
+def test_grid_is_row_major(h: int, w: int) -> None:
+    assert positions.grid(h, w).tolist() == [[row, column] for row in range(h) for column in range(w)]
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.uint64])
+def test_any_integer_dtype_becomes_int64(dtype: torch.dtype) -> None:
+    checked = positions.check(torch.tensor([0, 3, 127]).to(dtype), 1, "RoPE")
+    assert checked.dtype == torch.int64
+    assert checked.tolist() == [0, 3, 127]
+
+
+def test_real_positions_become_float64() -> None:
+    checked = positions.check(torch.tensor([0.5, -2.25], dtype=torch.float32), 1, "RoPE")
+    assert checked.dtype == torch.float64
+    assert checked.tolist() == [0.5, -2.25]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_other_kinds_are_refused(dtype: torch.dtype) -> None:
+    with refuses(TypeError, "RoPE: positions must be integers, float32 or float64", f"got {dtype}", "arange"):
+        positions.check(torch.zeros(3).to(dtype), 1, "RoPE")
+
+
+def test_the_reason_against_half_precision() -> None:
+    assert torch.tensor(257.0, dtype=torch.bfloat16) == torch.tensor(256.0, dtype=torch.bfloat16)
+    with refuses(TypeError, "cannot tell 256 from 257"):
+        posenc.RoPE(head_dim=4).place(torch.tensor([257.0], dtype=torch.bfloat16))
+
+
+def test_positions_are_tensors() -> None:
+    with refuses(TypeError, "ALiBi: pos must be a tensor of positions; got list", "positions.arange(seq_len)"):
+        positions.check([0, 1], 1, "ALiBi")
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_axes", "words"),
+    [
+        ((), 1, ["(seq_len,) or (batch, seq_len)", "1 position axis", "got ()"]),
+        ((2, 3, 2), 1, ["got (2, 3, 2)", "OnAxes"]),
+        ((3,), 2, ["(seq_len, 2) or (batch, seq_len, 2)", "2 position axes", "positions.grid"]),
+        ((2, 3), 2, ["got (2, 3)"]),
+        ((4, 2, 3, 2), 2, ["got (4, 2, 3, 2)"]),
+    ],
+)
+def test_shapes_that_do_not_fit(shape: tuple[int, ...], n_axes: int, words: list[str]) -> None:
+    with refuses(ValueError, "who: works on", *words):
+        positions.check(torch.zeros(shape, dtype=torch.int64), n_axes, "who")
+
+
+@pytest.mark.parametrize(("shape", "n_axes"), [((3,), 1), ((2, 3), 1), ((3, 2), 2), ((4, 3, 2), 2), ((0,), 1)])
+def test_shapes_that_fit(shape: tuple[int, ...], n_axes: int) -> None:
+    assert positions.check(torch.zeros(shape, dtype=torch.int32), n_axes, "who").shape == shape
+
+
+@pytest.mark.parametrize(("pos", "bad"), [([0, 8], 8), ([-1, 3], -1), ([-5, 12], -5)])
+def test_range(pos: list[int], bad: int) -> None:
+    with refuses(ValueError, "Learned: positions must lie in 0..7", "because of max_len", f"got position {bad}"):
+        positions.check_range(torch.tensor(pos), 8, "Learned", "of max_len")
+    positions.check_range(torch.tensor([0, 7]), 8, "Learned", "of max_len")
+
+
+def test_range_does_not_read_a_device() -> None:
+    positions.check_range(torch.empty(3, dtype=torch.int64, device="meta"), 1, "Learned", "it would stall")
+    positions.check_range(torch.empty(0, dtype=torch.int64), 1, "Learned", "nothing is there")
+
+
+def test_makers_put_positions_on_the_device() -> None:
+    made = [positions.arange(2, device="meta"), positions.continued(1, 2, device="meta")]
+    made.append(positions.grid(2, 2, device="meta"))
+    assert {pos.device.type for pos in made} == {"meta"}
+
+
+@pytest.mark.compiles
+def test_makers_compile_for_any_length() -> None:
+    def make(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return positions.left_padded(mask), positions.packed(mask)
+
+    fast = torch.compile(make, backend="eager", fullgraph=True, dynamic=True)
+    for n in (5, 9):
+        mask = (normal(2, n, seed=n) > 0).long().sort(-1).values
+        for got, wanted in zip(fast(mask), make(mask), strict=True):
+            assert torch.equal(got, wanted)

@@ -1,0 +1,175 @@
+"""Cards, names, and constructing encodings by name."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import posenc
+import strategies
+from posenc import registry
+from strategies import check, refuses
+
+
+class Own(posenc.Encoding):
+    """A user's own class."""
+
+    def __init__(self, *, width: int, d_model: int = 3) -> None:
+        super().__init__()
+        self.width, self.d_model = width, d_model
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_CARDS", dict(registry._CARDS))
+
+
+FACTS = {
+    "paper": "p",
+    "year": 2000,
+    "formula": "f",
+    "parameters": "0",
+    "cost": "none",
+    "example": {},
+    "traits": {},
+}
+
+
+def test_names_are_those_of_the_first_eleven_and_sorted() -> None:
+    first = {"alibi", "binary", "kerple", "learned", "nope", "relative_bias", "rope", "sinusoidal", "t5"}
+    assert first | {"transformer_xl", "xpos"} <= set(posenc.names())
+    assert posenc.names() == sorted(posenc.names())
+
+
+def test_names_match_a_shell_pattern() -> None:
+    assert posenc.names("*bias") == ["relative_bias"]
+    assert posenc.names("t5") == ["t5"]
+    assert posenc.names("T5") == []
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("rotary", "rope"), ("none", "nope"), ("RoPE", "rope"), ("bits", "binary"), ("T5", "t5")]
+)
+def test_aliases_and_class_names_find_the_card(alias: str, name: str) -> None:
+    assert posenc.card(alias) is posenc.card(name)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with refuses(ValueError, "unknown encoding 'learnd': did you mean 'learned'?", "Known: alibi, ", "Class."):
+        posenc.create("learnd", d_model=4)
+    with refuses(ValueError, "unknown encoding 'qqqq'.", "Known: alibi"):
+        posenc.card("qqqq")
+
+
+@given(strategies.dims(), st.sampled_from(["alibi", "kerple", "rope", "sinusoidal", "transformer_xl", "nope"]))
+@check(60)
+def test_dims_offer_what_the_constructor_takes(dims: posenc.Dims, name: str) -> None:
+    encoding = posenc.create(name, dims=dims)
+    taken = [fact for fact in ("d_model", "n_heads", "head_dim") if hasattr(encoding, fact)]
+    assert all(getattr(encoding, fact) == getattr(dims, fact) for fact in taken)
+    assert type(encoding) is posenc.card(name).cls
+
+
+def test_an_option_wins_over_dims() -> None:
+    dims = posenc.Dims(d_model=8, n_heads=2, head_dim=64, max_len=5)
+    assert posenc.create("learned", dims=dims, max_len=7).weight.shape == (7, 8)
+    assert posenc.create("alibi", dims=dims, n_heads=3).n_heads == 3
+
+
+def test_options_are_strict() -> None:
+    with refuses(TypeError, "ALiBi: unknown option 'n_head'; did you mean 'n_heads'?", "n_heads, slopes"):
+        posenc.create("alibi", n_head=3)
+    with refuses(TypeError, "NoPE: unknown option 'theta'", "no options"):
+        posenc.create("nope", theta=1)
+
+
+def test_missing_options_are_named() -> None:
+    with refuses(TypeError, "Learned needs d_model, max_len; pass d_model=..., max_len=..., or dims=Dims("):
+        posenc.create("learned")
+    with refuses(TypeError, "Learned needs max_len; pass max_len=..."):
+        posenc.create("learned", dims=posenc.Dims(d_model=4))
+
+
+def test_a_class_of_ones_own() -> None:
+    own = posenc.create(f"{Own.__module__}:Own", dims=posenc.Dims(d_model=5, n_heads=2), width=4)
+    assert type(own).__name__ == "Own"
+    assert (own.width, own.d_model) == (4, 5)
+    assert registry.find_class("posenc.encodings.rope:RoPE") is posenc.RoPE
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("no_such_package.pe:MyPE", ValueError, ["cannot load", "No module named", "package.module:Class"]),
+        ("posenc:Missing", ValueError, ["cannot load", "Missing"]),
+        ("posenc:names", TypeError, ["not a class derived from posenc.Encoding", "Derive it"]),
+        ("posenc:Dims", TypeError, ["not a class derived from posenc.Encoding"]),
+        (":RoPE", ValueError, ["cannot load"]),
+    ],
+)
+def test_what_is_no_class_of_ones_own(name: str, kind: type[Exception], words: list[str]) -> None:
+    with refuses(kind, *words):
+        posenc.create(name)
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("facts", [{"name": "rope"}, {"name": "rotary"}, {"name": "own", "aliases": ("bits",)}])
+def test_a_name_is_given_once(facts: dict[str, object]) -> None:
+    with refuses(ValueError, "already the name of another encoding", "Own", "Choose another name"):
+        posenc.register(**{**FACTS, **facts})(Own)
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_registering_the_same_class_again_is_a_reload() -> None:
+    for year in (2000, 2001):
+        posenc.register("own", **FACTS | {"year": year, "example": {"width": 2}})(Own)
+    assert posenc.card("own").year == 2001
+    assert posenc.create("own", width=3).width == 3
+    assert [type(e) for e in posenc.card("own").examples()] == [Own]
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_cards_are_complete(name: str) -> None:
+    card = posenc.card(name)
+    assert card.family in {"none", "additive", "rotary", "bias", "content_bias"}
+    assert set(card.traits) == {"shift_invariant", "real_positions"}
+    assert card.traits["real_positions"] == card.cls.accepts_real
+    assert card.summary.endswith(".")
+    assert 1700 < card.year < 2100
+    assert card.arxiv is None or (len(card.arxiv) == 10 and card.arxiv[4] == ".")
+    assert [option.partition("=")[0] for option in card.options] == list(card.examples()[0].options())
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_cards_are_plain_json(name: str) -> None:
+    plain = posenc.card(name).as_dict()
+    assert json.loads(json.dumps(plain))["name"] == name
+    built = eval(plain["example"], {"posenc": posenc})
+    assert type(built) is posenc.card(name).cls
+
+
+SYMBOLS = {"n_heads": "H", "d_model": "D", "head_dim": "d", "max_distance": "K"}
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_the_formula_for_parameters_counts_them(name: str) -> None:
+    (encoding, *_), formula = posenc.card(name).examples(), posenc.card(name).parameters.replace("·", "*")
+    values = encoding.options() | {SYMBOLS[k]: v for k, v in encoding.options().items() if k in SYMBOLS}
+    assert sum(p.numel() for p in encoding.parameters()) == eval(formula, {}, values)
+
+
+@pytest.mark.parametrize("name", posenc.names())
+@given(data=st.data())
+@check(15)
+def test_options_rebuild_the_encoding(name: str, data: st.DataObject) -> None:
+    options = data.draw(strategies.options(name))
+    encoding = posenc.create(name, **options)
+    assert {k: encoding.options()[k] for k in options if options[k] is not None and k != "inv_freq"} == {
+        k: v for k, v in options.items() if v is not None and k != "inv_freq"
+    }
+    if "inv_freq" in options:
+        assert list(encoding.options()["inv_freq"]) == options["inv_freq"]
+    twin = type(encoding)(**encoding.options())
+    assert repr(twin) == repr(encoding)
+    assert twin.options() == encoding.options()
