@@ -50,6 +50,7 @@ class RoPE(OwnFrequencies, Rotary):
     Raises:
         ValueError: An odd width, one beyond head_dim, a base not above 1, or frequencies that do not fit.
 
+    >>> import torch
     >>> rope = RoPE(head_dim=2)
     >>> q, _ = rope.rotate(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rope.place(torch.tensor([1])))
     >>> q.flatten().numpy().round(4)
