@@ -115,7 +115,8 @@ def _record(config: Config, facts: dict[str, Any], command: str, schedule: Sched
 def _cards(config: Config) -> dict[str, Any]:
     """Return the cards of the registered encodings."""
     cards = [registry.card(name) for name in config.encodings if ":" not in name]
-    return {card.name: card.as_dict() | {"relative": card.traits["shift_invariant"]} for card in cards}
+    relative = {card.name: None if card.family == "none" else card.traits["shift_invariant"] for card in cards}
+    return {card.name: card.as_dict() | {"relative": relative[card.name]} for card in cards}
 
 
 def _machine() -> dict[str, Any]:
