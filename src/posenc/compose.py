@@ -1,13 +1,14 @@
 """Encodings made of encodings: both at once, on some axes, or another one a layer."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed, Pos
 
-_DOORS = ("place", "embed", "rotate_q", "rotate_k", "bias", "score_scale", "layer")
+_DOORS = ("place", "parts", "embed", "rotate_q", "rotate_k", "bias", "score_scale", "layer")
 
 
 class Compose(Encoding):
@@ -48,18 +49,10 @@ class Compose(Encoding):
         self.reads_x = any(e.reads_x for e in members)
         self.reads_qk = any(e.reads_qk for e in members)
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Place for each member."""
         pasts = past.parts if past else (None,) * len(self.encodings)
-        parts = (e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
-        return Placed(self._check(pos, dtype), tuple(parts), self.n_axes)
+        return tuple(e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
 
     def embed(self, x: Tensor, placed: Placed) -> Tensor:
         """Embed by each member in order."""
@@ -135,21 +128,12 @@ class OnAxes(Encoding):
         self.encoding, self.axes, self.n_axes = encoding, tuple(axes), total
         self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Place the chosen axes."""
-        pos = self._check(pos, dtype)
         chosen = pos
         if self.n_axes > 1:
             chosen = pos[..., self.axes[0]] if len(self.axes) == 1 else pos[..., list(self.axes)]
-        inner = self.encoding.place(chosen, x, past=past.parts[0] if past else None, dtype=dtype)
-        return Placed(pos, (inner,), self.n_axes)
+        return (self.encoding.place(chosen, x, past=past.parts[0] if past else None, dtype=dtype),)
 
     def embed(self, x: Tensor, placed: Placed) -> Tensor:
         """Embed by the encoding."""
@@ -220,18 +204,10 @@ class PerLayer(Encoding):
     def __len__(self) -> int:
         return len(self.index)
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Place once for each distinct encoding."""
         pasts = past.parts if past else (None,) * len(self.distinct)
-        parts = (e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
-        return Placed(self._check(pos, dtype), tuple(parts), self.n_axes)
+        return tuple(e.place(pos, x, past=p, dtype=dtype) for e, p in zip(self._members, pasts, strict=True))
 
     def layer(self, index: int, placed: Placed) -> tuple[Encoding, Placed]:
         """Return the encoding of layer `index` and what was placed for it."""

@@ -117,7 +117,12 @@ class Encoding(nn.Module):
             TypeError: `pos` is no tensor or half precision.
             ValueError: Its shape does not fit `n_axes`, or `dtype` is half precision.
         """
-        return Placed(self._check(pos, dtype), (), self.n_axes)
+        pos = self._check(pos, dtype)
+        return Placed(pos, self.parts(pos, x, past, dtype), self.n_axes)
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return what `place` keeps beside the positions, which are int64 or float64 by now; the families' part."""
+        return ()
 
     def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
         """Add position to token embeddings (door 1)."""

@@ -61,17 +61,9 @@ class Additive(Encoding):
         """Return the vector of each position, (..., seq_len, d_model), in float32 or wider."""
         raise NotImplementedError(f"{self.name} must define vectors(pos).")
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Look up or compute the vectors of all positions."""
-        pos = self._check(pos, dtype)
-        return Placed(pos, (self.vectors(pos).to(dtype),), self.n_axes)
+        return (self.vectors(pos).to(dtype),)
 
     def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
         """Return x plus the vectors, rounded once to the dtype of x."""
@@ -147,16 +139,8 @@ class Rotary(Encoding):
         """Return what multiplies queries by position and divides keys, or None."""
         return None
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
-        pos = self._check(pos, dtype)
         exact, inv_freq = pos.double(), self.frequencies().to(pos.device)
         # a product over one axis is written as such: as a matrix product, compilers specialise on its length
         angle = exact @ inv_freq if self.n_axes > 1 else exact[..., None] * inv_freq
@@ -165,7 +149,7 @@ class Rotary(Encoding):
         tables: tuple[Tensor, ...] = (cos, sin)
         if amplitude is not None:
             tables = (cos * amplitude, sin * amplitude, cos / amplitude, sin / amplitude)
-        return Placed(pos, tuple(t.to(dtype) for t in tables), self.n_axes)
+        return tuple(t.to(dtype) for t in tables)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Turn queries by their own positions."""
@@ -227,18 +211,10 @@ class Bias(Encoding):
         """
         raise NotImplementedError(f"{self.name} must define at(h, q, k).")
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Keep the positions exact."""
-        pos = self._check(pos, dtype)
         exact = pos.double() if dtype == torch.float64 else pos
-        return Placed(pos, exact.unbind(-1) if self.n_axes > 1 else (exact,), self.n_axes)
+        return exact.unbind(-1) if self.n_axes > 1 else (exact,)
 
     def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
         """Return `at` broadcast over heads, queries and keys."""

@@ -25,7 +25,7 @@ class KERPLE(Bias):
     """Subtract a learned multiple of the logarithm of the distance.
 
     The logarithmic kernel of the paper. r1 and r2 are kept positive by learning their logarithms,
-    where the authors' code clamps them. Source: Chi 2022, section 4.
+    where the authors' code clamps them. Source: Chi 2022, the logarithmic variant.
 
     Args:
         n_heads: Heads of the queries.

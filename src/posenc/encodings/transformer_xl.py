@@ -1,5 +1,7 @@
 """Transformer-XL: keys meet a projected sinusoid of the distance."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -59,19 +61,11 @@ class TransformerXL(ContentBias):
         self.weight = nn.Parameter(torch.empty(n_heads, head_dim, d_model))
         self.reset_parameters()
 
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Compute sines and cosines of the positions themselves."""
-        pos = self._check(pos, dtype)
         inv_freq = frequencies.geometric(self.d_model // 2, base=self.base, width=self.d_model)
         angle = pos.double()[..., None] * inv_freq.to(pos.device)
-        return Placed(pos, (angle.sin().to(dtype), angle.cos().to(dtype)))
+        return angle.sin().to(dtype), angle.cos().to(dtype)
 
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
