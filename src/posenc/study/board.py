@@ -71,7 +71,7 @@ class Board:
         trained = self.config.test_lens.index(self.config.train_len)
         for name, bits, cells in sorted(rows, key=lambda row: row[1][-1]):
             change = f"{bits[-1] - bits[trained]:+.3f}"
-            table.add_row(name, *(f"{b:.3f}" for b in bits), change, f"{len(cells)}/{len(self.config.seeds)}")
+            table.add_row(Text(name), *(f"{b:.3f}" for b in bits), change, f"{len(cells)}/{len(self.config.seeds)}")
         return table
 
 
