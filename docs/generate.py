@@ -50,7 +50,7 @@ def statutes() -> str:
     ]
     lines += [f"| {law.name} | {law.text} |" for law in laws.LAWS.values()]
     lines += ["", "## Exceptions", "", "The closed list; anything else that fails, fails.", ""]
-    lines += [f"- {cls}, {law}: {reason}." for (cls, law), reason in EXCEPTIONS.items()]
+    lines += [f"- {cls.__name__}, {law}: {reason}." for (cls, law), reason in EXCEPTIONS.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed, Pos
 
-_DOORS = ("place", "parts", "embed", "rotate_q", "rotate_k", "bias", "score_scale", "layer")
+_DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "score_scale", "layer", "resolve"]
 
 
 class Compose(Encoding):
@@ -42,10 +42,9 @@ class Compose(Encoding):
                 "Compose: at most one member may change the score scale; "
                 f"got {[members[i].name for i in self._scaling]}."
             )
-        if layered := [e.name for e in members if type(e).layer is not Encoding.layer]:
-            raise ValueError(f"Compose: put PerLayer around Compose, not inside it; got {layered}.")
+        _refuse_layers("Compose", members)
         self.encodings = nn.ModuleList(members)
-        self.n_axes = next(iter(axes.values()), 1)
+        self.n_axes = max((e.n_axes for e in encodings), default=1)
         self.reads_x = any(e.reads_x for e in members)
         self.reads_qk = any(e.reads_qk for e in members)
 
@@ -125,6 +124,7 @@ class OnAxes(Encoding):
                 f"OnAxes: {encoding.name} works on {encoding.n_axes} of n_axes={total} axes; got axes={tuple(axes)}. "
                 f"Name {encoding.n_axes} of 0..{total - 1}."
             )
+        _refuse_layers("OnAxes", [encoding])
         self.encoding, self.axes, self.n_axes = encoding, tuple(axes), total
         self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
 
@@ -187,6 +187,7 @@ class PerLayer(Encoding):
         if not encodings:
             raise ValueError("PerLayer: needs an encoding for every layer; got none.")
         distinct = list({id(e): e for e in encodings}.values())
+        _refuse_layers("PerLayer", distinct)
         if len(axes := {e.n_axes for e in distinct}) > 1:
             raise ValueError(f"PerLayer: layers must work on the same number of axes; got {sorted(axes)}.")
         first = encodings[0]
@@ -256,6 +257,12 @@ class PerLayer(Encoding):
             "PerLayer: each layer has its own encoding, so choose one first: "
             "encoding, placed = per_layer.layer(index, placed)."
         )
+
+
+def _refuse_layers(who: str, members: Sequence[Encoding]) -> None:
+    inner = (m for e in members for m in e.modules() if isinstance(m, Encoding))
+    if layered := [m.name for m in inner if type(m).layer is not Encoding.layer]:
+        raise ValueError(f"{who}: put PerLayer around {who}, not inside it; got {layered}.")
 
 
 def _rescales(encoding: Encoding) -> bool:

@@ -23,7 +23,7 @@ from posenc import positions
 Pos = Shaped[Tensor, "*pos"]  # (seq,), (batch, seq), or either with a last dimension of n_axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placed:
     """Positions that an encoding has placed: opaque to hosts, and a pytree.
 
@@ -45,21 +45,24 @@ class Placed:
     def cat(self, other: "Placed") -> "Placed":
         """Append later tokens, as a cache does; a plain sequence is broadcast to the other's batch."""
         here, there = self, other
-        batch = here.pos.shape[0] if here.seq_dim else there.pos.shape[0] if there.seq_dim else None
-        if batch is not None:
-            here, there = here._batched(batch), there._batched(batch)
+        batches = [p.pos.shape[0] for p in (here, there) if p.seq_dim]
+        if batches:
+            here, there = here._batched(max(batches)), there._batched(max(batches))
         dim = here.seq_dim
         return pytree.tree_map(lambda a, b: torch.cat((a, b), dim), here, there)  # type: ignore[no-any-return]
 
     def last(self, n: int) -> "Placed":
         """Keep the last `n` tokens, for instance the queries of a call with a cache."""
         length, dim = self.pos.shape[self.seq_dim], self.seq_dim
+        if n > length:
+            raise ValueError(f"Placed: holds {length} tokens; got last({n}). Ask for {length} at most.")
         return pytree.tree_map(lambda t: t.narrow(dim, length - n, n), self)  # type: ignore[no-any-return]
 
     def _batched(self, batch: int) -> "Placed":
-        if self.seq_dim == 1:
+        if self.seq_dim == 1 and self.pos.shape[0] == batch:
             return self
-        return pytree.tree_map(lambda t: t.expand(batch, *t.shape), self)  # type: ignore[no-any-return]
+        begin = self.seq_dim  # behind a batch of one, if there is one
+        return pytree.tree_map(lambda t: t.expand(batch, *t.shape[begin:]), self)  # type: ignore[no-any-return]
 
 
 def _unflatten(children: Iterable[Any], n_axes: int) -> Placed:

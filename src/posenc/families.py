@@ -1,6 +1,7 @@
 """The families: an author writes one method, and the family does the rest of the contract."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -72,6 +73,11 @@ class Additive(Encoding):
             raise ValueError(
                 f"{self.name}: x must have d_model={vectors.shape[-1]} lanes, the encoding's width; "
                 f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
+            )
+        if x.shape[-2] != vectors.shape[-2] or (vectors.ndim == 3 and vectors.shape[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"{self.name}: x must have a token for each position; got x of shape {tuple(x.shape)} and positions "
+                f"of shape {tuple(vectors.shape[:-1])}. When decoding, pass the positions of the new tokens only."
             )
         return (x + vectors).to(x.dtype)
 
@@ -175,6 +181,11 @@ class Rotary(Encoding):
                 f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
             )
         cos, sin = tables
+        if x.shape[-2] != cos.shape[-2] or (cos.ndim == 3 and cos.shape[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"{self.name}: q and k must have a token for each of their positions; got shape {tuple(x.shape)} and "
+                f"positions of shape {tuple(cos.shape[:-1])}. With a cache, k_placed is for all keys that are given."
+            )
         return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
@@ -255,7 +266,8 @@ class Bias(Encoding):
         k_placed = placed if k_placed is None else k_placed
 
         def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
-            found = tuple(part[b, i] if p.seq_dim else part[i] for part in p.parts)
+            rows = (part if p.seq_dim else part[None] for part in p.parts)
+            found = tuple(part[b if part.shape[0] > 1 else 0, i] for part in rows)
             return found[0] if len(found) == 1 else found
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -276,6 +288,19 @@ class ContentBias(Encoding):
 
     family = "content_bias"
     reads_qk = True
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Return what autocast casts to on a device, or None where it is off or unknown (as on meta)."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which autocast rounds nothing behind our back."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def wide(t: Tensor) -> Tensor:

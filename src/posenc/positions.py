@@ -1,7 +1,7 @@
 """Makers and checks of `pos`: positions are always passed in, never guessed from a shape."""
 
 import torch
-from jaxtyping import Int, Int64, Shaped
+from jaxtyping import Float64, Int, Int64, Shaped
 from torch import Tensor
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -118,9 +118,30 @@ def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str) -> None
     Raises:
         ValueError: A position is negative or at least `end`.
     """
-    if pos.device.type != "cpu" or torch.compiler.is_compiling() or pos.numel() == 0:
+    if not _may_look(pos):
         return
     low, high = (int(value) for value in pos.aminmax())
     if low < 0 or high >= end:
         bad = low if low < 0 else high
         raise ValueError(f"{who}: positions must lie in 0..{end - 1}, because {why}; got position {bad}.")
+
+
+def check_reach(away: Float64[Tensor, "..."], reach: float, unit: float, who: str, why: str) -> None:
+    """Raise if a position lies further away than `reach` units, where looking costs nothing.
+
+    Raises:
+        ValueError: One does.
+    """
+    if _may_look(away) and (furthest := float(away.abs().max())) > reach:
+        raise ValueError(
+            f"{who}: positions must lie within {reach * unit:,.0f} of the centre, because {why}; "
+            f"got one {furthest * unit:,.0f} away."
+        )
+
+
+def _may_look(t: Tensor) -> bool:
+    """Whether values can be read without stalling a device, breaking a graph or leaving a transform."""
+    plain = type(t) is Tensor and t.device.type == "cpu" and t.numel() > 0
+    if not plain or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(t)

@@ -153,7 +153,7 @@ def find_class(name: str) -> type:
         found: Any = import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         own = isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}.")
         advice = "Write it as package.module:Class and make the module importable from here."
         if not (own or isinstance(error, (AttributeError, ValueError))):

@@ -100,12 +100,12 @@ def test_every_file_is_registered() -> None:
     assert sorted(path.stem for path in ENCODINGS.glob("[!_]*.py")) == posenc.names()
 
 
-@pytest.mark.parametrize(("name", "law"), list(EXCEPTIONS))
-def test_each_exception_is_needed(name: str, law: str) -> None:
-    examples = [example for example in EXAMPLES if type(example).__name__ == name]
-    assert examples, f"{name} is no registered class"
-    assert EXCEPTIONS[name, law]
-    assert exemption(examples[0], law) == EXCEPTIONS[name, law]
+@pytest.mark.parametrize(("cls", "law"), list(EXCEPTIONS))
+def test_each_exception_is_needed(cls: type, law: str) -> None:
+    examples = [example for example in EXAMPLES if type(example) is cls]
+    assert examples, f"{cls} is no registered class"
+    assert EXCEPTIONS[cls, law]
+    assert exemption(examples[0], law) == EXCEPTIONS[cls, law]
     assert any(laws.LAWS[law](example) for example in examples), "the law holds; take the exception away"
     assert laws.run(examples[0], [law]) == []
 

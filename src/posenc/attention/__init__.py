@@ -63,7 +63,7 @@ def attend(
             float64 whatever the inputs are.
 
     Returns:
-        (batch, n_heads, q_len, width of v) in the dtype of q. A row that may see no key is zero.
+        (batch, n_heads, q_len, width of v) in the dtype of q, or autocast's. A row that may see no key is zero.
 
     Raises:
         ValueError: Shapes, lengths or options that do not fit, or a named backend that refuses.

@@ -1,6 +1,6 @@
 """One call of `attend`, checked, and what every backend does with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -8,6 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed
+from posenc.families import autocast_dtype
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Call:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """The dtype of the result: that of q, or autocast's, which leaves float64 alone as torch does."""
+        return self.q.dtype if self.q.dtype == torch.float64 else autocast_dtype(self.q.device) or self.q.dtype
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""
@@ -70,6 +76,19 @@ class Call:
         for term in terms[1:]:
             seen = seen & term
         return seen
+
+    def blanked(self) -> "tuple[Call, Tensor | None]":
+        """Zero every query that sees nothing and every slot that nobody sees; return that, and who sees whom.
+
+        Such slots may hold NaN, and 0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
+        """
+        allowed = self.allowed()
+        if allowed is None or (self.mask is None and self.window is None and self.document_ids is None):
+            return self, allowed  # a causal mask alone shows each key to somebody, and each query something
+        seen = allowed.expand(self.shape)
+        blind, unseen = ~seen.any(-1, keepdim=True), ~seen.any(-2).any(1, keepdim=True)[..., None]
+        k, v = self.k.masked_fill(unseen, 0.0), self.v.masked_fill(unseen, 0.0)
+        return replace(self, q=self.q.masked_fill(blind, 0.0), k=k, v=v), allowed
 
     def added(self) -> Tensor | None:
         """Return the floating mask, or None."""
@@ -121,6 +140,11 @@ def make_call(
     dtype = torch.float64 if exact else torch.float32
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
+    again = backend == "reference-float64" and not encoding.reads_x
+    if again and isinstance(pos, Placed):
+        pos = pos.pos  # placed in float32 perhaps: once more, exactly
+    if again and isinstance(k_pos, Placed):
+        k_pos = k_pos.pos
     placed = _place(pos, q, encoding, dtype, "pos")
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(
@@ -146,18 +170,6 @@ def make_call(
         dropout_p,
         backend,
     )
-
-
-def safe_slots(call: Call, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return turned q, k and v with every slot zeroed that no query may see, since 0 times NaN is NaN."""
-    q, k = call.turned()
-    if allowed is None or (call.mask is None and call.window is None and call.document_ids is None):
-        return q, k, call.v  # a causal mask alone shows each key to somebody
-    unseen = ~allowed.any(dim=-2)  # (batch | 1, n_heads | 1, k_len)
-    while unseen.ndim < 3:
-        unseen = unseen[None]
-    unseen = unseen.all(dim=1, keepdim=True)[..., None]
-    return q, k.masked_fill(unseen, 0.0), call.v.masked_fill(unseen, 0.0)
 
 
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:

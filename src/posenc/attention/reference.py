@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, safe_slots, zero_empty_rows
+from posenc.attention.call import Call, zero_empty_rows
+from posenc.families import no_autocast
 
 LIMIT = 2 * 2**30  # bytes that it takes without being asked by name
 
@@ -34,11 +35,11 @@ class Reference:
 
     def run(self, call: Call) -> Tensor:
         """Compute the law."""
-        dtype, out_dtype = self._dtype(call), call.q.dtype
-        with torch.autocast(call.q.device.type, enabled=False):
-            allowed = call.allowed()
+        dtype, out_dtype = self._dtype(call), call.out_dtype
+        with no_autocast(call.q.device):
+            call, allowed = call.blanked()
             call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype))  # before the turn, which would round
-            q, k, v = (t.to(dtype) for t in safe_slots(call, allowed))
+            q, k, v = *call.turned(), call.v.to(dtype)
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             scores = call.scale * (q @ k.transpose(-1, -2))

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, safe_slots, zero_empty_rows
+from posenc.attention.call import Call, zero_empty_rows
+from posenc.families import autocast_dtype, no_autocast
 
 
 class SDPA:
@@ -14,7 +15,7 @@ class SDPA:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse what SDPA cannot take."""
-        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and not torch.is_autocast_enabled(call.q.device.type):
+        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
             return (
                 f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. "
                 "Cast them, or run under autocast."
@@ -32,33 +33,37 @@ class SDPA:
 
     def run(self, call: Call) -> Tensor:
         """Run SDPA; under autocast the cast is ours, since autocast would round the bias as well."""
-        device = call.q.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else call.q.dtype
-        with torch.autocast(device, enabled=False):
+        dtype = call.out_dtype
+        with no_autocast(call.q.device):
+            call, allowed = call.blanked()
             bias = call.bias()
             causal = _plain_causal(call) and bias is None
-            allowed = None if causal else call.allowed()
-            q, k, v = (t.to(dtype) for t in safe_slots(call, allowed))
+            mask = _mask(call, bias, None if causal else allowed)
+            # a bias of 50 loses its fraction in half precision. The CPU adds a float32 mask to half precision
+            # scores; other devices demand one dtype, so that there all of it is float32
+            wide = mask is not None and mask.is_floating_point() and call.q.device.type != "cpu" and dtype.itemsize < 4
+            q, k, v = (t.to(torch.float32 if wide else dtype) for t in (*call.turned(), call.v))
+            if mask is not None and mask.is_floating_point():
+                mask = mask.to(torch.float64 if dtype == torch.float64 else torch.float32)
             out = F.scaled_dot_product_attention(
                 q,
                 k,
                 v,
-                attn_mask=_mask(call, bias, allowed, dtype),
+                attn_mask=mask,
                 dropout_p=call.dropout_p,
                 is_causal=causal,
                 scale=call.scale,
                 enable_gqa=_grouped(call),
             )
-            return zero_empty_rows(out, allowed)
+            return zero_empty_rows(out, None if causal else allowed).to(dtype)
 
 
-def _mask(call: Call, bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _mask(call: Call, bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    """Return what joins the scores: who sees whom as booleans, or all terms added up."""
     terms = [term for term in (bias, call.added()) if term is not None]
     if not terms:
         return allowed
-    # the CPU adds a float32 mask to half precision scores, where a bias of 50 would lose its fraction
-    precise = torch.float32 if call.q.device.type == "cpu" and dtype.itemsize < 4 else dtype
-    mask = (terms[0] if len(terms) == 1 else terms[0] + terms[1]).to(precise)
+    mask = terms[0] if len(terms) == 1 else terms[0] + terms[1]
     return mask if allowed is None else mask.masked_fill(~allowed, -torch.inf)
 
 
@@ -71,7 +76,9 @@ def _grouped(call: Call) -> bool:
 def _plain_causal(call: Call) -> bool:
     """Whether torch's own is_causal, which aligns at the start, means what ours means."""
     masked = call.mask is not None or call.window is not None or call.document_ids is not None
-    return call.causal and not masked and call.q.shape[2] == call.k.shape[2]
+    if call.causal and not masked and call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
+        return True
+    return False
 
 
 def _has_bias(call: Call) -> bool:

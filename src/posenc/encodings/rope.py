@@ -23,6 +23,7 @@ from posenc.registry import register
     used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
     example={"head_dim": 64},
     variants=(
+        {"head_dim": 8},
         {"pairing": "interleaved"},
         {"rotary_dim": 32},
         {"rotary_dim": 32, "rotary_side": "last", "pairing": "interleaved"},

@@ -113,8 +113,9 @@ def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:
     """
     exact = n_buckets // 2
     width = n_buckets - exact
-    edges, n = [], exact
+    edges = []
     for m in range(width):
+        n = max(exact, int(exact * (max_distance / exact) ** (m / width)) - 2)  # near, and not beyond
         while n**width * exact**m < exact**width * max_distance**m:
             n += 1
         edges.append(n)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias
+from posenc.families import ContentBias, no_autocast
 from posenc.registry import register
 
 
@@ -79,7 +79,7 @@ class TransformerXL(ContentBias):
         sin, cos = (part.unsqueeze(-3) for part in placed.parts)  # (..., 1, q_len, d_model / 2)
         k_sin, k_cos = (part.unsqueeze(-3) for part in k_placed.parts)
         dtype = sin.dtype
-        with torch.autocast(q.device.type, enabled=False):  # half precision would round the angles' products
+        with no_autocast(q.device):  # half precision would round the angles' products
             q, k = q.to(dtype), k.to(dtype).repeat_interleave(self.n_heads // k.shape[1], dim=1)
             u, v, weight = (t.to(dtype) for t in (self.u, self.v, self.weight))
             a, b = ((q + v[:, None]) @ weight).chunk(2, dim=-1)

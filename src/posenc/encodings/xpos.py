@@ -1,10 +1,12 @@
 """xPos: RoPE whose score decays with distance."""
 
+import math
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from posenc import frequencies
+from posenc import frequencies, positions
 from posenc.families import Rotary
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -20,7 +22,7 @@ from posenc.registry import register
     cost="as RoPE",
     used_by=("LEX", "Kosmos-1"),
     example={"head_dim": 64},
-    variants=({"pairing": "half", "centre": 30.0},),
+    variants=({"head_dim": 8, "pairing": "half", "centre": 30.0},),
     traits={"shift_invariant": True, "real_positions": True},
 )
 class XPos(Rotary):
@@ -28,8 +30,8 @@ class XPos(Rotary):
 
     The score of pair k decays as ζ_k^(distance / scale_base), fast pairs most. The centre is fixed:
     implementations that recentre on the middle of what they see change keys that a cache already
-    holds. Lane sizes are powers of the position, so float32 and bfloat16 end where
-    |p - centre| > 35,000 and float16 at 4,500; tables past that are infinite and the scores NaN.
+    holds. Lane sizes are powers of the position, so float32 and bfloat16 end about 35,000 positions from
+    the centre and float16 about 4,500: a position past the former is an error on the CPU, and NaN elsewhere.
     Source: Sun 2022, section 3 and algorithm 1.
 
     Args:
@@ -41,7 +43,8 @@ class XPos(Rotary):
         centre: The position at which q and k keep their size.
 
     Raises:
-        ValueError: An odd head_dim, or a base, scale_base or gamma that is not positive.
+        ValueError: An odd head_dim, a base, scale_base or gamma that is not positive, or a position too far
+            from the centre.
 
     >>> xpos = XPos(head_dim=2, scale_base=1.0)
     >>> far, near = xpos.place(torch.tensor([2])), xpos.place(torch.tensor([0]))
@@ -77,4 +80,9 @@ class XPos(Rotary):
         """Return ζ_k^((pos - centre) / scale_base)."""
         k = torch.arange(self.head_dim // 2, dtype=torch.float64, device=pos.device)
         zeta = (2 * k / self.head_dim + self.gamma) / (1 + self.gamma)
-        return zeta ** ((pos - self.centre) / self.scale_base)[..., None]
+        away = (pos - self.centre) / self.scale_base
+        # the smallest zeta's powers stay within float32 and leave room for q and k
+        reach = 120 * math.log(2) / math.log((1 + self.gamma) / self.gamma)
+        why = f"lane sizes leave float32 that far from centre={self.centre:g}; choose a centre or scale_base that suits"
+        positions.check_reach(away, reach, self.scale_base, self.name, why)
+        return zeta ** torch.where(away.abs() <= reach, away, torch.nan)[..., None]

@@ -29,11 +29,12 @@ def cache(case: Case) -> Iterable[str]:
     """Rows computed against a cache equal those of one pass, in any chunking."""
     x, pos = case.tokens(12), case.positions(12, start=3)
     largest = case.largest(x, pos)
-    for options in ({}, {"window": 5}, {"document_ids": None}):
+    seen = torch.rand(12, 12, generator=case.random) > 0.3
+    for options in ({}, {"window": 5}, {"document_ids": torch.arange(12) // 5}, {"mask": seen}):
         wanted = case.layer(x, pos, **options)
         for chunks in ((11, 1), (5, 7), (1,) * 12, (4, 1, 3, 4)):
             got = case.cached(x, pos, chunks, **options)
-            yield from (f"in chunks {chunks} with {options} it {m}" for m in case.differ(got, wanted, largest))
+            yield from (f"in chunks {chunks} with {list(options)} it {m}" for m in case.differ(got, wanted, largest))
 
 
 @statute(LAWS, "packing")
@@ -72,6 +73,25 @@ def left_padding(case: Case) -> Iterable[str]:
             yield f"with a {kind} mask the padded rows are not zero"
 
 
+@statute(LAWS, "padding in gradients", by_dtype=False)
+def padding_in_gradients(case: Case) -> Iterable[str]:
+    """NaN in padded slots reaches no gradient, in any backend."""
+    n, pad = 9, 3
+    real = torch.arange(n) >= pad
+    heads = {"q": case.n_heads, "k": case.n_kv_heads, "v": case.n_kv_heads}
+    for name in BACKENDS:
+        qkv = {of: case.normal(1, h, n, case.head_dim) for of, h in heads.items()}
+        given = {of: t.masked_fill(~real[:, None], torch.nan).requires_grad_() for of, t in qkv.items()}
+        encoding, placed = case.encoding.layer(case.index, case.place(case.positions(n), case.tokens(n, batch=1)))
+        out = attend(given["q"], given["k"], given["v"], encoding, placed, mask=real[None, None, None], backend=name)
+        learned = {of: p for of, p in encoding.named_parameters() if p.requires_grad}
+        wanted = {**given, **learned}
+        found = torch.autograd.grad(out[:, :, pad:].square().sum(), list(wanted.values()), allow_unused=True)
+        for of, gradient in zip(wanted, found, strict=True):
+            if gradient is not None and not bool(gradient.isfinite().all()):
+                yield f"{name}: the gradient of {of} is not finite"
+
+
 def _calls(case: Case, n: int) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield kinds of attention over n keys."""
     seen = torch.rand(case.batch, case.n_heads, n, n, generator=case.random) > 0.3
@@ -95,7 +115,7 @@ def backends(case: Case) -> Iterable[str]:
     largest = case.largest(x, pos)
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
-    encoding, placed = case.encoding.layer(0, placed)
+    encoding, placed = case.encoding.layer(case.index, placed)
     wide_v = torch.cat((v, v), -1)
     for (kind, options), values in itertools.product(_calls(case, 13), (v, wide_v)):
         wanted = attend(q, k, values, encoding, placed, backend="reference-float64", **options)
@@ -146,7 +166,7 @@ def untouched_inputs(case: Case) -> Iterable[str]:
     x, pos = case.tokens(9), case.positions(9)
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
-    encoding, placed = case.encoding.layer(0, placed)
+    encoding, placed = case.encoding.layer(case.index, placed)
     given = {"x": x, "pos": pos, "q": q, "k": k, "v": v, **dict(case.encoding.named_parameters())}
     before = {name: (t._version, t.detach().clone()) for name, t in given.items()}
     case.layer(x, pos)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posenc import positions
 from posenc.attention import attend
+from posenc.compose import PerLayer
 from posenc.encoding import Encoding, Placed
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6}  # of the largest score
@@ -35,10 +36,15 @@ class Law:
 
     def __call__(self, encoding: Encoding, dtype: torch.dtype = torch.float64) -> list[str]:
         """Return what does not hold; an unexpected exception is one of those things."""
-        try:
-            return list(self.look(Case(encoding, dtype if self.by_dtype else torch.float64)))
-        except Exception as error:
-            return [f"raised {type(error).__name__}: {error}"]
+        layers = range(len(encoding)) if isinstance(encoding, PerLayer) else [0]
+        cases = [Case(encoding, dtype if self.by_dtype else torch.float64, index=i) for i in layers]
+        seen: list[str] = []
+        for case in cases:
+            try:
+                seen += self.look(case)
+            except Exception as error:
+                seen.append(f"raised {type(error).__name__}: {error}")
+        return seen
 
 
 def statute(laws: list[Law], name: str, **facts: bool) -> Callable[..., Any]:
@@ -57,13 +63,17 @@ class Case:
     Args:
         encoding: Copied; its parameters are drawn from N(0, 1).
         dtype: Of everything.
+        index: Of the layer, where each has its own encoding.
+
+    Raises:
+        ValueError: The encoding has too few positions for the laws.
     """
 
     batch = 2
 
-    def __init__(self, encoding: Encoding, dtype: torch.dtype) -> None:
+    def __init__(self, encoding: Encoding, dtype: torch.dtype, index: int = 0) -> None:
         self.random = torch.Generator().manual_seed(2017)
-        self.original, self.dtype = encoding, dtype
+        self.original, self.dtype, self.index = encoding, dtype, index
         self.encoding = copy.deepcopy(encoding).to(dtype)
         for parameter in self.encoding.parameters():
             parameter.data = self.normal(*parameter.shape).to(parameter.dtype)
@@ -72,6 +82,11 @@ class Case:
         self.head_dim = self._find("head_dim", 8)
         self.d_model = self._find("d_model", 32)
         self.max_len: int | None = self._find("max_len", None)
+        if self.max_len is not None and self.max_len < 64:
+            raise ValueError(
+                f"laws: need 64 positions to look at; got {encoding.name} with max_len={self.max_len}. "
+                "Hold one with max_len=64 or more against them."
+            )
         widths = {"q": self.n_heads, "k": self.n_kv_heads, "v": self.n_kv_heads}
         self.projections = {
             name: self.normal(self.d_model, heads * self.head_dim) / self.d_model**0.5 for name, heads in widths.items()
@@ -115,28 +130,33 @@ class Case:
         """Run the layer in one pass: (batch, seq, d_model) -> (batch, n_heads, seq, head_dim)."""
         placed = self.place(pos, x)
         q, k, v = self.project(x, placed)
-        encoding, placed = self.encoding.layer(0, placed)
+        encoding, placed = self.encoding.layer(self.index, placed)
         return attend(q, k, v, encoding, placed, **options)
 
     def cached(self, x: Tensor, pos: Tensor, chunks: Sequence[int], **options: Any) -> Tensor:
-        """Run the layer chunk by chunk against a cache of rotated keys; return all rows."""
+        """Run the layer chunk by chunk against a cache of rotated keys; return all rows.
+
+        `options` are those of one pass; masks (q_len, k_len) and document ids are cut to each chunk.
+        """
         past, keys, values, rows, begin = None, [], [], [], 0
         for n in chunks:
             part, begin = slice(begin, begin + n), begin + n
+            cuts = {"document_ids": slice(begin), "mask": (part, slice(begin))}
+            here = {name: value[cuts[name]] if name in cuts else value for name, value in options.items()}
             placed = self.place(pos[part], x[:, part], past=past)
             q, k, v = self.project(x[:, part], placed)
             past = placed if past is None else past.cat(placed)
-            encoding, here = self.encoding.layer(0, placed)
-            q, k = encoding.rotate(q, k, here)
+            encoding, new = self.encoding.layer(self.index, placed)
+            q, k = encoding.rotate(q, k, new)
             keys.append(k)
             values.append(v)
-            everything = encoding, here, self.encoding.layer(0, past)[1]
-            rows.append(attend(q, torch.cat(keys, 2), torch.cat(values, 2), *everything, rotated=True, **options))
+            everything = encoding, new, self.encoding.layer(self.index, past)[1]
+            rows.append(attend(q, torch.cat(keys, 2), torch.cat(values, 2), *everything, rotated=True, **here))
         return torch.cat(rows, 2)
 
     def scores(self, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
         """Form the scores of one layer by the contract's own doors."""
-        encoding, placed = self.encoding.layer(0, placed)
+        encoding, placed = self.encoding.layer(self.index, placed)
         turned_q, turned_k = encoding.rotate(q, k, placed)
         group = q.shape[1] // k.shape[1]
         scores = encoding.score_scale(q.shape[-1]) * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
@@ -144,7 +164,12 @@ class Case:
         return scores if bias is None else scores + bias
 
     def differ(self, got: Tensor, wanted: Tensor, largest: Tensor | float = 1.0) -> Iterable[str]:
-        """Yield a message if two tensors differ by more than the tolerance times the largest score."""
+        """Yield a message if two tensors differ by more than the tolerance.
+
+        Scores are compared by themselves: the tolerance is of the largest of them. Outputs are values weighted
+        by a softmax, which turns an error of a score into that error times the output: there the tolerance is
+        of the largest score, given as `largest`, times the largest output.
+        """
         if got.shape != wanted.shape:
             yield f"shape {tuple(got.shape)} instead of {tuple(wanted.shape)}"
             return

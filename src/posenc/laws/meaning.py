@@ -31,7 +31,7 @@ def definition(case: Case) -> Iterable[str]:
     if card.family == "additive":
         yield from case.differ(case.encoding.embed(x, placed)[0] - x[0], torch.from_numpy(wanted))
     else:
-        yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted), np.abs(wanted).max())
+        yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted))
 
 
 def _define(family: str, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> NDArray[np.float64]:
@@ -98,7 +98,7 @@ def integer_kinds(case: Case) -> Iterable[str]:
 def inverse(case: Case) -> Iterable[str]:
     """Turning back after turning gives q and k."""
     x, pos = case.tokens(9), case.positions(9)
-    encoding, placed = case.encoding.layer(0, case.place(pos, x))
+    encoding, placed = case.encoding.layer(case.index, case.place(pos, x))
     q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
     back = encoding.rotate(*encoding.rotate(q, k, placed), placed, inverse=True)
     for name, got, wanted in zip("qk", back, (q, k), strict=True):
@@ -139,7 +139,10 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
     q = case.normal(1, case.n_heads, 5, case.head_dim)
     if family == "additive":
         yield "tokens of another width", ValueError, lambda: encoding.embed(case.normal(1, 5, 3), placed)
+    if family == "additive":
+        yield "tokens without positions", ValueError, lambda: encoding.embed(case.tokens(1), placed)
     if family == "rotary":
+        yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
     if family in ("bias", "content_bias"):
         more = torch.cat((q, q), 1)

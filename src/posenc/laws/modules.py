@@ -91,6 +91,11 @@ def meta(case: Case) -> Iterable[str]:
     for (name, a), b in zip(fresh.state_dict().items(), hollow.state_dict().values(), strict=True):
         if not (a.dtype == b.dtype and torch.equal(a, b)):
             yield f"{name} differs from a fresh module's"
+    blank, places = torch.empty(2, case.n_heads, 5, case.head_dim, device="meta"), case.positions(5).to("meta")
+    empty = copy.deepcopy(hollow).to("meta")
+    shape = attend(blank, blank, blank, *empty.layer(case.index, empty.place(places))).shape
+    if shape != blank.shape:
+        yield f"on the meta device attention has shape {tuple(shape)}"
     x, pos = case.tokens(5), case.positions(5)
     made, wanted = (Case(m, torch.float64).layer(x.double(), pos) for m in (hollow, fresh))
     if not torch.equal(made, wanted):
@@ -138,15 +143,19 @@ def compiled(case: Case, backend: str) -> Iterable[str]:
     counter = CompileCounterWithBackend(backend)
     encoding = copy.deepcopy(case.encoding).float()
 
-    def layer(x: Tensor, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        placed = encoding.place(pos, x)
-        return encoding.embed(x, placed), attend(q, k, v, *encoding.layer(0, placed))
+    def layer(x: Tensor, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, all_pos: Tensor) -> tuple[Tensor, ...]:
+        placed, everything = encoding.place(pos, x), encoding.place(all_pos)
+        here, of_layer = encoding.layer(case.index, placed)
+        plain = attend(q, q, q, here, of_layer)
+        cached = attend(q, k, v, here, of_layer, encoding.layer(case.index, everything)[1])
+        return encoding.embed(x, placed), plain, cached
 
     fast, graphs = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True), set()
     for n in (7, 12, 33):
-        heads = (case.n_heads, case.n_kv_heads, case.n_kv_heads)
-        qkv = [case.normal(2, h, n, case.head_dim).float() for h in heads]
-        arguments = (case.tokens(n).float(), *qkv, case.positions(n))
+        heads, lengths = (case.n_heads, case.n_kv_heads, case.n_kv_heads), (n, n + 6, n + 6)
+        qkv = [case.normal(2, h, m, case.head_dim).float() for h, m in zip(heads, lengths, strict=True)]
+        pos = case.positions(n + 6)
+        arguments = (case.tokens(n).float(), *qkv, pos[6:], pos)
         for got, wanted in zip(fast(*arguments), layer(*arguments), strict=True):
             error = float((got - wanted).detach().abs().max())
             if error > 1e-5 * max(1.0, float(wanted.detach().abs().max())):
