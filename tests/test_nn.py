@@ -58,18 +58,42 @@ def test_per_layer_encodings_are_placed_once_each_and_differ_from_either_alone()
     assert len(mixed.place(positions.arange(9)).parts) == 2
 
 
+class Gate(posenc.Bias):
+    """A bias that reads the tokens: how open a gate was, at each token."""
+
+    reads_x = True
+
+    def parts(self, pos, x, past, dtype):
+        self.seen = [*getattr(self, "seen", []), tuple(x.shape)]
+        return (x.mean(-1).to(dtype),)
+
+    def at(self, h, q, k):
+        return q - 2 * k
+
+
 def test_an_encoding_that_reads_the_tokens_is_placed_at_every_layer():
-    class Reader(posenc.Encoding):
-        reads_x = True
-        seen: list = []  # noqa: RUF012
+    gate = Gate(n_heads=4)
+    model, text = language_model(gate, n_layers=3), tokens(2, 9)
+    whole = model(text)
+    assert gate.seen == [(2, 9, 32)] * 4  # once for the embeddings, once a layer
+    cache = Cache()
+    parts = [model(text[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 9))]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=2e-6, rtol=0)
+    twin = EncoderDecoder(vocab_size=20, d_model=32, n_layers=2, n_heads=4, encoding=gate, cross=Gate(n_heads=4))
+    assert twin(text, text[:, :4]).shape == (2, 4, 20)
 
-        def place(self, pos, x=None, **options):
-            self.seen.append(x.shape)
-            return super().place(pos, x, **options)
 
-    reader = Reader()
-    language_model(reader, n_layers=3)(tokens(2, 9))
-    assert reader.seen == [(2, 9, 32)] * 4  # once for the embeddings, once a layer
+def test_left_padded_rows_go_on_from_their_own_last_position():
+    model, text = language_model(posenc.RoPE(head_dim=8)), tokens(2, 9)
+    real = torch.ones(2, 6, dtype=torch.bool)
+    real[0, :2] = False
+    cache = Cache()
+    model(text[:, :6], positions.left_padded(real), cache=cache, mask=real[:, None, None, :])
+    seen = torch.cat((real, torch.ones(2, 3, dtype=torch.bool)), 1)
+    step = model(text[:, 6:], cache=cache, mask=seen[:, None, None, :])
+    assert cache.placed[0].pos[0].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    torch.testing.assert_close(step[:1], model(text[:1, 2:])[:, 4:], atol=2e-6, rtol=0)
+    torch.testing.assert_close(step[1:], model(text[1:])[:, 6:], atol=2e-6, rtol=0)
 
 
 def test_left_padded_and_packed_text_give_what_plain_text_gives():

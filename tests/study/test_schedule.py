@@ -1,8 +1,15 @@
+import io
 import itertools
+import time
 
 import pytest
+from rich.console import Console
 
-from posenc.study.schedule import Estimate, makespan
+from posenc.study.board import Board
+from posenc.study.config import Config
+from posenc.study.schedule import Estimate, Schedule, makespan
+from posenc.study.store import Store
+from posenc.study.text import Text
 
 
 def literal_makespan(jobs, busy):
@@ -21,3 +28,23 @@ def test_makespan_is_when_the_last_job_ends(jobs):
 
 def test_an_estimate_is_steps_and_tests():
     assert Estimate(step_s=0.05, tests_s=2.0).cell(100) == 7.0
+
+
+def test_a_worker_that_dies_with_nothing_to_do_is_replaced(tmp_path):
+    config = Config(
+        encodings=("nope",), train_len=8, test_lens=(8,), windows=4, tokens_per_step=64, d_model=16, n_heads=2
+    )
+    text, store = Text("t", b"abcdefgh" * 40, ""), Store(tmp_path / "s", {})
+    with Board(config, Console(file=io.StringIO())) as board:
+        schedule = Schedule(config, text, store, board, steps=2, began=time.monotonic())
+        try:
+            schedule.time_first_steps()
+            for worker in schedule.workers:
+                worker.process.kill()
+                worker.process.join()
+            schedule.run()
+        finally:
+            schedule.stop()
+            store.close()
+    assert [(r["encoding"], r["seed"]) for r in schedule.results] == [("nope", 0), ("nope", 1)]
+    assert schedule.problems == []

@@ -1,4 +1,5 @@
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -111,10 +112,37 @@ def test_a_result_that_is_not_json_counts_as_missing(tmp_path, store):
 
 @pytest.mark.parametrize(
     ("encoding", "wanted"),
-    [("rope", "rope-s1"), ("my.pe:MyPE", "my.pe_MyPE-s1"), ("../../x:Y", "_.._x_Y-s1"), ("a/b:<C>", "a_b__C_-s1")],
+    [
+        ("rope", r"rope-s1"),
+        ("my.pe:MyPE", r"my\.pe_MyPE-\w{8}-s1"),
+        ("../../x:Y", r"_\.\._x_Y-\w{8}-s1"),
+        ("a/b:<C>", r"a_b__C_-\w{8}-s1"),
+    ],
 )
 def test_cell_names_stay_inside_the_directory(encoding, wanted):
-    assert cell_name(encoding, 1) == wanted
+    assert re.fullmatch(wanted, cell_name(encoding, 1))
+
+
+def test_two_names_never_share_a_cell():
+    assert len({cell_name(name, 0) for name in ("a_B:C", "a:B_C", "a_B_C", "a.é:C", "a.è:C")}) == 5
+
+
+def test_a_result_of_another_cell_counts_as_missing(tmp_path, store):
+    write_cell(store.cell_path("rope", 0), outcome("alibi", 0))
+    (store.cell_path("nope", 0)).mkdir()
+    (store.cell_path("nope", 0) / "result.json").write_text("[1]")
+    assert store.results([("rope", 0), ("nope", 0)]) == []
+
+
+def test_hidden_files_of_others_are_neither_ours_nor_touched(tmp_path):
+    foreign = {"a": "cells/.git/objects", "b": "cells/.cache", "c": ".lock"}
+    for name, file in foreign.items():
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        path.write_text("precious")
+        with pytest.raises(ValueError, match="no run.json"):
+            Store(tmp_path / name, IDENTITY)
+        assert path.read_text() == "precious"
 
 
 def test_a_study_that_ended_before_its_first_cell_can_begin_again(tmp_path, store):

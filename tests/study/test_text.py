@@ -15,6 +15,8 @@ def test_the_built_in_text_is_the_prose_of_this_python():
     assert text.name == BUILT_IN == "pydoc_data.topics"
     assert len(text.data) > 400_000
     assert b"assignment" in text.data
+    parts = [part.strip() for part in text.data.split(b"\n\n\n") if len(part) > 2000]
+    assert len(set(parts)) == len(parts)  # no passage stands twice
     facts = text.facts(Config())
     assert facts["sha256"] == hashlib.sha256(text.data).hexdigest()
     assert facts["train_bytes"] + facts["test_bytes"] == len(text.data)

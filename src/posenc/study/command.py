@@ -1,5 +1,7 @@
 """`posenc study` from its arguments to its exit code."""
 
+import hashlib
+import inspect
 import json
 import os
 import platform
@@ -55,15 +57,15 @@ def run(
         ValueError: Bad input; nothing was overwritten.
         TypeError: A class that is no encoding, or needs options that the study does not know.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     config = make_config(encodings, train_len, test_lens, seeds, budget_s)
     words = load(text, config)
     facts = words.facts(config)
-    store = Store(out, {**config.as_dict(), "text": facts["sha256"]})
-    command, began = _command(config, text, out), began - store.run.get("elapsed_s", 0.0)
+    store = Store(out, _identity(config, facts))
+    command, began = _command(config, text, out), started - store.run.get("elapsed_s", 0.0)
     console = Console(stderr=as_json, highlight=False)
     with closing(store), Board(config, console) as board:
-        schedule = Schedule(config, words, store, board, store.run.get("steps"))
+        schedule = Schedule(config, words, store, board, store.run.get("steps"), started)
         status = _run_cells(schedule, store, lambda: _record(config, facts, command, schedule, began))
         _write_all(store, _record(config, facts, command, schedule, began) | {"status": status}, schedule.results)
     _close(board, config, schedule, store.path, status, as_json)
@@ -110,6 +112,15 @@ def _record(config: Config, facts: dict[str, Any], command: str, schedule: Sched
         "cards": _cards(config),
         "problems": schedule.problems,
     }
+
+
+def _identity(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what makes two studies the same: what was asked, of which text, by which code."""
+    code = {package: version(package) for package in ("posenc", "torch")}
+    for name in config.encodings:
+        if ":" in name and (source := inspect.getsourcefile(registry.find_class(name))):
+            code[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    return {**config.as_dict(), "text": facts["sha256"], "code": code}
 
 
 def _cards(config: Config) -> dict[str, Any]:

@@ -37,11 +37,12 @@ class Schedule:
         store: Its directory.
         board: Hears of everything.
         steps: Of every cell, where a run that is resumed has set them; else None.
+        began: When this run began, by time.monotonic(): the budget counts from there.
     """
 
-    def __init__(self, config: Config, text: Text, store: Store, board: Board, steps: int | None) -> None:
+    def __init__(self, config: Config, text: Text, store: Store, board: Board, steps: int | None, began: float) -> None:
         self.config, self.text, self.store, self.board, self.steps = config, text, store, board, steps
-        self.began = time.monotonic()
+        self.began = began
         self.results = store.results(config.cells())
         self.problems: list[dict[str, Any]] = []
         self.estimates: dict[str, Estimate] = {}
@@ -108,9 +109,15 @@ class Schedule:
         """Give jobs to idle workers and listen until all are done."""
         self.jobs = jobs
         while self.jobs or any(worker.job for worker in self.workers):
-            for worker in self.workers:
+            for worker in list(self.workers):
                 if worker.job is None and self.jobs:
-                    worker.send(*self.jobs.pop(0))
+                    job = self.jobs.pop(0)
+                    try:
+                        worker.send(*job)
+                    except OSError:  # it died while it had nothing to do
+                        self.jobs.insert(0, job)
+                        worker.finish()
+                        self._replace(worker)
             pipes = {worker.connection: worker for worker in self.workers}
             for pipe in wait(list(pipes), timeout=0.5):
                 self._listen(pipes[pipe])  # type: ignore[index]
@@ -140,9 +147,10 @@ class Schedule:
         """Name the cell of a worker that died (out of memory, or killed) and go on with a new one."""
         worker.process.join()
         job, code = worker.finish(), worker.process.exitcode
-        if job[0] == "start":
+        if job[:1] == ("start",):
             raise RuntimeError(f"study: a worker process could not start (exit code {code}).")
-        self._fail(job, f"its process died (exit code {code})")
+        if job:
+            self._fail(job, f"its process died (exit code {code})")
         self.workers[self.workers.index(worker)] = self._hire()
         worker.connection.close()
 

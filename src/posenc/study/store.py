@@ -1,6 +1,7 @@
 """A study's directory: every file appears whole, finished cells survive anything, foreign ones are refused."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from posenc.study.cell import Outcome
 
 SCHEMA = 1
+_ASIDE = re.compile(r"\..+-s\d+-\d+")  # the name of a cell while its files are made
 
 
 class Store:
@@ -53,8 +55,9 @@ class Store:
             raise ValueError(
                 f"study: cannot write to --out {path}: {error.strerror}. Choose a directory that you may write to."
             ) from error
-        for leftover in (path / "cells").glob(".*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for entry in (path / "cells").iterdir():
+            if _ASIDE.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
 
     def _read_run(self) -> dict[str, Any]:
         try:
@@ -80,7 +83,7 @@ class Store:
 
     def _lock(self) -> None:
         """Hold the directory for this process; the system lets go when the process ends, however it ends."""
-        self._held = (self.path / ".lock").open("w")
+        self._held = (self.path / ".lock").open("a")
         with suppress(ImportError):  # no fcntl on Windows: two studies at once are not noticed there
             import fcntl
 
@@ -126,8 +129,10 @@ class Store:
         """Return the results of those cells that are finished, in order."""
         found = []
         for encoding, seed in cells:
-            with suppress(OSError, ValueError):
-                found.append(json.loads((self.cell_path(encoding, seed) / "result.json").read_text()))
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                result = json.loads((self.cell_path(encoding, seed) / "result.json").read_text())
+                if (result["encoding"], result["seed"]) == (encoding, seed):
+                    found.append(result)
         return found
 
     def write_table(self, results: list[dict[str, Any]]) -> None:
@@ -154,14 +159,17 @@ class Store:
 
 def _is_ours_and_empty(entry: Path) -> bool:
     """Whether a study that ended before its first cell may have left this."""
-    if entry.name == "cells":
-        return not any(not cell.name.startswith(".") for cell in entry.iterdir())
-    return entry.name in (".lock", "run.json.tmp")
+    if entry.name == "cells" and entry.is_dir():
+        return all(_ASIDE.fullmatch(cell.name) for cell in entry.iterdir())
+    return entry.name == ".lock" and entry.stat().st_size == 0
 
 
 def cell_name(encoding: str, seed: int) -> str:
-    """Return a file name for a cell; a user's package.module:Class becomes package.module_Class."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', encoding).lstrip('.')}-s{seed}"
+    """Return a file name for a cell; a user's package.module:Class becomes package.module_Class-1a2b3c4d."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", encoding).lstrip(".")
+    if plain != encoding:  # so that two names never share a directory
+        plain += "-" + hashlib.sha256(encoding.encode()).hexdigest()[:8]
+    return f"{plain}-s{seed}"
 
 
 def write_cell(directory: Path, outcome: Outcome) -> None:
