@@ -35,7 +35,8 @@ clean:
 
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "posenc needs Python 3.11 or later; $(PYTHON) is older. Say: make PYTHON=python3.11 ..."; exit 1; }
+		{ echo "posenc needs Python 3.11 or later; $(PYTHON) is older, or not there. Say: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "installing into .venv; torch is large, so this takes a while"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable .

@@ -12,8 +12,8 @@ def calls(monkeypatch):
     """Stand in for the study itself: what it was called with, and its exit code."""
     seen = []
 
-    def record(text, encodings, train_len, test_lens, seeds, budget_s, out, as_json):
-        seen.append((text, encodings, train_len, test_lens, seeds, budget_s, out, as_json))
+    def record(text, encodings, train_len, test_lens, seeds, budget_s, steps, out, as_json):
+        seen.append((text, encodings, train_len, test_lens, seeds, budget_s, steps, out, as_json))
         return 1
 
     monkeypatch.setitem(sys.modules, "posenc.study.command", types.SimpleNamespace(run=record))
@@ -22,7 +22,7 @@ def calls(monkeypatch):
 
 def test_defaults_are_left_to_the_study(calls):
     assert run(["study"]) == 1  # the study's own exit code
-    assert calls == [([], [], 64, [], 2, 240.0, "study", False)]
+    assert calls == [([], [], 64, [], 2, 240.0, None, "study", False)]
 
 
 def test_every_option_arrives(calls):
@@ -30,7 +30,14 @@ def test_every_option_arrives(calls):
     line += " --test-len 32,64 --seeds 3 --budget 4m --out there --json"
     run(line.split())
     files, names = ["a.txt", "b.txt", "c.txt"], ["rope", "my.pe:Mine"]
-    assert calls == [(files, names, 32, [32, 64], 3, 240.0, "there", True)]
+    assert calls == [(files, names, 32, [32, 64], 3, 240.0, None, "there", True)]
+
+
+def test_steps_take_the_place_of_a_budget(calls, capsys):
+    run(["study", "--steps", "70"])
+    assert calls[0][5:7] == (None, 70)
+    assert run(["study", "--steps", "70", "--budget", "9s"]) == 2
+    assert "Give one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,9 @@ def test_every_option_arrives(calls):
         "--budget -4m",
         "--budget 4d",
         "--budget nan",
+        "--steps 0",
+        "--encodings ,",
+        "--text ,",
     ],
 )
 def test_wrong_values_are_refused_before_anything_runs(calls, capsys, wrong):

@@ -40,7 +40,7 @@ def test_without_a_terminal_there_are_plain_lines_only():
         board.finished(RESULTS[2], 61.0)
 
     text = shown(act, terminal=False)
-    assert text.splitlines() == ["alibi s0  bits per byte at 4: 2.600  8: 2.400  16: 2.500  undertrained  (1:01 left)"]
+    assert text.splitlines() == ["alibi s0: 2.400 at 8, 2.500 at 16 bytes, undertrained (1:01 left)"]
 
 
 def test_a_terminal_sees_what_runs_and_how_long_it_will_take():

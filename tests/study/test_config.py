@@ -15,6 +15,7 @@ def test_the_defaults_are_eleven_encodings_two_seeds_and_sixteen_times_the_lengt
 
 
 def test_the_trained_length_is_always_tested_and_aliases_become_names():
+    assert make_config(**GOOD | {"budget_s": None, "steps": 7}).fixed_steps == 7
     config = make_config(**GOOD | {"test_lens": (256, 100), "encodings": ("rotary", "ALiBi")})
     assert config.test_lens == (64, 100, 256)
     assert config.encodings == ("rope", "alibi")
@@ -28,7 +29,8 @@ def test_every_seed_comes_after_the_one_before_it():
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"train_len": 1}, "--train-len must be at least 2 tokens; got 1"),
+        ({"train_len": 1}, r"--train-len must lie in 2..65536.*got 1"),
+        ({"train_len": 5000}, r"2..4096 where tests go to 16 times it; got 5000"),
         ({"test_lens": (1,)}, r"--test-len must lie in 2..65536; got 1, 64"),
         ({"test_lens": (10**6,)}, "got 64, 1000000"),
         ({"seeds": 0}, r"--seeds must lie in 1..100; got 0"),

@@ -188,9 +188,19 @@ def test_only_the_trained_length_measured_says_nothing_of_longer_ones():
 
 def test_published_outcomes_on_realistic_numbers():
     study = make_study(noise=0.0)
-    assert [claim.verdict for claim in weigh_claims(*study)] == [SEEN, NOT_SEEN, *[SEEN] * 6]
+    assert [claim.verdict for claim in weigh_claims(*study)] == [SEEN, NOT_SEEN, *[SEEN] * 7]
     assert "difference +0.14" in verdict(*study, "KERPLE").measured
     assert "rope +3.29 ± 0.00 at 16×" in verdict(*study, "RoPE is much worse").measured
+
+
+def test_rope_is_ahead_of_absolute_encodings_only_where_it_is():
+    claim = "RoPE is ahead of absolute"
+    assert verdict(*make_study(noise=0.0), claim).verdict == SEEN
+    behind = make_study(REAL | {"sinusoidal": (1.9, 3.1, 3.3, 3.4, 3.5)}, noise=0.0)
+    assert verdict(*behind, claim).verdict == NOT_SEEN
+    assert "sinusoidal 1.90" in verdict(*behind, claim).measured
+    level = make_study(REAL | {"sinusoidal": REAL["rope"]}, noise=0.0)
+    assert verdict(*level, claim).verdict == CANNOT_TELL
 
 
 def test_kerple_close_to_alibi_is_seen():

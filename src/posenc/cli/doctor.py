@@ -17,13 +17,13 @@ from posenc.cli.requirements import Requirement, is_at_least, read_requirements
 
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
-    "plot": "figures as files",
-    "web": "the explorer in a browser",
-    "hf": "Hugging Face models",
-    "onnx": "export to ONNX, and running it",
-    "ray": "sweeps over many machines",
-    "fast": "faster kernels on the CPU",
-    "docs": "building the documentation",
+    "plot": "figures as files (to come)",
+    "web": "the explorer in a browser (to come)",
+    "hf": "Hugging Face models (to come)",
+    "onnx": "export to ONNX, and running it (to come)",
+    "ray": "sweeps over many machines (to come)",
+    "fast": "faster kernels on the CPU (to come)",
+    "docs": "building the documentation (to come)",
     "test": "running the tests",
 }
 

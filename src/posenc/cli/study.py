@@ -28,17 +28,30 @@ def study_encodings(
         typer.Option(metavar="N,...", help="Lengths to test at.", show_default="1, 2, 4, 8 and 16 times train-len"),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each encoding.")] = 2,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all of it: 240s, 4m, 1h.")] = "240s",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="240s")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Training steps of a cell, instead of a budget.", show_default=False),
+    ] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes.")] = "study",
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
     """Train small models on short text with each encoding, and test them on longer text."""
     test_lens = [_read_length(ctx, item) for item in split_list(test_len)]
-    budget_s = _read_duration(ctx, budget)
+    if budget is not None and steps is not None:
+        said = f"a budget sets the number of steps; got --budget {budget} and --steps {steps}. Give one of them."
+        raise typer.BadParameter(said, ctx=ctx, param_hint="--budget")
+    budget_s = None if steps else _read_duration(ctx, "240s" if budget is None else budget)
+    files, names = split_list(text), split_list(encodings)
+    for option, given, found in (("--text", text, files), ("--encodings", encodings, names)):
+        if given is not None and not found:
+            said = "got nothing between the commas; name something, or leave the option out."
+            raise typer.BadParameter(said, ctx=ctx, param_hint=option)
     from posenc.study.command import run  # here, since it imports torch
 
-    files, names = split_list(text), split_list(encodings)
-    raise typer.Exit(run(files, names, train_len, test_lens, seeds, budget_s, out, as_json))
+    raise typer.Exit(run(files, names, train_len, test_lens, seeds, budget_s, steps, out, as_json))
 
 
 def split_list(given: list[str] | None) -> list[str]:

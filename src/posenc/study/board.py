@@ -50,10 +50,10 @@ class Board:
 
     def finished(self, result: dict[str, Any], left_s: float) -> None:
         """Print a line for a finished cell."""
-        bits = result["bits_by_length"]
-        shown = "  ".join(f"{length}: {bits[str(length)]:.3f}" for length in self.config.test_lens)
-        note = "  undertrained" if result["undertrained"] else ""
-        self.say(f"{result['encoding']} s{result['seed']}  bits per byte at {shown}{note}  ({clock(left_s)} left)")
+        bits, lengths = result["bits_by_length"], (self.config.train_len, self.config.test_lens[-1])
+        shown = ", ".join(f"{bits[str(length)]:.3f} at {length}" for length in lengths)
+        note = ", undertrained" if result["undertrained"] else ""
+        self.say(f"{result['encoding']} s{result['seed']}: {shown} bytes{note} ({clock(left_s)} left)")
 
     def table(self, results: list[dict[str, Any]]) -> Table:
         """Return the leaderboard, best at the longest context first; means over the seeds so far."""
@@ -61,7 +61,7 @@ class Board:
         table.add_column("encoding", no_wrap=True)
         for length in self.config.test_lens:
             table.add_column(f"{length}", justify="right")
-        table.add_column("change", justify="right")
+        table.add_column(f"vs {self.config.train_len}", justify="right")
         table.add_column("seeds", justify="right")
         rows = []
         for name in self.config.encodings:

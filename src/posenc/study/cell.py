@@ -60,7 +60,7 @@ def train(model: LanguageModel, config: Config, data: Data, seed: int, steps: in
     random, window = torch.Generator().manual_seed(seed), torch.arange(config.train_len + 1)
     model.train()
     for step in range(steps):
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         starts = torch.randint(len(data.train) - config.train_len, (config.batch_size, 1), generator=random)
         batch = data.train[starts + window]
         lr = config.lr * min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -75,6 +75,7 @@ def train(model: LanguageModel, config: Config, data: Data, seed: int, steps: in
             "bits": float(loss.detach()) / math.log(2),
             "lr": lr,
             "seconds": time.perf_counter() - begin,
+            "cpu_s": time.process_time() - cpu,
         }
 
 
@@ -104,7 +105,7 @@ def run(config: Config, data: Data, name: str, seed: int, steps: int, report: Re
     before, begin = memory.start(), time.perf_counter()
     metrics, seconds = [], []
     for seen in train(model, config, data, seed, steps):
-        seconds.append(seen["seconds"])
+        seconds.append(seen["cpu_s"])
         if seen["step"] % LOG_EVERY == 0 or seen["step"] == steps:
             metrics.append(seen)
             report(int(seen["step"]), seen["bits"])

@@ -34,7 +34,8 @@ def run(
     train_len: int,
     test_lens: Sequence[int],
     seeds: int,
-    budget_s: float,
+    budget_s: float | None,
+    steps: int | None,
     out: str,
     as_json: bool = False,
 ) -> int:
@@ -46,7 +47,8 @@ def run(
         train_len: Tokens of a training sequence.
         test_lens: Tokens of context in the tests; none means up to 16 times `train_len`.
         seeds: How many.
-        budget_s: Seconds for everything.
+        budget_s: Seconds for everything; None if steps are given.
+        steps: Of every cell, instead of a budget.
         out: The directory.
         as_json: Print the results as JSON on standard output, and everything else on standard error.
 
@@ -58,16 +60,24 @@ def run(
         TypeError: A class that is no encoding, or needs options that the study does not know.
     """
     started = time.monotonic()
-    config = make_config(encodings, train_len, test_lens, seeds, budget_s)
+    config = make_config(encodings, train_len, test_lens, seeds, budget_s, steps)
     words = load(text, config)
     facts = words.facts(config)
     store = Store(out, _identity(config, facts))
-    command, began = _command(config, text, out), started - store.run.get("elapsed_s", 0.0)
+    began = started - store.run.get("elapsed_s", 0.0)
+
+    def record() -> dict[str, Any]:
+        return _record(config, facts, _command(config, text, out, schedule.steps), schedule, began)
+
     console = Console(stderr=as_json, highlight=False)
     with closing(store), Board(config, console) as board:
-        schedule = Schedule(config, words, store, board, store.run.get("steps"), started)
-        status = _run_cells(schedule, store, lambda: _record(config, facts, command, schedule, began))
-        _write_all(store, _record(config, facts, command, schedule, began) | {"status": status}, schedule.results)
+        board.say(
+            f"{len(config.encodings)} encodings, {len(config.seeds)} seeds, {facts['bytes']:,} bytes of {words.name}; "
+            f"trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}; results in {store.path}"
+        )
+        schedule = Schedule(config, words, store, board, config.fixed_steps or store.run.get("steps"), started)
+        status = _run_cells(schedule, store, record)
+        _write_all(store, record() | {"status": status}, schedule.results)
     _close(board, config, schedule, store.path, status, as_json)
     if status == "interrupted":
         return INTERRUPTED
@@ -120,7 +130,8 @@ def _identity(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
     for name in config.encodings:
         if ":" in name and (source := inspect.getsourcefile(registry.find_class(name))):
             code[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-    return {**config.as_dict(), "text": facts["sha256"], "code": code}
+    asked = {name: value for name, value in config.as_dict().items() if name not in ("batch_size", "target_bytes")}
+    return {**asked, "text": facts["sha256"], "code": code}
 
 
 def _cards(config: Config) -> dict[str, Any]:
@@ -147,7 +158,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _command(config: Config, text: Sequence[str], out: str) -> str:
+def _command(config: Config, text: Sequence[str], out: str, steps: int | None) -> str:
     """Return the command line that repeats this study."""
     words = [
         "posenc",
@@ -158,7 +169,8 @@ def _command(config: Config, text: Sequence[str], out: str) -> str:
         str(config.train_len),
     ]
     words += ["--test-len", ",".join(map(str, config.test_lens)), "--seeds", str(len(config.seeds))]
-    words += ["--budget", f"{config.budget_s:g}s", "--out", out]
+    words += ["--steps", str(steps)] if steps else ["--budget", f"{config.budget_s:g}s"]
+    words += ["--out", out]
     return shlex.join(words + (["--text", ",".join(text)] if text else []))
 
 
@@ -172,8 +184,14 @@ def _write_all(store: Store, record: dict[str, Any], results: list[dict[str, Any
 
 def _close(board: Board, config: Config, schedule: Schedule, path: Path, status: str, as_json: bool) -> None:
     """Print how it ended and where the report is."""
-    if schedule.results and board.console.is_terminal:
+    if schedule.results:
         board.console.print(board.table(schedule.results))
+    if weak := sum(r["undertrained"] for r in schedule.results):
+        limit = schedule.text.undertrained_above
+        board.say(
+            f"{weak} of {len(schedule.results)} cells are undertrained: above {limit} bits per byte at the trained "
+            "length (rope: 0.81 of it). Give a larger --budget."
+        )
     if status == "interrupted":
         missing = len(config.cells()) - len(schedule.results)
         board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command goes on.")

@@ -25,14 +25,16 @@ class Config:
         train_len: Tokens of a training sequence.
         test_lens: Tokens of context in the tests, rising; `train_len` is among them.
         seeds: Of data order and initial weights; shared by all encodings.
-        budget_s: Seconds for everything; the number of steps follows from it.
+        budget_s: Seconds for everything, from which the number of steps follows; None where that is given.
+        fixed_steps: The number of steps of a cell, or None.
     """
 
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
     train_len: int = 64
     test_lens: tuple[int, ...] = (64, 128, 256, 512, 1024)
     seeds: tuple[int, ...] = (0, 1)
-    budget_s: float = 240.0
+    budget_s: float | None = 240.0
+    fixed_steps: int | None = None
     d_model: int = 64
     n_layers: int = 2
     n_heads: int = 4
@@ -72,7 +74,12 @@ class Config:
 
 
 def make_config(
-    encodings: Sequence[str], train_len: int, test_lens: Sequence[int], seeds: int, budget_s: float
+    encodings: Sequence[str],
+    train_len: int,
+    test_lens: Sequence[int],
+    seeds: int,
+    budget_s: float | None,
+    steps: int | None = None,
 ) -> Config:
     """Check what a user asks for.
 
@@ -81,28 +88,43 @@ def make_config(
         train_len: Tokens of a training sequence.
         test_lens: Tokens of context beside `train_len`; none means 2, 4, 8 and 16 times as many.
         seeds: How many.
-        budget_s: Seconds.
+        budget_s: Seconds; None if steps are given.
+        steps: Of a cell; None if a budget is given.
 
     Raises:
         ValueError: A number out of range, a name twice, an unknown encoding, or a class that does
             not fit the study's model.
         TypeError: A class that is no encoding, or needs options.
     """
-    if train_len < 2:
-        raise ValueError(f"study: --train-len must be at least 2 tokens; got {train_len}. Try 64.")
+    if not 2 <= train_len <= 2**16 // (1 if test_lens else 16):
+        raise ValueError(
+            f"study: --train-len must lie in 2..65536, and in 2..4096 where tests go to 16 times it; got {train_len}."
+        )
     lengths = tuple(sorted({train_len, *(test_lens or (train_len * 2**i for i in range(5)))}))
     if lengths[0] < 2 or lengths[-1] > 2**16:
         raise ValueError(f"study: --test-len must lie in 2..65536; got {', '.join(map(str, lengths))}.")
     if not 1 <= seeds <= 100:
         raise ValueError(f"study: --seeds must lie in 1..100; got {seeds}.")
-    if not budget_s > 0:
+    if budget_s is not None and not budget_s > 0:
         raise ValueError(f"study: --budget must be a positive time such as 240s; got {budget_s:g}s.")
     names = tuple(name if ":" in name else registry.card(name).name for name in encodings) or DEFAULT_ENCODINGS
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"study: --encodings names {', '.join(twice)} more than once; name each one once.")
-    config = Config(names, train_len, lengths, tuple(range(seeds)), budget_s)
+    config = Config(names, train_len, lengths, tuple(range(seeds)), budget_s, steps)
     for name in names:
-        encoding = registry.create(name, dims=config.dims)
+        encoding = _construct(name, config)
         if encoding.n_axes != 1:
             raise ValueError(f"study: text has one position axis, and {name} works on {encoding.n_axes}; leave it out.")
     return config
+
+
+def _construct(name: str, config: Config) -> Any:
+    try:
+        return registry.create(name, dims=config.dims)
+    except TypeError as error:
+        if "needs" not in str(error):
+            raise
+        raise TypeError(
+            f"study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim and max_len alone. {error} "
+            "Here, give other arguments a default."
+        ) from error

@@ -42,7 +42,7 @@ def y_range(lines: Sequence[Line]) -> tuple[float, float, bool]:
         return 0.0, 1.0, False
     low, high = min(values), max(values)
     quarter = max(_third_quartile([line.ys[end] for line in lines]) for end in (0, -1))
-    cap = max(low + 1.35 * (quarter - low), low + 0.5)
+    cap = max(low + 2.0 * (quarter - low), low + 0.5)
     if low < GUESSING - 0.5:
         cap = min(cap, GUESSING + 0.2)
     clipped = high > cap + 0.15 * (cap - low)

@@ -1,6 +1,7 @@
 """Running the cells of a study on two processes within a budget of time."""
 
 import heapq
+import statistics
 import time
 from collections.abc import Iterable
 from multiprocessing.connection import wait
@@ -13,7 +14,7 @@ from posenc.study.text import Text
 from posenc.study.worker import Worker
 
 WORKERS = 2
-MARGIN = 0.98  # of the budget: the first steps may be a little faster than the rest
+MARGIN = 0.88  # of the budget: what else runs on the machine should not break the promise
 REPORT_S = 2.0  # for the report
 
 
@@ -46,6 +47,8 @@ class Schedule:
         self.results = store.results(config.cells())
         self.problems: list[dict[str, Any]] = []
         self.estimates: dict[str, Estimate] = {}
+        self.trials: dict[str, Estimate] = {}
+        self.slower: list[float] = []  # measured over estimated, for each cell that ended
         for result in self.results:
             self._learn(result)
         done = {(r["encoding"], r["seed"]) for r in self.results}
@@ -82,19 +85,20 @@ class Schedule:
         if self.steps is None or any(job[0] == "time" for job in self.jobs):
             return None
         running = [self._rest(worker) for worker in self.workers]
-        return makespan([self.estimates[job[1]].cell(self.steps) for job in self.jobs], running)
+        return makespan([self._cost(job[1]) for job in self.jobs], running)
 
     def _affordable(self) -> int:
         """Return the greatest number of steps with which all cells fit into what is left of the budget."""
-        left = self.config.budget_s * MARGIN - REPORT_S - (time.monotonic() - self.began)
+        budget_s = self.config.budget_s or 0.0
+        left = budget_s * MARGIN - REPORT_S - (time.monotonic() - self.began)
 
         def needed(steps: int) -> float:
             return makespan([self.estimates[name].cell(steps) for name, _ in self.todo], [0.0] * len(self.workers))
 
         if needed(1) > left:
             raise ValueError(
-                f"study: the budget of {self.config.budget_s:g}s is too small for one step of each of the "
-                f"{len(self.todo)} cells: they need about {self.config.budget_s - left + needed(1):.0f}s. "
+                f"study: the budget of {budget_s:g}s is too small for one step of each of the "
+                f"{len(self.todo)} cells: they need about {budget_s - left + needed(1):.0f}s. "
                 "Give a larger --budget, fewer --encodings, or fewer --seeds."
             )
         low, high = 1, 2
@@ -135,7 +139,7 @@ class Schedule:
             return
         job = worker.finish()
         if kind == "timed":
-            self.estimates[what[0]] = Estimate(what[1], what[2])
+            self.trials[what[0]] = self.estimates[what[0]] = Estimate(what[1], what[2])
         elif kind == "done":
             self.results.append(what[0])
             self._learn(what[0])
@@ -163,14 +167,23 @@ class Schedule:
         self.board.say(f"{name} failed: {message}")
 
     def _learn(self, result: dict[str, Any]) -> None:
-        step_s = result["train_seconds"] / result["steps"]
-        self.estimates[result["encoding"]] = Estimate(step_s, result["test_seconds"])
+        measured = Estimate(result["train_seconds"] / result["steps"], result["test_seconds"])
+        trial = self.trials.get(result["encoding"])
+        if trial and self.steps:
+            self.slower.append(measured.cell(self.steps) / trial.cell(self.steps))
+        self.estimates[result["encoding"]] = measured
 
     def _rest(self, worker: Worker) -> float:
         """Return the seconds that a worker's cell will still take."""
         if worker.job is None or worker.job[0] != "cell" or self.steps is None:
             return 0.0
-        return self.estimates[worker.job[1]].cell(self.steps - worker.steps_done)
+        return self._cost(worker.job[1]) * (1 - worker.steps_done / (self.steps + 1))
+
+    def _cost(self, name: str) -> float:
+        """Return the seconds of a cell, as measured, or as tried and corrected by how the others turned out."""
+        estimate = self.estimates[name]
+        corrected = statistics.median(self.slower) if self.slower and estimate is self.trials.get(name) else 1.0
+        return estimate.cell(self.steps or 0) * corrected
 
     def _running(self) -> Iterable[str]:
         for worker in self.workers:
