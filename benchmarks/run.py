@@ -171,7 +171,8 @@ def main() -> int:
         f"Machine: {machine()}. No GPU was measured.",
         table(f"Turning q and k, float32, {shape}", "none yet: this is the plain formula in eager torch.",
               rotary(torch.float32)),
-        table(f"Turning q and k, bfloat16, {shape}", "none yet, as above.", rotary(torch.bfloat16)),
+        table(f"Turning q and k, bfloat16, {shape}", "none yet, as above. Products are formed in float32 and rounded once, where transformers "
+              "rounds tables and products to bfloat16.", rotary(torch.bfloat16)),
         table("Tables for 65,536 positions, head_dim 128", "none yet: angles are formed in float64.", tables()),
         table("Causal attention, float32, (1, 8, 1024, 64), forwards",
               "none yet: a bias is a dense mask here.", attention(torch.float32)),

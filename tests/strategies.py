@@ -189,8 +189,8 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 
 def options(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Return arguments that construct the encoding; every registered name must have them here."""
-    return _OPTIONS[name]
+    """Return arguments that construct the encoding: drawn, or those of its card's example."""
+    return _OPTIONS.get(name, st.just(dict(posenc.card(name).example)))
 
 
 def draw_encoding(data: st.DataObject, name: str) -> Any:

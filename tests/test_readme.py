@@ -26,10 +26,3 @@ def test_the_readme_names_files_that_are_there():
     text = (ROOT / "README.md").read_text()
     for name in [*re.findall(r"\]\(([^)#]+)\)", text), "constraints.txt", "CITATION.cff", "benchmarks/RESULTS.md"]:
         assert (ROOT / name).exists(), f"README.md names {name}"
-
-
-def test_every_registered_encoding_stands_in_the_readme():
-    import posenc
-
-    text = (ROOT / "README.md").read_text()
-    assert [name for name in posenc.names() if f"| `{name}` |" not in text] == []

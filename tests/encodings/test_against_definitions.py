@@ -125,8 +125,3 @@ def test_bias(name: str, data: st.DataObject) -> None:
         }
         wanted.append(term[family]())
     close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
-
-
-def test_every_name_has_options_to_draw() -> None:
-    missing = [name for name in posenc.names() if name not in strategies._OPTIONS]
-    assert not missing, f"add to tests/strategies.py, _OPTIONS: {missing}"

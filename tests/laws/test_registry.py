@@ -97,7 +97,8 @@ def test_every_name_is_exported(name: str) -> None:
 
 
 def test_every_file_is_registered() -> None:
-    assert sorted(path.stem for path in ENCODINGS.glob("[!_]*.py")) == posenc.names()
+    files = sorted(path.stem for path in ENCODINGS.glob("[!_]*.py"))
+    assert files == posenc.names(), "export each file in encodings/__init__.py, and name it like its registry key"
 
 
 @pytest.mark.parametrize(("cls", "law"), list(EXCEPTIONS))
