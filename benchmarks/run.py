@@ -165,20 +165,20 @@ def main() -> int:
     """Run everything and write RESULTS.md beside this file."""
     torch.manual_seed(0)
     shape = "q (1, 32, 4096, 128), k (1, 8, 4096, 128)"
+    rounding = "Products are formed in float32 and rounded once, where transformers rounds tables and products."
+    plans = (
+        (f"Turning q and k, float32, {shape}", "none yet: the plain formula in eager torch.", rotary(torch.float32)),
+        (f"Turning q and k, bfloat16, {shape}", f"none yet, as above. {rounding}", rotary(torch.bfloat16)),
+        ("Tables for 65,536 positions, head_dim 128", "none yet: angles are formed in float64.", tables()),
+        ("Causal attention, float32, (1, 8, 1024, 64)", "none yet: a bias is a dense mask.", attention(torch.float32)),
+        ("Causal attention, bfloat16, (1, 8, 1024, 64)", "none yet, as above.", attention(torch.bfloat16)),
+    )
     parts = [
         "# Measured\n\nRatios to the first row of each table, interleaved in one run: median of "
         f"{ROUNDS} rounds, and the middle half of them. Written by `make bench` on {datetime.now(UTC):%Y-%m-%d}.\n\n"
         f"Machine: {machine()}. No GPU was measured.",
-        table(f"Turning q and k, float32, {shape}", "none yet: this is the plain formula in eager torch.",
-              rotary(torch.float32)),
-        table(f"Turning q and k, bfloat16, {shape}", "none yet, as above. Products are formed in float32 and rounded once, where transformers "
-              "rounds tables and products to bfloat16.", rotary(torch.bfloat16)),
-        table("Tables for 65,536 positions, head_dim 128", "none yet: angles are formed in float64.", tables()),
-        table("Causal attention, float32, (1, 8, 1024, 64), forwards",
-              "none yet: a bias is a dense mask here.", attention(torch.float32)),
-        table("Causal attention, bfloat16, (1, 8, 1024, 64), forwards", "none yet, as above.",
-              attention(torch.bfloat16)),
-    ]  # fmt: skip
+        *(table(*plan) for plan in plans),
+    ]
     missing = [name for name in ("transformers",) if name not in sys.modules]
     if missing:
         parts.append(f"Peers not installed, so not measured: {', '.join(missing)}.")

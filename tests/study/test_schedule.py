@@ -46,5 +46,5 @@ def test_a_worker_that_dies_with_nothing_to_do_is_replaced(tmp_path):
         finally:
             schedule.stop()
             store.close()
-    assert [(r["encoding"], r["seed"]) for r in schedule.results] == [("nope", 0), ("nope", 1)]
+    assert sorted(r["seed"] for r in schedule.results) == [0, 1]
     assert schedule.problems == []
