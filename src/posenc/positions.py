@@ -126,16 +126,15 @@ def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str) -> None
         raise ValueError(f"{who}: positions must lie in 0..{end - 1}, because {why}; got position {bad}.")
 
 
-def check_reach(away: Float64[Tensor, "..."], reach: float, unit: float, who: str, why: str) -> None:
-    """Raise if a position lies further away than `reach` units, where looking costs nothing.
+def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) -> None:
+    """Raise if a position lies further from its centre than `reach`, where looking costs nothing.
 
     Raises:
         ValueError: One does.
     """
     if _may_look(away) and (furthest := float(away.abs().max())) > reach:
         raise ValueError(
-            f"{who}: positions must lie within {reach * unit:,.0f} of the centre, because {why}; "
-            f"got one {furthest * unit:,.0f} away."
+            f"{who}: positions must lie within {reach:,.0f} of the centre, because {why}; got one {furthest:,.0f} away."
         )
 
 

@@ -42,3 +42,13 @@ def test_the_way_back_undoes_amplitudes(centre: float) -> None:
 def test_constants_are_positive(bad: dict[str, float]) -> None:
     with refuses(ValueError, "XPos: scale_base and gamma must be positive", "512 and 0.4"):
         posenc.XPos(head_dim=4, **bad)
+
+
+def test_positions_that_float32_cannot_hold_are_refused_here_and_nan_where_nobody_may_look() -> None:
+    xpos = posenc.XPos(head_dim=8)
+    with pytest.raises(ValueError, match=r"within 33,994 of the centre.*got one 40,004 away"):
+        xpos.place(torch.arange(5) + 40_000)
+    assert xpos.place(torch.tensor([-33_000, 33_000])).parts[0].isfinite().all()
+    amplitude = torch.func.vmap(xpos.amplitude)(torch.tensor([[0.0, 40_000.0]], dtype=torch.float64))
+    assert amplitude[0, 0].isfinite().all()
+    assert amplitude[0, 1].isnan().all()

@@ -30,7 +30,7 @@ class XPos(Rotary):
 
     The score of pair k decays as ζ_k^(distance / scale_base), fast pairs most. The centre is fixed:
     implementations that recentre on the middle of what they see change keys that a cache already
-    holds. Lane sizes are powers of the position, so float32 and bfloat16 end about 35,000 positions from
+    holds. Lane sizes are powers of the position, so float32 and bfloat16 end about 34,000 positions from
     the centre and float16 about 4,500: a position past the former is an error on the CPU, and NaN elsewhere.
     Source: Sun 2022, section 3 and algorithm 1.
 
@@ -80,9 +80,9 @@ class XPos(Rotary):
         """Return ζ_k^((pos - centre) / scale_base)."""
         k = torch.arange(self.head_dim // 2, dtype=torch.float64, device=pos.device)
         zeta = (2 * k / self.head_dim + self.gamma) / (1 + self.gamma)
-        away = (pos - self.centre) / self.scale_base
+        away = pos - self.centre
         # the smallest zeta's powers stay within float32 and leave room for q and k
-        reach = 120 * math.log(2) / math.log((1 + self.gamma) / self.gamma)
-        why = f"lane sizes leave float32 that far from centre={self.centre:g}; choose a centre or scale_base that suits"
-        positions.check_reach(away, reach, self.scale_base, self.name, why)
-        return zeta ** torch.where(away.abs() <= reach, away, torch.nan)[..., None]
+        reach = self.scale_base * 120 * math.log(2) / math.log((1 + self.gamma) / self.gamma)
+        why = "lane sizes leave float32 further out; choose a centre or a scale_base that suits"
+        positions.check_reach(away, reach, self.name, why)
+        return zeta ** torch.where(away.abs() <= reach, away / self.scale_base, torch.nan)[..., None]
