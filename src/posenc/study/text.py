@@ -91,12 +91,19 @@ def load(files: Sequence[str], config: Config) -> Text:
 
 def _built_in() -> Text:
     topics: dict[str, str] = import_module(BUILT_IN).topics
-    # some topics stand word for word inside others, and a test must not be a passage that was trained on
-    bodies = {key: topics[key].strip() for key in sorted(topics)}
-    distinct = list(dict.fromkeys(bodies.values()))
-    whole = [body for body in distinct if not any(body in other for other in distinct if other != body)]
+    # Some topics stand word for word inside others, below a heading that is underlined with another sign;
+    # a test must not be a passage that was trained on.
+    bodies = {_body(topics[key]): topics[key].strip() for key in sorted(topics)}
+    whole = [topic for body, topic in bodies.items() if not any(body in o for b, o in bodies.items() if b != body)]
     prose = "\n\n".join(whole)
     return Text(BUILT_IN, prose.encode(), f"Python {platform.python_version()}")
+
+
+def _body(topic: str) -> str:
+    """Return a topic without its heading and the line of signs below it."""
+    lines = topic.strip().split("\n")
+    underlined = len(lines) > 2 and len(set(lines[1])) == 1
+    return "\n".join(lines[2:] if underlined else lines).strip()
 
 
 def _from_files(files: Sequence[str]) -> Text:
