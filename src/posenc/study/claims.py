@@ -118,6 +118,15 @@ def _best_inside(name: str) -> _Test:
     return test
 
 
+def _less_than_each(text: str, mine: Stat, rest: Sequence[Stat], noise: float) -> tuple[str, bool | None]:
+    """Return whether one quantity is below each of the others, by more than seeds differ; open where it ties."""
+    if any(mine.mean > stat.mean and not tied(mine, stat, noise) for stat in rest):
+        return text, False
+    if any(tied(mine, stat, noise) for stat in rest):
+        return f"{text}; not separated", None
+    return text, True
+
+
 def _ahead_inside(name: str, others: Sequence[str]) -> _Test:
     """Test that the loss at the trained length is below that of each of the others, by more than seeds differ."""
 
@@ -125,12 +134,7 @@ def _ahead_inside(name: str, others: Sequence[str]) -> _Test:
         mine, *rest = (study.encodings[n].bits[study.base] for n in (name, *others))
         values = zip((name, *others), (mine, *rest), strict=True)
         text = ", ".join(f"{n} {with_spread(stat)}" for n, stat in values) + f" at {study.times(study.base)}"
-        noise = study.noise(study.base)
-        if any(mine.mean > stat.mean and not tied(mine, stat, noise) for stat in rest):
-            return text, False
-        if any(tied(mine, stat, noise) for stat in rest):
-            return f"{text}; not separated", None
-        return text, True
+        return _less_than_each(text, mine, rest, study.noise(study.base))
 
     return test
 
@@ -145,12 +149,7 @@ def _loses_less(name: str, others: Sequence[str]) -> _Test:
         if len(stats) < len(found) or study.longest is None:
             return text, None
         mine, *rest = stats
-        noise = study.change_noise(study.longest)
-        if any(mine.mean > stat.mean and not tied(mine, stat, noise) for stat in rest):
-            return text, False
-        if any(tied(mine, stat, noise) for stat in rest):
-            return f"{text}; not separated", None
-        return text, True
+        return _less_than_each(text, mine, rest, study.change_noise(study.longest))
 
     return test
 
