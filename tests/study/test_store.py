@@ -65,7 +65,7 @@ def test_another_configuration_is_refused_by_name_and_nothing_is_touched(tmp_pat
     store.write_run({"steps": 7})
     store.close()
     before = {p: p.read_bytes() for p in (tmp_path / "s").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match=r"made by another configuration: train_len was 8 and is now 16\."):
+    with pytest.raises(ValueError, match=r"made by another configuration: --train-len was 8 and is now 16\."):
         Store(tmp_path / "s", IDENTITY | {"train_len": 16})
     assert {p: p.read_bytes() for p in (tmp_path / "s").rglob("*") if p.is_file()} == before
 

@@ -92,7 +92,8 @@ def _best(study: Measures, length: int, place: str) -> Finding | None:
         second = min((n for n in stats if n != first), key=lambda n: stats[n].mean)
         gap = plain(stats[second].mean - stats[first].mean)
         parts += (f" has the lowest loss: {value}. Next is ", *valued(stats, [second]))
-        parts += (f", {gap} behind, which is more than seeds differ.",)
+        noise_is = "than seeds differ" if study.seed_count > 1 else "than twice the standard error"
+        parts += (f", {gap} behind, which is more {noise_is}.",)
     lead = f"Best at {study.times(length)}" if len(stats) > 1 else f"Loss at {study.times(length)}"
     return Finding("best_base" if length == study.base else "best_longest", lead, parts)
 

@@ -16,6 +16,10 @@ from safetensors.torch import save_file
 from posenc.study.cell import Outcome
 
 SCHEMA = 1
+_SAID = {  # what a user calls the parts of an identity
+    "encodings": "--encodings", "train_len": "--train-len", "test_lens": "--test-len", "seeds": "--seeds",
+    "budget_s": "--budget in seconds", "fixed_steps": "--steps", "text": "the hash of --text", "code": "the code",
+}  # fmt: skip
 _ASIDE = re.compile(r"\..+-s\d+-\d+")  # the name of a cell while its files are made
 
 
@@ -75,7 +79,9 @@ class Store:
         made_by = self.run.get("identity", {})
         if self.run and made_by != self.identity:
             keys = sorted(k for k in {*made_by, *self.identity} if made_by.get(k) != self.identity.get(k))
-            differences = "; ".join(f"{k} was {made_by.get(k)} and is now {self.identity.get(k)}" for k in keys)
+            differences = "; ".join(
+                f"{_SAID.get(k, k)} was {made_by.get(k)} and is now {self.identity.get(k)}" for k in keys
+            )
             raise ValueError(
                 f"study: {self.path} was made by another configuration: {differences}. Nothing was touched. "
                 "Repeat that configuration to resume it, or choose another --out."
