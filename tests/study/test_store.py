@@ -151,3 +151,18 @@ def test_a_study_that_ended_before_its_first_cell_can_begin_again(tmp_path, stor
     again = Store(tmp_path / "s", IDENTITY | {"train_len": 16})
     again.close()
     assert again.run == {}
+
+
+def test_a_study_killed_while_it_wrote_its_first_record_can_begin_again(tmp_path, store):
+    store.close()
+    (tmp_path / "s/run.json.tmp").write_text('{"ste')
+    again = Store(tmp_path / "s", IDENTITY)
+    again.close()
+    assert again.run == {}
+
+
+def test_a_foreign_temporary_file_is_not_taken_for_ours(tmp_path):
+    (tmp_path / "run.json.tmp").write_text("precious")
+    with pytest.raises(ValueError, match=r"holds run\.json\.tmp"):
+        Store(tmp_path, IDENTITY)
+    assert (tmp_path / "run.json.tmp").read_text() == "precious"

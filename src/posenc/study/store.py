@@ -167,6 +167,8 @@ def _is_ours_and_empty(entry: Path) -> bool:
     """Whether a study that ended before its first cell may have left this."""
     if entry.name == "cells" and entry.is_dir():
         return all(_ASIDE.fullmatch(cell.name) for cell in entry.iterdir())
+    if entry.name == "run.json.tmp":  # killed while the first run.json was written: beside our lock, it is ours
+        return (entry.parent / ".lock").exists()
     return entry.name == ".lock" and entry.stat().st_size == 0
 
 
