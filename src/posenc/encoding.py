@@ -94,7 +94,7 @@ class Encoding(nn.Module):
 
     family: ClassVar[str] = "none"
     n_axes: int = 1
-    accepts_real: ClassVar[bool] = True  # False: positions number rows of a table, and real ones are refused
+    accepts_real: ClassVar[bool] = True  # False: there is nothing between two positions, and real ones are refused
     reads_x: bool = False
     reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
@@ -212,7 +212,7 @@ class Encoding(nn.Module):
         checked = positions.check(pos, self.n_axes, self.name)
         if checked.is_floating_point() and not self.accepts_real:
             raise TypeError(
-                f"{self.name}: needs integer positions, because they number rows of a table; got {pos.dtype}. "
+                f"{self.name}: needs integer positions, because there is nothing between two of them; got {pos.dtype}. "
                 "Pass pos.long()."
             )
         return checked

@@ -1,6 +1,6 @@
 """The families: an author writes one method, and the family does the rest of the contract."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -39,7 +39,7 @@ class OwnFrequencies(Encoding):
             with torch.no_grad():
                 self.inv_freq.copy_(self._start())
 
-    def _set_frequencies(self, n: int, inv_freq: Tensor | Sequence[float] | None, trainable: bool) -> None:
+    def _set_frequencies(self, n: int, inv_freq: frequencies.Given | None, trainable: bool) -> None:
         self._given = None if inv_freq is None else frequencies.given(inv_freq, n, self.name)
         self.trainable = trainable
         self.inv_freq: nn.Parameter | tuple[float, ...] | None = self._given
@@ -52,11 +52,85 @@ class OwnFrequencies(Encoding):
         return self.formula() if self._given is None else torch.tensor(self._given, dtype=torch.float64)
 
 
-class Additive(Encoding):
+class OfLength(Encoding):
+    """An encoding whose meaning depends on the current length, which `resolve` gives it; mixed into a family.
+
+    The length is an option, so that a resolved encoding says what it was resolved for and stays as it is.
+    """
+
+    length: int | None
+
+    def resolve(self, seq_len: int) -> Encoding:
+        """Return the encoding for one length; itself where the length is given already."""
+        if self.length is not None:
+            return self
+        return type(self)(**self.options() | {"length": seq_len})
+
+    def given_length(self) -> int:
+        """Return the length.
+
+        Raises:
+            ValueError: There is none yet.
+        """
+        if self.length is None:
+            raise ValueError(
+                f"{self.name}: depends on the length of the sequence, and was placed before it knows that; got "
+                "length=None. Call resolve(seq_len) and use what it returns, or construct it with length=."
+            )
+        return self.length
+
+    def _set_length(self, length: int | None) -> None:
+        if length is not None and length < 1:
+            raise ValueError(f"{self.name}: length must be at least 1; got length={length}.")
+        self.length = length
+
+
+class Embedded(Encoding):
+    """An encoding that enters at the token embeddings; its author writes `parts(pos, ...)` and `mix(x, *parts)`.
+
+    Args:
+        d_model: Width of the token embeddings; a class of one's own may also set the attribute itself.
+    """
+
+    family = "embedded"
+    d_model: int
+
+    def __init__(self, *, d_model: int | None = None) -> None:
+        super().__init__()
+        if d_model is not None:
+            if d_model < 1:
+                raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
+            self.d_model = d_model
+
+    def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the tokens with position in them, in any precision; `parts` are those that `place` made."""
+        raise NotImplementedError(f"{self.name} must define mix(x, *parts).")
+
+    def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the tokens with position in them, rounded once to the dtype of x."""
+        if x.shape[-1] != self.d_model:
+            raise ValueError(
+                f"{self.name}: x must have d_model={self.d_model} lanes, the encoding's width; "
+                f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
+            )
+        where = placed.pos.shape[: placed.seq_dim + 1]
+        if x.shape[-2] != where[-1] or (len(where) == 2 and where[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"{self.name}: x must have a token for each position; got x of shape {tuple(x.shape)} and positions "
+                f"of shape {tuple(where)}. When decoding, pass the positions of the new tokens only."
+            )
+        return self.mix(x, *placed.parts).to(x.dtype)
+
+    def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
+        """Place and embed in one call, the commonest use."""
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        return self.embed(x, self.place(pos, dtype=dtype))
+
+
+class Additive(Embedded):
     """An encoding that is added to token embeddings; its author writes `vectors(pos)`."""
 
     family = "additive"
-    d_model: int
 
     def vectors(self, pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
         """Return the vector of each position, (..., seq_len, d_model), in float32 or wider."""
@@ -66,25 +140,9 @@ class Additive(Encoding):
         """Look up or compute the vectors of all positions."""
         return (self.vectors(pos).to(dtype),)
 
-    def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
-        """Return x plus the vectors, rounded once to the dtype of x."""
-        vectors: Tensor = placed.parts[0]
-        if x.shape[-1] != vectors.shape[-1]:
-            raise ValueError(
-                f"{self.name}: x must have d_model={vectors.shape[-1]} lanes, the encoding's width; "
-                f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
-            )
-        if x.shape[-2] != vectors.shape[-2] or (vectors.ndim == 3 and vectors.shape[0] not in (1, x.shape[0])):
-            raise ValueError(
-                f"{self.name}: x must have a token for each position; got x of shape {tuple(x.shape)} and positions "
-                f"of shape {tuple(vectors.shape[:-1])}. When decoding, pass the positions of the new tokens only."
-            )
-        return (x + vectors).to(x.dtype)
-
-    def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
-        """Place and embed in one call, the commonest use."""
-        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return self.embed(x, self.place(pos, dtype=dtype))
+    def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """Return x plus the vectors."""
+        return x + parts[0]
 
 
 class Rotary(Encoding):

@@ -5,11 +5,14 @@ and is rounded only after its cosine and sine are taken.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+
+# frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
+Given = Tensor | Sequence[float] | Callable[[Tensor], Tensor]
 
 
 def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
@@ -26,14 +29,24 @@ def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
     return base ** (torch.arange(n, dtype=torch.float64) * (-2 / width))
 
 
-def given(inv_freq: Tensor | Sequence[float], n: int, who: str) -> tuple[float, ...]:
+def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:
     """Check frequencies that a user gives and return them as Python floats.
 
     Floats are neither parameter nor buffer, so that no cast of the module can spoil them.
 
+    Args:
+        inv_freq: Numbers, or a function that makes them of the indices 0 .. n - 1 in float64.
+        n: How many there must be.
+        who: The encoding's name, for the message.
+
     Raises:
         ValueError: Their number is not `n`, or one of them is not finite.
+
+    >>> given(lambda k: 2.0**-k, 3, "RoPE")
+    (1.0, 0.5, 0.25)
     """
+    if callable(inv_freq):
+        inv_freq = inv_freq(torch.arange(n, dtype=torch.float64, device="cpu"))
     if not isinstance(inv_freq, Tensor):
         inv_freq = torch.tensor(inv_freq, dtype=torch.float64, device="cpu")  # whatever the default device is
     values = tuple(inv_freq.double().flatten().tolist())

@@ -18,7 +18,19 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("bits",),
     example={"d_model": 32},
-    traits={"shift_invariant": False, "real_positions": False},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": 4_294_967_295,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class Binary(Additive):
     """Add the position's binary digits, the most significant first.
@@ -40,10 +52,7 @@ class Binary(Additive):
     accepts_real = False
 
     def __init__(self, *, d_model: int) -> None:
-        super().__init__()
-        if d_model < 1:
-            raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
-        self.d_model = d_model
+        super().__init__(d_model=d_model)
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Return the digits as 0.0 and 1.0."""

@@ -1,7 +1,5 @@
 """RoPE: queries and keys turned by their positions."""
 
-from collections.abc import Sequence
-
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -45,7 +43,8 @@ class RoPE(OwnFrequencies, Rotary):
         rotary_side: "first" or "last": which ones.
         pairing: "half" (lane k with k + rotary_dim / 2: GPT-NeoX, Llama in Hugging Face) or
             "interleaved" (2k with 2k + 1: the paper, GPT-J, Meta's Llama).
-        inv_freq: Frequencies of your own, radians per position, one a pair; replaces the formula.
+        inv_freq: Frequencies of your own, radians per position, one a pair, or a function that makes them of
+            the pairs' numbers 0, 1, ..; replaces the formula.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
 
     Raises:
@@ -66,7 +65,7 @@ class RoPE(OwnFrequencies, Rotary):
         rotary_dim: int | None = None,
         rotary_side: Side = "first",
         pairing: Pairing = "half",
-        inv_freq: Tensor | Sequence[float] | None = None,
+        inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)

@@ -1,16 +1,34 @@
 """Sinusoidal vectors, added to the token embeddings."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive, OwnFrequencies
+from posenc.families import Additive, OwnFrequencies, wide
 from posenc.registry import register
+
+Order = Literal["alternating", "concatenated"]
+
+
+def waves(
+    angle: Float64[Tensor, "*batch seq n_sines"], d_model: int, order: Order = "alternating"
+) -> Float64[Tensor, "*batch seq d_model"]:
+    """Return sines and cosines of angles side by side; with an odd d_model the last sine has no cosine.
+
+    Args:
+        angle: In radians, ceil(d_model / 2) a position.
+        d_model: How many lanes.
+        order: "alternating" (sin, cos, sin, cos) or "concatenated" (all sines, then all cosines).
+    """
+    sin, cos = angle.sin(), angle.cos()[..., : d_model // 2]
+    if order == "concatenated":
+        return torch.cat((sin, cos), -1)
+    paired = torch.stack((sin[..., : d_model // 2], cos), -1).flatten(-2)
+    return torch.cat((paired, sin[..., -1:]), -1) if d_model % 2 else paired
 
 
 @register(
@@ -26,7 +44,7 @@ from posenc.registry import register
     example={"d_model": 32},
     variants=(
         {"order": "concatenated", "exponent": "tensor2tensor"},
-        {"trainable": True},
+        {"trainable": True, "learned_scale": 0.5},
     ),
     traits={"shift_invariant": False, "real_positions": True},
 )
@@ -44,8 +62,11 @@ class Sinusoidal(OwnFrequencies, Additive):
             cosines: tensor2tensor, fairseq).
         exponent: "paper" (2k / d_model) or "tensor2tensor" (k / (d_model / 2 - 1), which reaches
             1 / base exactly).
-        inv_freq: Frequencies of your own, radians per position, one a sine; replaces the formula.
+        inv_freq: Frequencies of your own, radians per position, one a sine, or a function that makes them of
+            the sines' numbers 0, 1, ..; replaces the formula.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
+        learned_scale: Where a learned factor on all lanes starts, or None for no factor; x-transformers starts at
+            d_model^-0.5, so that the vectors do not drown small token embeddings.
 
     Raises:
         ValueError: An option has a value that is not listed here.
@@ -59,14 +80,13 @@ class Sinusoidal(OwnFrequencies, Additive):
         *,
         d_model: int,
         base: float = 10000.0,
-        order: Literal["alternating", "concatenated"] = "alternating",
+        order: Order = "alternating",
         exponent: Literal["paper", "tensor2tensor"] = "paper",
-        inv_freq: Tensor | Sequence[float] | None = None,
+        inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
+        learned_scale: float | None = None,
     ) -> None:
-        super().__init__()
-        if d_model < 1:
-            raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
+        super().__init__(d_model=d_model)
         choices = {
             "order": (order, ("alternating", "concatenated")),
             "exponent": (exponent, ("paper", "tensor2tensor")),
@@ -74,8 +94,10 @@ class Sinusoidal(OwnFrequencies, Additive):
         for option, (value, allowed) in choices.items():
             if value not in allowed:
                 raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
-        self.d_model, self.order, self.exponent = d_model, order, exponent
-        self.base = frequencies.check_base(base, self.name)
+        self.order, self.exponent = order, exponent
+        self.base, self.learned_scale = frequencies.check_base(base, self.name), learned_scale
+        if learned_scale is not None:
+            self.scale = nn.Parameter(torch.empty(()))
         self._set_frequencies(self._n_sines, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_sines"]:
@@ -86,11 +108,14 @@ class Sinusoidal(OwnFrequencies, Additive):
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return sines and cosines in the chosen order."""
         angle = pos.double()[..., None] * self.inv_freqs().to(pos.device)
-        sin, cos = angle.sin(), angle.cos()[..., : self.d_model // 2]
-        if self.order == "concatenated":
-            return torch.cat((sin, cos), -1)
-        paired = torch.stack((sin[..., : self.d_model // 2], cos), -1).flatten(-2)
-        return torch.cat((paired, sin[..., -1:]), -1) if self.d_model % 2 else paired
+        vectors = waves(angle, self.d_model, self.order)
+        return vectors if self.learned_scale is None else vectors * wide(self.scale)
+
+    def reset_parameters(self) -> None:
+        """Set what is learned back to where it starts."""
+        super().reset_parameters()
+        if self.learned_scale is not None:
+            nn.init.constant_(self.scale, self.learned_scale)
 
     @property
     def _n_sines(self) -> int:
