@@ -36,6 +36,20 @@ def left_padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "b
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
+def padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "batch seq"]:
+    """Count real tokens from 0 in each row, wherever padding stands; padded slots (False or 0) get -1.
+
+    A table with rows before that of position 0 gives padding the last of them (`Learned`): with two such rows,
+    these are the rows of RoBERTa and OPT.
+
+    >>> padded(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
+    tensor([[ 0,  1,  2, -1],
+            [-1,  0,  1,  2]])
+    """
+    real = attention_mask.long()
+    return real.cumsum(-1) * real - 1
+
+
 def packed(
     document_ids: Int[Tensor, "*batch seq"] | None = None, *, cu_seqlens: Int[Tensor, " bounds"] | None = None
 ) -> Int64[Tensor, "*batch seq"]:
@@ -65,13 +79,82 @@ def packed(
     return index - torch.where(changed, index, 0).cummax(-1).values
 
 
-def grid(h: int, w: int, *, device: torch.device | str | None = None) -> Int64[Tensor, "cells 2"]:
+def grid(h: int, w: int, *, n_prefix: int = 0, device: torch.device | str | None = None) -> Int64[Tensor, "cells 2"]:
     """Number the cells of an image row by row; axis 0 is the row, axis 1 the column.
 
-    >>> grid(2, 2).tolist()
-    [[0, 0], [0, 1], [1, 0], [1, 1]]
+    Args:
+        h: Rows.
+        w: Columns.
+        n_prefix: Tokens before the image, such as a class token; they stand in row -1.
+        device: Of the result.
+
+    >>> grid(2, 2, n_prefix=1).tolist()
+    [[-1, 0], [0, 0], [0, 1], [1, 0], [1, 1]]
     """
-    return torch.cartesian_prod(torch.arange(h, device=device), torch.arange(w, device=device))
+    cells = torch.cartesian_prod(torch.arange(h, device=device), torch.arange(w, device=device))
+    prefix = torch.stack((torch.full((n_prefix,), -1, device=device), torch.arange(n_prefix, device=device)), -1)
+    return torch.cat((prefix, cells))
+
+
+def shifted(
+    pos: Shaped[Tensor, "*batch seq"], max_shift: int, *, generator: torch.Generator | None = None
+) -> Shaped[Tensor, "*batch seq"]:
+    """Move each sequence by a random whole number from 0 to max_shift (SHAPE; Kiyono 2021, 2109.05644).
+
+    For training: a model that has seen every offset must look at differences. One number for (seq_len,), one a
+    row for (batch, seq_len).
+
+    Args:
+        pos: Positions on one axis.
+        max_shift: The largest shift, itself included.
+        generator: Of the random numbers, on the device of `pos`.
+
+    Raises:
+        ValueError: A negative max_shift.
+
+    >>> shifted(torch.arange(3), 0)
+    tensor([0, 1, 2])
+    """
+    if max_shift < 0:
+        raise ValueError(f"positions.shifted: max_shift must not be negative; got {max_shift}. 0 moves nothing.")
+    shape = (*pos.shape[:-1], 1)
+    return pos + torch.randint(max_shift + 1, shape, generator=generator, device=pos.device)
+
+
+def randomised(
+    n: int,
+    max_len: int,
+    *,
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Int64[Tensor, "*batch n"]:
+    """Draw n of the positions 0 .. max_len - 1 without repetition, in rising order (Ruoss 2023, 2305.16843).
+
+    For training with any encoding: positions as large as those of the longest test are seen, in the right
+    order, at the price of the exact distances.
+
+    Args:
+        n: Tokens of a sequence.
+        max_len: One more than the largest position; that of the longest sequence to be met.
+        batch: Rows, each with positions of its own; None for a plain sequence.
+        generator: Of the random numbers.
+        device: Of the result.
+
+    Raises:
+        ValueError: More tokens than positions.
+
+    >>> randomised(4, 4)
+    tensor([0, 1, 2, 3])
+    """
+    if not 0 <= n <= max_len:
+        raise ValueError(
+            f"positions.randomised: n tokens need n different positions; got n={n}, max_len={max_len}. "
+            f"Pass a max_len of {max(n, 0)} or more."
+        )
+    rows = torch.rand(1 if batch is None else batch, max_len, generator=generator, device=device)
+    drawn = rows.topk(n).indices.sort().values  # the places of the n largest are a fair draw
+    return drawn[0] if batch is None else drawn
 
 
 def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
@@ -109,21 +192,21 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
     return pos.double() if pos.dtype in _REALS else pos.long()
 
 
-def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str) -> None:
-    """Raise if a position lies outside [0, end).
+def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, start: int = 0) -> None:
+    """Raise if a position lies outside [start, end).
 
     Only where looking costs nothing: on the CPU and not while compiling. A device's own index
     check speaks elsewhere.
 
     Raises:
-        ValueError: A position is negative or at least `end`.
+        ValueError: A position is below `start` or at least `end`.
     """
-    if not _may_look(pos):
+    if not may_look(pos):
         return
     low, high = (int(value) for value in pos.aminmax())
-    if low < 0 or high >= end:
-        bad = low if low < 0 else high
-        raise ValueError(f"{who}: positions must lie in 0..{end - 1}, because {why}; got position {bad}.")
+    if low < start or high >= end:
+        bad = low if low < start else high
+        raise ValueError(f"{who}: positions must lie in {start}..{end - 1}, because {why}; got position {bad}.")
 
 
 def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) -> None:
@@ -132,13 +215,13 @@ def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) 
     Raises:
         ValueError: One does.
     """
-    if _may_look(away) and (furthest := float(away.abs().max())) > reach:
+    if may_look(away) and (furthest := float(away.abs().max())) > reach:
         raise ValueError(
             f"{who}: positions must lie within {reach:,.0f} of the centre, because {why}; got one {furthest:,.0f} away."
         )
 
 
-def _may_look(t: Tensor) -> bool:
+def may_look(t: Tensor) -> bool:
     """Whether values can be read without stalling a device, breaking a graph or leaving a transform."""
     plain = type(t) is Tensor and t.device.type == "cpu" and t.numel() > 0
     if not plain or torch.compiler.is_compiling():

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.families import Additive
+from posenc.families import Additive, wide
 from posenc.registry import register
 
 
@@ -19,25 +19,29 @@ from posenc.registry import register
     parameters="(max_len + offset)·D",
     cost="one table look-up and one addition",
     aliases=("learned_absolute", "wpe"),
-    used_by=("BERT", "GPT-2", "OPT (offset 2)", "ViT"),
+    used_by=("BERT", "GPT-2", "RoBERTa and OPT (offset 2)", "ViT"),
     example={"d_model": 32, "max_len": 128},
-    variants=({"offset": 2},),
+    variants=({"offset": 2, "padding_idx": 1},),
     traits={"shift_invariant": False, "real_positions": False},
 )
 class Learned(Additive):
     """Add a learned vector for each position.
 
-    There is nothing beyond `max_len`: a later position is an error, not a guess. Source: Gehring
-    2017, section 3.1; Devlin 2018 (1810.04805).
+    There is nothing beyond `max_len`: a later position is an error, not a guess; `resized` makes a longer table.
+    Position -1 marks padding, where the offset leaves a row for it: `positions.padded` makes such positions, and
+    with offset=2 and padding_idx=1 the rows are RoBERTa's. Source: Gehring 2017, section 3.1; Devlin 2018
+    (1810.04805).
 
     Args:
         d_model: Width of the token embeddings.
         max_len: How many positions there are.
-        offset: Rows before that of position 0, as OPT and BART have 2.
+        offset: Rows before that of position 0, as OPT, BART and RoBERTa have 2.
         init_std: Standard deviation of the initial values.
+        padding_idx: A row, counted from the table's first, that starts at zero and gets no gradient; None for none.
 
     Raises:
-        ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there).
+        ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there), except
+            for -1 where there is an offset.
         TypeError: Positions that are not integers.
 
     >>> Learned(d_model=4, max_len=8)(torch.zeros(1, 3, 4), torch.arange(3)).shape
@@ -46,22 +50,50 @@ class Learned(Additive):
 
     accepts_real = False
 
-    def __init__(self, *, d_model: int, max_len: int, offset: int = 0, init_std: float = 0.02) -> None:
-        super().__init__()
-        if d_model < 1 or max_len < 1 or offset < 0:
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        max_len: int,
+        offset: int = 0,
+        init_std: float = 0.02,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__(d_model=d_model)
+        if max_len < 1 or offset < 0:
             raise ValueError(
-                f"{self.name}: d_model and max_len must be at least 1 and offset at least 0; "
-                f"got d_model={d_model}, max_len={max_len}, offset={offset}."
+                f"{self.name}: max_len must be at least 1 and offset at least 0; "
+                f"got max_len={max_len}, offset={offset}."
             )
-        self.d_model, self.max_len, self.offset, self.init_std = d_model, max_len, offset, init_std
+        if padding_idx is not None and not 0 <= padding_idx < max_len + offset:
+            raise ValueError(
+                f"{self.name}: padding_idx must be one of the table's {max_len + offset} rows; got {padding_idx}."
+            )
+        self.max_len, self.offset, self.init_std, self.padding_idx = max_len, offset, init_std, padding_idx
         self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
         self.reset_parameters()
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Look up the rows."""
-        positions.check_range(pos, self.max_len, self.name, f"the table was made with max_len={self.max_len}")
-        return F.embedding(pos + self.offset, self.weight)
+        why = f"the table was made with max_len={self.max_len}"
+        positions.check_range(pos, self.max_len, self.name, why, start=-1 if self.offset else 0)
+        return F.embedding(pos + self.offset, self.weight, self.padding_idx)
+
+    def resized(self, max_len: int) -> "Learned":
+        """Return a longer or shorter table by linear interpolation, its ends kept; rows of the offset stay as they are.
+
+        Raises:
+            ValueError: A max_len below 1.
+        """
+        twin = Learned(**self.options() | {"max_len": max_len}).to(self.weight)
+        with torch.no_grad():
+            table = self.weight[self.offset :].T[None]
+            wider = F.interpolate(wide(table), size=max_len, mode="linear", align_corners=True)[0].T
+            twin.weight.copy_(torch.cat((self.weight[: self.offset], wider.to(table))))
+        return twin
 
     def reset_parameters(self) -> None:
-        """Draw the table from N(0, init_std)."""
+        """Draw the table from N(0, init_std); the row for padding is zero."""
         nn.init.normal_(self.weight, std=self.init_std)
+        if self.padding_idx is not None:
+            nn.init.zeros_(self.weight[self.padding_idx])
