@@ -4,8 +4,8 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2
 # Shapes in annotations are checked while the tests run, in a process of their own: checks break compilation.
-SHAPED := posenc.attention,posenc.compose,posenc.encoding,posenc.encodings,posenc.families,posenc.frequencies
-SHAPED := $(SHAPED),posenc.kernels,posenc.laws,posenc.nn,posenc.positions
+SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.encoding,posenc.encodings,posenc.families
+SHAPED := $(SHAPED),posenc.frequencies,posenc.kernels,posenc.laws,posenc.mapped,posenc.nn,posenc.positions,posenc.probe
 
 .PHONY: study test check bench lint clean
 

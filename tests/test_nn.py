@@ -3,6 +3,7 @@ import torch
 from torch.nn import functional as F
 
 import posenc
+import strategies
 from posenc import positions
 from posenc.nn import Attention, Cache, Embedding, EncoderDecoder, LanguageModel
 
@@ -31,9 +32,9 @@ def test_embedding_is_token_times_root_d_model_plus_position():
     torch.testing.assert_close(x, wanted, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", posenc.names())
+@pytest.mark.parametrize("name", strategies.TEXT)
 def test_decoding_with_a_cache_equals_one_pass(name):
-    model, text = language_model(posenc.create(name, dims=DIMS)), tokens(2, 12)
+    model, text = language_model(posenc.create(name, dims=DIMS).resolve(12)), tokens(2, 12)
     whole, cache = model(text), Cache()
     parts = [model(text[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 12))]
     assert len(cache) == 12
@@ -41,9 +42,17 @@ def test_decoding_with_a_cache_equals_one_pass(name):
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", posenc.names())
+def test_an_encoding_that_depends_on_the_length_is_resolved_for_the_tokens_of_a_call_and_refuses_a_cache():
+    text, open_, known = tokens(2, 8), posenc.TAPE(d_model=32), posenc.TAPE(d_model=32, length=8)
+    assert torch.equal(language_model(open_)(text), language_model(known)(text))
+    assert not torch.allclose(language_model(open_)(text[:, :5]), language_model(known)(text[:, :5]))
+    with strategies.refuses(ValueError, "TAPE: depends on the length", "Call resolve(seq_len)"):
+        language_model(open_)(text, cache=Cache())
+
+
+@pytest.mark.parametrize("name", strategies.TEXT)
 def test_positions_are_placed_once_in_a_forward_pass(name, monkeypatch):
-    encoding = posenc.create(name, dims=DIMS)
+    encoding = posenc.create(name, dims=DIMS).resolve(7)
     model, calls, place = language_model(encoding, n_layers=3), [], encoding.place
     monkeypatch.setattr(encoding, "place", lambda *a, **k: calls.append(a) or place(*a, **k))
     model(tokens(2, 7))

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from posenc import definitions, frequencies, laws, nn, positions, registry
+    from posenc import character, definitions, frequencies, laws, nn, positions, registry
     from posenc.attention import attend, explain
-    from posenc.compose import Compose, OnAxes, PerLayer
+    from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
     from posenc.encodings import *  # noqa: F403
-    from posenc.families import Additive, Bias, ContentBias, Rotary
+    from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary
+    from posenc.mapped import Mapped, OnAxes
     from posenc.registry import Card, Dims, card, create, names, register
 
 _HOMES = {
     "attention": "attend explain",
-    "compose": "Compose OnAxes PerLayer",
+    "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
-    "families": "Additive Bias ContentBias Rotary",
+    "families": "Additive Bias ContentBias Embedded Rotary",
+    "mapped": "Mapped OnAxes",
     "registry": "Card Dims card create names register",
 }
-_MODULES = ("definitions", "frequencies", "laws", "nn", "positions", "registry")
+_MODULES = ("character", "definitions", "frequencies", "laws", "nn", "positions", "registry")
 _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported.split()}
 
 

@@ -1,4 +1,4 @@
-"""Encodings made of encodings: both at once, on some axes, or another one a layer."""
+"""Encodings made of encodings: both at once, or another one a layer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed, Pos
+from posenc.mapped import Wrapper, refuse_layers
 
 _DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "score_scale", "layer", "resolve"]
 
@@ -42,7 +43,7 @@ class Compose(Encoding):
                 "Compose: at most one member may change the score scale; "
                 f"got {[members[i].name for i in self._scaling]}."
             )
-        _refuse_layers("Compose", members)
+        refuse_layers("Compose", members)
         self.encodings = nn.ModuleList(members)
         self.n_axes = max((e.n_axes for e in encodings), default=1)
         self.reads_x = any(e.reads_x for e in members)
@@ -84,8 +85,9 @@ class Compose(Encoding):
         return self._members[self._scaling[0]].score_scale(head_dim) if self._scaling else float(head_dim**-0.5)
 
     def resolve(self, seq_len: int) -> "Compose":
-        """Resolve each member."""
-        return Compose(*(e.resolve(seq_len) for e in self._members))
+        """Resolve the members that depend on the length; itself if none does."""
+        resolved = [e.resolve(seq_len) for e in self._members]
+        return self if _same(resolved, self._members) else Compose(*resolved)
 
     def reset_parameters(self) -> None:
         """Draw each member's learned tensors anew."""
@@ -100,71 +102,6 @@ class Compose(Encoding):
         for encoding, part, k_part in reversed(list(zip(self._members, placed.parts, k_placed.parts, strict=True))):
             q, k = encoding.rotate(q, k, part, k_part, inverse=True)
         return q, k
-
-
-class OnAxes(Encoding):
-    """Let an encoding see some of the position axes.
-
-    Args:
-        encoding: Works on len(axes) axes.
-        axes: Which ones of pos, in the encoding's order.
-        n_axes: How many axes pos has; max(axes) + 1 if left out.
-
-    Raises:
-        ValueError: The axes do not fit the encoding or pos.
-    """
-
-    family = "compose"
-
-    def __init__(self, encoding: Encoding, axes: Sequence[int], *, n_axes: int | None = None) -> None:
-        super().__init__()
-        total = max(axes, default=0) + 1 if n_axes is None else n_axes
-        if len(axes) != encoding.n_axes or not all(0 <= a < total for a in axes):
-            raise ValueError(
-                f"OnAxes: {encoding.name} works on {encoding.n_axes} of n_axes={total} axes; got axes={tuple(axes)}. "
-                f"Name {encoding.n_axes} of 0..{total - 1}."
-            )
-        _refuse_layers("OnAxes", [encoding])
-        self.encoding, self.axes, self.n_axes = encoding, tuple(axes), total
-        self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
-
-    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Place the chosen axes."""
-        chosen = pos
-        if self.n_axes > 1:
-            chosen = pos[..., self.axes[0]] if len(self.axes) == 1 else pos[..., list(self.axes)]
-        return (self.encoding.place(chosen, x, past=past.parts[0] if past else None, dtype=dtype),)
-
-    def embed(self, x: Tensor, placed: Placed) -> Tensor:
-        """Embed by the encoding."""
-        return self.encoding.embed(x, placed.parts[0])
-
-    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
-        """Turn queries by the encoding."""
-        return self.encoding.rotate_q(q, placed.parts[0])
-
-    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Turn keys by the encoding."""
-        return self.encoding.rotate_k(k, placed.parts[0])
-
-    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
-        """Return the encoding's bias."""
-        return self.encoding.bias(q, k, placed.parts[0], k_placed.parts[0])
-
-    def score_scale(self, head_dim: int) -> float:
-        """Return the encoding's scale."""
-        return self.encoding.score_scale(head_dim)
-
-    def resolve(self, seq_len: int) -> "OnAxes":
-        """Resolve the encoding."""
-        return OnAxes(self.encoding.resolve(seq_len), self.axes, n_axes=self.n_axes)
-
-    def reset_parameters(self) -> None:
-        """Draw the encoding's learned tensors anew."""
-        self.encoding.reset_parameters()
-
-    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
-        return self.encoding.rotate(q, k, placed.parts[0], k_placed.parts[0], inverse=True)
 
 
 class PerLayer(Encoding):
@@ -187,7 +124,7 @@ class PerLayer(Encoding):
         if not encodings:
             raise ValueError("PerLayer: needs an encoding for every layer; got none.")
         distinct = list({id(e): e for e in encodings}.values())
-        _refuse_layers("PerLayer", distinct)
+        refuse_layers("PerLayer", distinct)
         if len(axes := {e.n_axes for e in distinct}) > 1:
             raise ValueError(f"PerLayer: layers must work on the same number of axes; got {sorted(axes)}.")
         first = encodings[0]
@@ -236,9 +173,9 @@ class PerLayer(Encoding):
         raise self._undecided()
 
     def resolve(self, seq_len: int) -> "PerLayer":
-        """Resolve each distinct encoding once."""
+        """Resolve each distinct encoding that depends on the length, once; itself if none does."""
         resolved = [e.resolve(seq_len) for e in self._members]
-        return PerLayer([resolved[i] for i in self.index])
+        return self if _same(resolved, self._members) else PerLayer([resolved[i] for i in self.index])
 
     def reset_parameters(self) -> None:
         """Draw each distinct encoding's learned tensors anew."""
@@ -259,10 +196,8 @@ class PerLayer(Encoding):
         )
 
 
-def _refuse_layers(who: str, members: Sequence[Encoding]) -> None:
-    inner = (m for e in members for m in e.modules() if isinstance(m, Encoding))
-    if layered := [m.name for m in inner if type(m).layer is not Encoding.layer]:
-        raise ValueError(f"{who}: put PerLayer around {who}, not inside it; got {layered}.")
+def _same(resolved: Sequence[Encoding], members: Sequence[Encoding]) -> bool:
+    return all(a is b for a, b in zip(resolved, members, strict=True))
 
 
 def _rescales(encoding: Encoding) -> bool:
@@ -277,7 +212,7 @@ def _is_neutral(encoding: Encoding) -> bool:
 def _embeds(encoding: Encoding) -> bool:
     if isinstance(encoding, Compose):
         return any(map(_embeds, encoding._members))
-    if isinstance(encoding, OnAxes):
+    if isinstance(encoding, Wrapper):
         return _embeds(encoding.encoding)
     door: Callable[..., Tensor] = type(encoding).embed
     return door is not Encoding.embed

@@ -164,7 +164,8 @@ class LanguageModel(nn.Module):
         d_model: Width.
         n_layers: Blocks.
         n_heads: Heads of the queries; `n_kv_heads` of keys and values (as many if left out).
-        encoding: Any `Encoding`; a `PerLayer` gives each block its own.
+        encoding: Any `Encoding`; a `PerLayer` gives each block its own. One that depends on the length is resolved
+            for the tokens of a call; to decode with a cache, resolve it beforehand.
         dropout: On embeddings, attention weights and residual branches.
 
     >>> from posenc import RoPE
@@ -217,22 +218,18 @@ class LanguageModel(nn.Module):
             pos = positions.arange(tokens.shape[1], device=tokens.device)
             if cache:
                 pos = cache.placed[0].pos[..., -1:] + 1 + pos
-        placed = None if self.encoding.reads_x else self._place(pos, None, cache, 0)
-        first = self._place(pos, self.embedding.tokens(tokens), None, 0) if placed is None else placed
-        x = self.embedding(tokens, self.encoding, first[0])
+        # a cache outlives this call, so there the caller says what length to resolve for
+        whole = self.encoding.resolve(tokens.shape[1]) if cache is None else self.encoding
+        placed = None if whole.reads_x else _place_both(whole, pos, None, cache, 0)
+        first = _place(whole, pos, self.embedding.tokens(tokens)) if placed is None else placed[0]
+        x = self.embedding(tokens, whole, first)
         for i, block in enumerate(self.blocks):
-            here, everywhere = self._place(pos, x, cache, i) if placed is None else placed
-            encoding, q_placed = self.encoding.layer(i, here)
-            k_placed = self.encoding.layer(i, everywhere)[1]
+            here, everywhere = _place_both(whole, pos, x, cache, i) if placed is None else placed
+            encoding, q_placed = whole.layer(i, here)
+            k_placed = whole.layer(i, everywhere)[1]
             x = block(x, encoding, q_placed, k_placed, cache=cache, layer=i, mask=mask, document_ids=document_ids)
         x = x if last is None else x[:, x.shape[1] - last :]
         return self.head(self.norm(x))  # type: ignore[no-any-return]
-
-    def _place(self, pos: Tensor, x: Tensor | None, cache: Cache | None, layer: int) -> tuple[Placed, Placed]:
-        """Place the new positions; return them and all that the cache knows."""
-        past = cache.placed.get(layer) if cache is not None else None
-        placed = _place(self.encoding, pos, x, past)
-        return placed, placed if cache is None else cache.append_placed(layer, placed)
 
 
 class EncoderDecoder(nn.Module):
@@ -279,12 +276,13 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch src d_model"]:
         """Return what the decoder will look at; `mask` is True for real tokens."""
         pos = positions.arange(tokens.shape[1], device=tokens.device)
-        placed = _place(self.encoding, pos, self.embedding.tokens(tokens))
-        x = self.embedding(tokens, self.encoding, placed)
+        whole = self.encoding.resolve(tokens.shape[1])
+        placed = _place(whole, pos, self.embedding.tokens(tokens))
+        x = self.embedding(tokens, whole, placed)
         seen = None if mask is None else mask[:, None, None, :]
         for i, block in enumerate(self.encoder):
-            placed = _place(self.encoding, pos, x) if self.encoding.reads_x else placed
-            encoding, here = self.encoding.layer(i, placed)
+            placed = _place(whole, pos, x) if whole.reads_x else placed
+            encoding, here = whole.layer(i, placed)
             x = block(x, encoding, here, here, causal=False, mask=seen)
         return self.encoder_norm(x)  # type: ignore[no-any-return]
 
@@ -305,13 +303,14 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch tgt vocab"]:
         """Return the logits of the next target token, given what `encode` returned."""
         pos, k_pos = (positions.arange(t.shape[1], device=target.device) for t in (target, encoded))
-        placed = _place(self.encoding, pos, self.embedding.tokens(target))
-        x = self.embedding(target, self.encoding, placed)
-        seen, k_cross = None if mask is None else mask[:, None, None, :], _place(self.cross, k_pos, encoded)
-        memory = Memory(encoded, self.cross, _place(self.cross, pos, x), k_cross, seen)
+        whole, cross = self.encoding.resolve(target.shape[1]), self.cross.resolve(encoded.shape[1])
+        placed = _place(whole, pos, self.embedding.tokens(target))
+        x = self.embedding(target, whole, placed)
+        seen, k_cross = None if mask is None else mask[:, None, None, :], _place(cross, k_pos, encoded)
+        memory = Memory(encoded, cross, _place(cross, pos, x), k_cross, seen)
         for i, block in enumerate(self.decoder):
-            placed = _place(self.encoding, pos, x) if self.encoding.reads_x else placed
-            encoding, here = self.encoding.layer(i, placed)
+            placed = _place(whole, pos, x) if whole.reads_x else placed
+            encoding, here = whole.layer(i, placed)
             x = block(x, encoding, here, here, memory=memory)
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
@@ -321,3 +320,12 @@ def _place(encoding: Encoding, pos: Tensor, x: Tensor | None, past: Placed | Non
     if not encoding.reads_x or x is None:
         return encoding.place(pos, past=past)
     return encoding.place(pos if pos.ndim > 1 else pos.expand(x.shape[0], -1), x, past=past)
+
+
+def _place_both(
+    encoding: Encoding, pos: Tensor, x: Tensor | None, cache: Cache | None, layer: int
+) -> tuple[Placed, Placed]:
+    """Place the new positions; return them and all that the cache knows."""
+    past = cache.placed.get(layer) if cache is not None else None
+    placed = _place(encoding, pos, x, past)
+    return placed, placed if cache is None else cache.append_placed(layer, placed)
