@@ -18,6 +18,8 @@ import posenc
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)
 REALS = (torch.float32, torch.float64)
 FAR = 1_000_000
+# names of encodings for text, where a position is one number
+TEXT = [name for name in posenc.names() if posenc.card(name).examples()[0].n_axes == 1]
 
 
 def check(examples: int = 40) -> settings:
@@ -96,6 +98,17 @@ def positions(
     return torch.tensor(flat, dtype=wide).to(kind).reshape(shape)
 
 
+@st.composite
+def images(draw: st.DrawFn, *, max_len: int = 6, batch: bool = True) -> Tensor:
+    """Different places on a grid around (5, 5), in any order, and at most one token in a negative row."""
+    cells = st.tuples(st.integers(4, 7), st.integers(4, 7))
+    row = st.lists(cells, min_size=2, max_size=max_len, unique=True).map(lambda r: [(-1, 0), *r])
+    rows = [draw(row) for _ in range(draw(st.integers(1, 3)) if batch else 1)]
+    n = min(map(len, rows))
+    pos = torch.tensor([r[:n] for r in rows])
+    return pos if batch and draw(st.booleans()) else pos[0]
+
+
 def bases() -> st.SearchStrategy[float]:
     """Bases from just above one to a million."""
     return st.sampled_from([10000.0, 500000.0, 100.0, 2.0, 1e6])
@@ -134,7 +147,42 @@ def _sinusoidal(draw: st.DrawFn) -> dict[str, Any]:
         "order": draw(st.sampled_from(["alternating", "concatenated"])),
         "exponent": draw(st.sampled_from(["paper", "tensor2tensor"])),
         "trainable": draw(st.booleans()),
+        "learned_scale": draw(st.sampled_from([None, 0.5])),
         **draw(_given(-(-d_model // 2))),
+    }
+
+
+@st.composite
+def _axial_rope(draw: st.DrawFn) -> dict[str, Any]:
+    n_axes, share = draw(st.integers(2, 4)), draw(st.integers(1, 4))
+    return {
+        "head_dim": 2 * share * n_axes,
+        "n_axes": n_axes,
+        "base": draw(bases()),
+        "pairing": draw(st.sampled_from(["half", "interleaved"])),
+        "trainable": draw(st.booleans()),
+        **draw(_given(share)),
+    }
+
+
+@st.composite
+def _nerf_fourier(draw: st.DrawFn) -> dict[str, Any]:
+    n_axes, n_octaves = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    return {
+        "d_model": 2 * n_axes * n_octaves + draw(st.integers(0, 3)),
+        "n_axes": n_axes,
+        "n_octaves": draw(st.sampled_from([n_octaves, None])),
+        "extent": draw(st.sampled_from([1024.0, 100.0])),
+    }
+
+
+@st.composite
+def _hierarchical(draw: st.DrawFn) -> dict[str, Any]:
+    axes = draw(st.lists(st.sampled_from(["sinusoidal", "sine", "integer"]), min_size=2, max_size=3))
+    return {
+        "d_model": len(axes) * draw(st.integers(1, 4)),
+        "axes": tuple(axes),
+        "combine": draw(st.sampled_from(["sum", "concat"])),
     }
 
 
@@ -153,9 +201,55 @@ def _t5(draw: st.DrawFn) -> dict[str, Any]:
 
 
 _HEADS = st.integers(1, 13)
+_WIDTH, _EVEN = st.integers(1, 12), st.integers(1, 6).map(lambda n: 2 * n)
 _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "alibi": st.fixed_dictionaries({"n_heads": _HEADS}, optional={"slopes": st.sampled_from(["authors", "geometric"])}),
+    "alibi": st.fixed_dictionaries(
+        {"n_heads": _HEADS},
+        optional={
+            "slopes": st.sampled_from(["authors", "geometric"]),
+            "sides": st.sampled_from(["symmetric", "one-sided"]),
+        },
+    ),
+    "axial_rope": _axial_rope(),
     "binary": st.fixed_dictionaries({"d_model": st.integers(1, 70)}),
+    "cape": st.fixed_dictionaries({"d_model": _WIDTH}, optional={"base": bases()}),
+    "complex_order": st.fixed_dictionaries({"d_model": _EVEN}),
+    "cpvt": st.fixed_dictionaries({"d_model": _WIDTH}, optional={"kernel_size": st.sampled_from([1, 3, 5])}),
+    "gaussian_fourier": st.fixed_dictionaries(
+        {"d_model": _EVEN, "n_axes": st.integers(1, 3)},
+        optional={"sigma": st.sampled_from([1.0, 10.0]), "extent": st.just(64.0), "seed": st.integers(0, 9)},
+    ),
+    "hierarchical": _hierarchical(),
+    "integer": st.fixed_dictionaries({"d_model": _WIDTH}),
+    "kerple_power": st.fixed_dictionaries({"n_heads": _HEADS}),
+    "learnable_fourier": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "n_axes": st.integers(1, 3)}, optional={"n_features": _EVEN, "hidden": _WIDTH}
+    ),
+    "learned_2d": st.fixed_dictionaries(
+        {"d_model": st.integers(1, 6), "height": st.integers(1, 9), "width": st.integers(1, 9)},
+        optional={"n_prefix": st.integers(0, 2)},
+    ),
+    "nerf_fourier": _nerf_fourier(),
+    "normalised": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "length": st.integers(1, 100)}, optional={"over": st.sampled_from(["length", "last"])}
+    ),
+    "sandwich": st.fixed_dictionaries({"n_heads": _HEADS}, optional={"width": _EVEN, "base": bases()}),
+    "shaw": st.fixed_dictionaries(
+        {"head_dim": st.integers(1, 6)}, optional={"max_distance": st.integers(0, 40), "max_ahead": st.integers(0, 9)}
+    ),
+    "sine": st.fixed_dictionaries(
+        {"d_model": _WIDTH}, optional={"spectrum": st.sampled_from(["octaves", "geometric"]), "base": bases()}
+    ),
+    "sinusoidal_nd": st.fixed_dictionaries(
+        {"d_model": st.integers(9, 20), "n_axes": st.integers(2, 3)},
+        optional={
+            "base": bases(),
+            "order": st.sampled_from(["alternating", "concatenated"]),
+            "exponent": st.sampled_from(["paper", "tensor2tensor"]),
+        },
+    ),
+    "tape": st.fixed_dictionaries({"d_model": _WIDTH, "length": st.integers(1, 100)}, optional={"base": bases()}),
+    "time2vec": st.fixed_dictionaries({"d_model": _WIDTH}),
     "kerple": st.fixed_dictionaries({"n_heads": _HEADS}),
     "learned": st.fixed_dictionaries(
         {"d_model": st.integers(1, 6), "max_len": st.integers(1, 60)}, optional={"offset": st.integers(0, 3)}
@@ -205,10 +299,12 @@ def draw_encoding(data: st.DataObject, name: str) -> Any:
 def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
     """Return positions that this encoding accepts, up to a million where it has no bound of its own."""
     low, high = -FAR, FAR
-    if isinstance(encoding, posenc.Learned):
+    if isinstance(encoding, (posenc.Learned, posenc.Learned2D)):
         low, high = 0, encoding.max_len - 1
+    if isinstance(encoding, posenc.CPVT):  # no two tokens of an image stand in one place
+        return images(**{"max_len": 6} | limits)
     if isinstance(encoding, posenc.Binary):
         low, high = 0, 2 ** min(encoding.d_model, 62) - 1
     if isinstance(encoding, posenc.XPos):  # lane sizes are powers of the position, and float64 ends
         low, high = -20_000, 20_000
-    return positions(**{"low": low, "high": high, "real": encoding.accepts_real} | limits)
+    return positions(**{"low": low, "high": high, "real": encoding.accepts_real, "n_axes": encoding.n_axes} | limits)

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from posenc.definitions.rotary import Array, rope, xpos
+from posenc.definitions.rotary import Array, axial_rope, rope, xpos
 
 POSITIONS = [0.0, 1.0, 2.0, 7.25, -4.0, 300.0]
 
@@ -144,3 +144,38 @@ def test_xpos_base_and_gamma() -> None:
     np.testing.assert_allclose(r_k, 3**0.5 * turn, rtol=1e-14)
     r_q, _ = xpos(2.0, head_dim=4, base=400.0, centre=2.0)  # at the centre only the rotation is left
     np.testing.assert_allclose(r_q, exponential(2.0, 4, [(0, 1), (2, 3)], [1.0, 0.05]), atol=1e-14)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_axial_rope_is_exponential_of_its_generator(pairing: Any) -> None:
+    """Two axes at 7.25 and -3: four pairs, the first two by axis 0 at 1 and 0.01, the others by axis 1."""
+    want = exponential(1.0, 8, pairs_of(8, pairing), [7.25, 0.0725, -3.0, -0.03])
+    for turn in axial_rope(np.array([7.25, -3.0]), head_dim=8, pairing=pairing):
+        np.testing.assert_allclose(turn, want, rtol=0, atol=1e-14)
+
+
+def test_axial_rope_three_axes_base_and_given_inv_freq() -> None:
+    """Width 12 over three axes: pairs at 1 and 1/20 by base 400 on each; or at 0.3 and 0.07, as given."""
+    p = np.array([2.0, 5.0, -1.0])
+    by_base, _ = axial_rope(p, head_dim=12, n_axes=3, base=400.0)
+    angles = [2.0, 0.1, 5.0, 0.25, -1.0, -0.05]
+    np.testing.assert_allclose(by_base, exponential(1.0, 12, pairs_of(12, "half"), angles), atol=1e-14)
+    given, _ = axial_rope(p, head_dim=12, n_axes=3, inv_freq=np.array([0.3, 0.07]), pairing="interleaved")
+    angles = [0.6, 0.14, 1.5, 0.35, -0.3, -0.07]
+    np.testing.assert_allclose(given, exponential(1.0, 12, pairs_of(12, "interleaved"), angles), atol=1e-14)
+
+
+def test_axial_rope_typed() -> None:
+    """[1, 1, 1, 1] in row 1, column 3: the vectors of one axis at 1 and at 3, side by side."""
+    r_q, r_k = axial_rope(np.array([1, 3]), head_dim=4, pairing="interleaved")
+    for turn in (r_q, r_k):
+        np.testing.assert_allclose(turn @ np.ones(4), [-0.30116868, 1.38177329, -1.1311125, -0.84887249], atol=1e-8)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_axial_rope_knows_only_the_difference(pairing: Any) -> None:
+    kw: dict[str, Any] = {"head_dim": 12, "pairing": pairing}
+    for p, q in (([0.0, 5.0], [2.0, -1.5]), ([30.0, 4.0], [31.0, 4.0])):
+        here, there = np.array(p), np.array(q)
+        between = axial_rope(here, **kw)[0].T @ axial_rope(there, **kw)[1]
+        np.testing.assert_allclose(between, axial_rope(there - here, **kw)[0], rtol=0, atol=1e-13)

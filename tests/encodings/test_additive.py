@@ -16,13 +16,38 @@ def test_learned_offset() -> None:
     assert torch.equal(opt(torch.zeros(1, 2, 3), torch.tensor([0, 4]))[0], opt.weight[[2, 6]])
 
 
-@pytest.mark.parametrize("offset", [0, 2])
-@pytest.mark.parametrize("bad", [-1, -2, 5, 6])
+@pytest.mark.parametrize(("offset", "bad"), [(0, -1), (0, -2), (0, 5), (2, -2), (2, -3), (2, 5), (2, 6)])
 def test_learned_range(offset: int, bad: int) -> None:
-    """With an offset, -1 and max_len would be rows of the table or wrap around."""
+    """With an offset, -2 and max_len would be rows of the table or wrap around."""
     learned = posenc.Learned(d_model=3, max_len=5, offset=offset)
-    with refuses(ValueError, "Learned: positions must lie in 0..4", "max_len=5", f"got position {bad}"):
+    first = -1 if offset else 0
+    with refuses(ValueError, f"Learned: positions must lie in {first}..4", "max_len=5", f"got position {bad}"):
         learned.place(torch.tensor([[0, bad]]))
+
+
+def test_padding_has_the_row_before_the_first_position_and_no_gradient() -> None:
+    roberta = posenc.Learned(d_model=3, max_len=5, offset=2, padding_idx=1)
+    pos = positions.padded(torch.tensor([[True, True, False]]))
+    out = roberta(torch.zeros(1, 3, 3), pos)[0]
+    assert torch.equal(out, roberta.weight[[2, 3, 1]])
+    assert not out[2].any()
+    (gradient,) = torch.autograd.grad(out.sum(), roberta.weight)
+    assert gradient.sum(1).tolist() == [0, 0, 3, 3, 0, 0, 0]
+    (gradient,) = torch.autograd.grad(posenc.Learned(d_model=3, max_len=5, offset=2)(out[None], pos).sum(), out)
+    assert gradient.eq(1).all()
+    with refuses(ValueError, "Learned: padding_idx must be one of the table's 7 rows", "got 7"):
+        posenc.Learned(d_model=3, max_len=5, offset=2, padding_idx=7)
+
+
+def test_a_resized_table_keeps_its_ends_its_offset_and_what_lies_on_a_line() -> None:
+    learned = posenc.Learned(d_model=2, max_len=3, offset=1)
+    with torch.no_grad():
+        learned.weight.copy_(torch.tensor([[9.0, 9.0], [0.0, 1.0], [2.0, 1.0], [4.0, 3.0]]))
+    longer = learned.resized(5)
+    assert longer.weight.tolist() == [[9, 9], [0, 1], [1, 1], [2, 1], [3, 2], [4, 3]]
+    assert (longer.max_len, longer.offset, longer.d_model) == (5, 1, 2)
+    assert torch.equal(longer.resized(3).weight, learned.weight)
+    assert learned.bfloat16().resized(7).weight.dtype == torch.bfloat16
 
 
 def test_learned_draws_its_table() -> None:
@@ -35,7 +60,7 @@ def test_learned_draws_its_table() -> None:
 @pytest.mark.parametrize("bad", [{"d_model": 0}, {"max_len": 0}, {"offset": -1}])
 def test_learned_refuses(bad: dict[str, int]) -> None:
     got = ", ".join(f"{name}={value}" for name, value in bad.items())
-    with refuses(ValueError, "Learned: d_model and max_len must be at least 1 and offset at least 0", got):
+    with refuses(ValueError, "Learned: ", "must be at least 1", got):
         posenc.Learned(**{"d_model": 2, "max_len": 2} | bad)
 
 

@@ -8,7 +8,8 @@ GOOD = {"encodings": (), "train_len": 64, "test_lens": (), "seeds": 2, "budget_s
 
 def test_the_defaults_are_eleven_encodings_two_seeds_and_sixteen_times_the_length():
     config = make_config(**GOOD)
-    assert set(config.encodings) == set(posenc.names())
+    assert len(config.encodings) == 11
+    assert set(config.encodings) <= set(posenc.names())
     assert config.test_lens == (64, 128, 256, 512, 1024)
     assert (config.seeds, config.batch_size, config.target_bytes) == ((0, 1), 64, 32)
     assert config.dims.max_len == 1024

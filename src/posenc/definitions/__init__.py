@@ -1,12 +1,14 @@
 """The mathematical definitions of the position encodings, written from their papers.
 
 A definition is a short, slow function in float64 NumPy that says what an encoding IS: which numbers it
-adds to the token vectors (`additive`), by which matrices it turns queries and keys (`rotary`), or what
-it adds to the attention scores (`bias`). It is written to be compared with the paper by eye, and it is
-what the fast implementations are tested against; it shares no code with them and does not need torch.
+adds to the token vectors (`additive`, `features`), what it makes of those vectors (`embedded`), by which
+matrices it turns queries and keys (`rotary`), or what it adds to the attention scores (`bias`). It is
+written to be compared with the paper by eye, and it is what the fast implementations are tested against; it
+shares no code with them and does not need torch.
 
 Conventions common to all: distance = q_pos - k_pos, so a distance >= 0 looks back; angles are radians
 and inverse frequencies radians per position; heads, lanes, pairs and buckets count from 0; no causal mask.
+Where a position has several axes, they are its last dimension.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from posenc.definitions import additive, bias, rotary
+from posenc.definitions import additive, bias, embedded, features, rotary
 
 
 def find(name: str) -> Callable[..., Any] | None:
     """The definition registered under `name` (the function's own name), or None if there is none."""
-    for module in (additive, rotary, bias):
+    for module in (additive, features, embedded, rotary, bias):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             return found

@@ -1,8 +1,12 @@
-"""Definitions of the encodings that are added to the token vectors: positions (n,) -> (n, d_model)."""
+"""Definitions of the encodings that are added to the token vectors: positions (n,) -> (n, d_model).
+
+With several axes (rows and columns, sentences and tokens) positions are (n, n_axes).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +14,43 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Positions = NDArray[Any]
+
+
+def integer(pos: Positions, *, d_model: int) -> Array:
+    """The position itself, in every lane.
+
+    No paper: the first thing one thinks of. pos (n,) in positions, fractions allowed; result (n, d_model).
+    """
+    return np.array([[float(p)] * d_model for p in pos]).reshape(len(pos), d_model)
+
+
+def normalised(pos: Positions, *, d_model: int, length: float, over: Literal["length", "last"] = "length") -> Array:
+    """The position as a fraction of the sequence's length, in every lane.
+
+    No paper: the second thing one thinks of. pos / length ("length": 0 <= . < 1 within the sequence), or
+    pos / (length - 1) ("last": the last position is 1). pos (n,) and length in positions, fractions of
+    positions allowed; result (n, d_model), without unit. A sequence of one has no fractions of its last
+    position, 0 / 0; they are 0 here, our convention.
+    """
+    whole = {"length": length, "last": length - 1}[over]
+    return np.array([[float(p / whole) if whole else 0.0] * d_model for p in pos]).reshape(len(pos), d_model)
+
+
+def sine(
+    pos: Positions, *, d_model: int, spectrum: Literal["octaves", "geometric"] = "octaves", base: float = 10000.0
+) -> Array:
+    """Sines alone of the position, no cosines: a step is then no linear map of the vector.
+
+    No paper: the step from `binary` to `sinusoidal` in expositions. Lane i is sin(pos / 2**i) ("octaves", the
+    smoothed bits, base idle), or sin(pos / base**(i/(d_model-1))) ("geometric": divisors from 1 to base).
+
+    pos (n,) in positions, fractions allowed; result (n, d_model). With one lane the divisor is base**0 = 1.
+    """
+    out = np.zeros((len(pos), d_model))
+    for i in range(d_model):
+        omega = {"octaves": 2.0**-i, "geometric": base ** (-i / max(d_model - 1, 1))}[spectrum]
+        out[:, i] = [math.sin(p * omega) for p in pos]
+    return out
 
 
 def sinusoidal(
@@ -20,6 +61,8 @@ def sinusoidal(
     order: Literal["alternating", "concatenated"] = "alternating",
     exponent: Literal["paper", "tensor2tensor"] = "paper",
     inv_freq: Array | None = None,
+    learned_scale: float | None = None,
+    scale: Array | float | None = None,
 ) -> Array:
     """Sines and cosines of the position, at frequencies in geometric progression.
 
@@ -35,7 +78,10 @@ def sinusoidal(
     the authors' code; by the formula the longest is base**(1 - 2/d_model) * 2 pi (even d_model).
     Silent in the paper: odd d_model. Here the last sine has no cosine. (Tensor2Tensor instead takes
     floor(d_model/2) frequencies and appends a lane of zeros.) One lone frequency is base**0 = 1.
+    scale is not of the paper: one trained factor on all lanes (Li et al. 2018, arXiv 1809.08895, section 3.2,
+    alpha); where it is not given, learned_scale, its value before training, stands in for it.
     """
+    factor = next((float(number) for number in (scale, learned_scale) if number is not None), 1.0)
     n_freq = math.ceil(d_model / 2)
     out = np.zeros((len(pos), d_model))
     for k in range(n_freq):
@@ -45,23 +91,28 @@ def sinusoidal(
         out[:, sin_lane] = [math.sin(p * omega) for p in pos]
         if k < d_model // 2:
             out[:, cos_lane] = [math.cos(p * omega) for p in pos]
-    return out
+    return factor * out
 
 
-def learned(pos: Positions, *, d_model: int, max_len: int, weight: Array, offset: int = 0) -> Array:
+def learned(
+    pos: Positions, *, d_model: int, max_len: int, weight: Array, offset: int = 0, padding_idx: int | None = None
+) -> Array:
     """One trained vector per position: row pos + offset of a table.
 
     Paper: Gehring et al. 2017, arXiv 1705.03122, section 3.1 (position embeddings); also Vaswani et al.
     2017, arXiv 1706.03762, section 3.5, and Devlin et al. 2018, arXiv 1810.04805, section 3.
 
     pos (n,) whole positions, 0 <= pos < max_len; weight (max_len + offset, d_model); result (n, d_model).
-    offset is not of the papers: fairseq's models (BART, OPT) keep 2 rows ahead of that of position 0.
-    Positions off the table have no meaning and raise; a negative one does not count from the end.
+    offset is not of the papers: fairseq's models (BART, OPT, RoBERTa) keep 2 rows ahead of that of position
+    0. Where there is such a row, position -1 marks padding and takes the one just ahead, offset - 1.
+    padding_idx is the row that training starts from zeros and leaves alone (RoBERTa's 1); idle here.
+    Other positions off the table have no meaning and raise; they do not count from the end.
     """
+    first = 0 if offset == 0 else -1
     out = np.zeros((len(pos), d_model))
     for i, p in enumerate(pos):
-        if not 0 <= p < max_len:
-            raise IndexError(f"position {p} is outside 0..{max_len - 1}")
+        if not first <= p < max_len:
+            raise IndexError(f"position {p} is outside {first}..{max_len - 1}")
         out[i] = weight[int(p) + offset]
     return out
 
@@ -79,3 +130,139 @@ def binary(pos: Positions, *, d_model: int) -> Array:
     return np.array(
         [[float((math.floor(p) >> (d_model - 1 - lane)) & 1) for lane in range(d_model)] for p in pos]
     ).reshape(len(pos), d_model)
+
+
+def time2vec(pos: Positions, *, d_model: int, inv_freq: Array, phase: Array) -> Array:
+    """One lane that is linear in the position, and sines at trained frequencies and phases.
+
+    Paper: Kazemi et al. 2019, "Time2Vec", arXiv 1907.05321, section 4, equation 1:
+    lane 0 is inv_freq[0] * pos + phase[0], lane i > 0 is sin(inv_freq[i] * pos + phase[i]).
+
+    pos (n,) in positions, fractions allowed; inv_freq (d_model,) in radians per position (lane 0: units per
+    position), phase (d_model,) in radians; result (n, d_model). The paper counts k = d_model - 1 sines. It
+    concatenates the vector to the token's features; adding it instead is our departure.
+    """
+    out = np.zeros((len(pos), d_model))
+    for row, p in enumerate(pos):
+        out[row, 0] = inv_freq[0] * p + phase[0]
+        for i in range(1, d_model):
+            out[row, i] = math.sin(inv_freq[i] * p + phase[i])
+    return out
+
+
+def tape(pos: Positions, *, d_model: int, length: float, base: float = 10000.0) -> Array:
+    """The sinusoid with its frequencies stretched by d_model / length: fitted to the series' length.
+
+    Paper: Foumani et al. 2023, "Improving Position Encoding of Transformers for Multivariate Time Series
+    Classification" (ConvTran), arXiv 2305.16642, section 4 (tAPE): sin and cos of
+    pos * omega_k * d_model / length, omega_k = base**(-2k/d_model), sines and cosines alternating.
+
+    pos (n,) and length in positions, fractions allowed; omega_k in radians per position; result (n, d_model).
+    Silent in the paper: odd d_model. Here the last sine has no cosine, as in `sinusoidal`.
+    """
+    out = np.zeros((len(pos), d_model))
+    for lane in range(d_model):
+        omega = base ** (-2 * (lane // 2) / d_model) * d_model / length
+        wave = math.sin if lane % 2 == 0 else math.cos
+        out[:, lane] = [wave(p * omega) for p in pos]
+    return out
+
+
+def cape(
+    pos: Positions,
+    *,
+    d_model: int,
+    base: float = 10000.0,
+    shift: float = 0.0,
+    jitter: Array | float = 0.0,
+    scale: float = 1.0,
+) -> Array:
+    """The sinusoid of positions that training shifts, jitters and stretches: (pos + shift + jitter) * scale.
+
+    Paper: Likhomanenko et al. 2021, "CAPE", arXiv 2106.03143, section 3.1: one shift per sequence, uniform
+    within +- max_global_shift, one jitter per token, within +- max_local_shift, and one scale per sequence,
+    its logarithm uniform within +- log(max_global_scaling); in this order. The draws are arguments here; the
+    defaults are evaluation, which draws nothing and is `sinusoidal`.
+
+    pos (n,) in positions, fractions allowed; shift a number, jitter one or (n,), in positions; scale without
+    unit; result (n, d_model). The paper further subtracts the mean position where that carries no meaning
+    (images, audio) and not for text; that is not done here.
+    """
+    each = np.broadcast_to(jitter, len(pos))
+    return sinusoidal(
+        np.array([(p + shift + j) * scale for p, j in zip(pos, each, strict=True)]), d_model=d_model, base=base
+    )
+
+
+def sinusoidal_nd(
+    pos: Positions,
+    *,
+    d_model: int,
+    n_axes: int = 2,
+    base: float = 10000.0,
+    order: Literal["alternating", "concatenated"] = "alternating",
+    exponent: Literal["paper", "tensor2tensor"] = "paper",
+) -> Array:
+    """A sinusoid for each axis of the position, side by side, axis 0 in the first lanes.
+
+    Paper: Parmar et al. 2018, "Image Transformer", arXiv 1802.05751, section 3.1 (half of the lanes for the
+    row, half for the column), each run of lanes being `sinusoidal` over its own width.
+
+    pos (n, n_axes) in positions, fractions allowed; result (n, d_model). Silent in the paper, from the public
+    code (PyPI positional-encodings): each run is width = 2 * ceil(d_model/(2 n_axes)) lanes wide, so that
+    no sine lacks its cosine, and what exceeds d_model in all is cut from the end, off the last axes.
+    """
+    width = 2 * math.ceil(d_model / (2 * n_axes))
+    runs = [
+        sinusoidal(pos[:, axis], d_model=width, base=base, order=order, exponent=exponent) for axis in range(n_axes)
+    ]
+    return np.concatenate(runs, axis=1)[:, :d_model]
+
+
+def learned_2d(pos: Positions, *, d_model: int, height: int, width: int, weight: Array, n_prefix: int = 0) -> Array:
+    """One trained vector per patch of an image, counted row by row; prefix tokens have the first rows.
+
+    Paper: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words" (ViT), arXiv 2010.11929, section 3.1: a
+    table over the flattened patches, the class token first (n_prefix = 1).
+
+    pos (n, 2) whole, (row, column) with 0 <= row < height and 0 <= column < width: row
+    n_prefix + row * width + column of weight (n_prefix + height * width, d_model); result (n, d_model).
+    Our convention: prefix token i (a class token, registers) stands at (-1, i) and takes row i of weight.
+    Positions elsewhere have no meaning and raise.
+    """
+    out = np.zeros((len(pos), d_model))
+    for i, (row, column) in enumerate(pos):
+        if row == -1 and 0 <= column < n_prefix:
+            out[i] = weight[int(column)]
+        elif 0 <= row < height and 0 <= column < width:
+            out[i] = weight[n_prefix + int(row) * width + int(column)]
+        else:
+            raise IndexError(f"position ({row}, {column}) is outside {height} x {width} and {n_prefix} prefixes")
+    return out
+
+
+def hierarchical(
+    pos: Positions,
+    *,
+    d_model: int,
+    axes: tuple[str, ...] = ("sinusoidal", "sinusoidal"),
+    combine: Literal["sum", "concat"] = "sum",
+) -> Array:
+    """An encoding for each level of the position, such as the sentence and the token within it.
+
+    No one paper: Devlin et al. 2018 (BERT), arXiv 1810.04805, section 3 adds segment and position vectors
+    ("sum"); Parmar et al. 2018, arXiv 1802.05751, section 3.1 sets the coordinates' side by side ("concat").
+
+    pos (n, len(axes)), in the units of each encoding; axes their names, here of those that need no more than
+    d_model; result (n, d_model). "sum": each is d_model wide; "concat": each d_model/len(axes), a whole number.
+    """
+    kinds: dict[str, Callable[..., Array]] = {
+        "integer": integer,
+        "sine": sine,
+        "binary": binary,
+        "sinusoidal": sinusoidal,
+        "cape": cape,
+    }
+    width = {"sum": d_model, "concat": d_model // len(axes)}[combine]
+    parts = [kinds[name](pos[:, axis], d_model=width) for axis, name in enumerate(axes)]
+    return {"sum": sum(parts[1:], start=parts[0]), "concat": np.concatenate(parts, axis=1)}[combine]

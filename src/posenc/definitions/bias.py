@@ -1,5 +1,7 @@
 """Definitions of the encodings that act on the scores: (q_pos (m,), k_pos (n,)) -> (n_heads, m, n).
 
+`shaw` and `transformer_xl` ask the content too and take q and k ahead of the positions.
+
 Each result is added to q.k / sqrt(head_dim) before the softmax (`nope` is that product itself), except
 where the docstring says that the paper does otherwise. distance = q_pos - k_pos; >= 0 looks back.
 """
@@ -30,17 +32,23 @@ def nope(q: Array, k: Array) -> Array:
 
 
 def alibi(
-    q_pos: Positions, k_pos: Positions, *, n_heads: int, slopes: Literal["authors", "geometric"] = "authors"
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    n_heads: int,
+    slopes: Literal["authors", "geometric"] = "authors",
+    sides: Literal["symmetric", "one-sided"] = "symmetric",
 ) -> Array:
     """A penalty that grows in proportion to the distance, each head with a slope of its own.
 
     Paper: Press et al. 2021, "Train Short, Test Long", arXiv 2108.12409, section 3: -m_h * distance, m_h
     the geometric sequence that starts at 2**(-8/n_heads) and has that ratio.
 
-    q_pos (m,), k_pos (n,), fractions allowed; slopes per position. The paper is causal; |distance| for keys
-    ahead is our convention. slopes "geometric" is the paper's text, any n_heads. "authors" is their code,
-    the same for powers of two; otherwise the slopes of the next lower power of two, low, followed by the
-    1st, 3rd, 5th.. slope of 2*low heads. Not divided by sqrt(head_dim), as the paper notes.
+    q_pos (m,), k_pos (n,), fractions allowed; slopes per position. The paper is causal; for keys ahead there
+    are two conventions, |distance| ("symmetric") and no penalty ("one-sided"). slopes "geometric" is the
+    paper's text, any n_heads. "authors" is their code, the same for powers of two; otherwise the slopes of
+    the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. Not divided by
+    sqrt(head_dim), as the paper notes.
     """
     low = 2 ** (n_heads.bit_length() - 1)
     exponents = {
@@ -49,7 +57,8 @@ def alibi(
         + [8 * (2 * h + 1) / (2 * low) for h in range(n_heads - low)],
     }[slopes]
     distance = np.subtract.outer(q_pos, k_pos)
-    return np.array([-(2.0**-exponent) * np.abs(distance) for exponent in exponents])
+    reach = {"symmetric": np.abs(distance), "one-sided": np.maximum(distance, 0)}[sides]
+    return np.array([-(2.0**-exponent) * reach for exponent in exponents])
 
 
 @cache
@@ -113,6 +122,40 @@ def kerple(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, l
     return np.array([-r1[h] * np.log1p(r2[h] * np.abs(distance)) for h in range(n_heads)])
 
 
+def kerple_power(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, logit_r2: Array) -> Array:
+    """A trained penalty that grows with a trained power of the distance.
+
+    Paper: Chi et al. 2022, "KERPLE", arXiv 2205.09921, section 4, the power variant: -r1 * |distance|**r2, with
+    r1 > 0 and 0 < r2 <= 2 trained per head; r2 = 1 is `alibi`, r2 = 2 the farthest that stays a kernel.
+    q_pos (m,), k_pos (n,), fractions allowed; log_r1, logit_r2 (n_heads,); r1 per position**r2.
+    r1 = exp(log_r1), r2 = 2 / (1 + exp(-logit_r2)) are our convention for keeping to these ranges (2 itself is
+    then out of reach); the paper leaves open how (its code clamps, both at 0.01 from below).
+    """
+    distance = np.subtract.outer(q_pos, k_pos)
+    r1, r2 = np.exp(log_r1), 2 / (1 + np.exp(-logit_r2))
+    return np.array([-r1[h] * np.abs(distance) ** r2[h] for h in range(n_heads)])
+
+
+def sandwich(q_pos: Positions, k_pos: Positions, *, n_heads: int, width: int = 128, base: float = 10000.0) -> Array:
+    """The inner product of the two positions' sinusoids, as a bias: it falls about as a logarithm does.
+
+    Paper: Chi et al. 2022, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
+    Analysis", arXiv 2212.10356 (Sandwich): the sum over k = 0.. width/2 - 1 of cos(distance *
+    base**(-2k/width)), divided in head h = 1.. n_heads by 8 h / n_heads, the exponents of ALiBi's slopes.
+
+    q_pos (m,), k_pos (n,), fractions allowed; the arguments of the cosines in radians; width (the paper's d bar)
+    even and free, not a width of the model. Even in the distance; the paper is causal. The sum as displayed in
+    the paper counts from 1 to width/2; its code and attention-gym count from 0, which makes it the inner product
+    of the sinusoids of `sinusoidal`, and so does this.
+    """
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        distance = q_pos[i] - k_pos[j]
+        waves = [math.cos(distance * base ** (-2 * k / width)) for k in range(width // 2)]
+        out[h, i, j] = math.fsum(waves) * n_heads / (8 * (h + 1))
+    return out
+
+
 def relative_bias(q_pos: Positions, k_pos: Positions, *, n_heads: int, max_distance: int, weight: Array) -> Array:
     """One trained number per head and distance; all distances beyond max_distance share the outermost.
 
@@ -125,6 +168,36 @@ def relative_bias(q_pos: Positions, k_pos: Positions, *, n_heads: int, max_dista
     for i, p_q in enumerate(q_pos):
         for j, p_k in enumerate(k_pos):
             out[:, i, j] = weight[:, int(min(max(p_q - p_k, -max_distance), max_distance)) + max_distance]
+    return out
+
+
+def shaw(
+    q: Array,
+    k: Array,
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    head_dim: int,
+    max_distance: int = 16,
+    max_ahead: int | None = None,
+    weight: Array,
+) -> Array:
+    """The query's product with one trained vector per distance; far distances share the outermost.
+
+    Paper: Shaw et al. 2018, "Self-Attention with Relative Position Representations", arXiv 1803.02155, equation 4
+    (section 3.1) and the clipping of section 3.2, for keys: q_i . a / sqrt(head_dim) added to the score.
+
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which does not enter; q_pos (m,), k_pos (n,), whole; weight
+    (max_distance + max_ahead + 1, head_dim), shared by all heads as in the paper: row
+    clip(distance, -max_ahead, max_distance) + max_ahead, so the key furthest ahead has row 0.
+    Departures: Shaw counts k_pos - q_pos, which reverses the rows, and clips both sides alike (max_ahead None);
+    unequal sides are wav2vec2-bert's. The paper's second set of vectors, added to the values, is not part of this.
+    """
+    ahead = max_distance if max_ahead is None else max_ahead
+    out = np.zeros((len(q), len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        row = min(max(int(q_pos[i] - k_pos[j]), -ahead), max_distance) + ahead
+        out[h, i, j] = q[h, i] @ weight[row] / math.sqrt(head_dim)
     return out
 
 

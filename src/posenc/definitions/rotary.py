@@ -79,3 +79,36 @@ def xpos(
         x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         scale[x] = scale[y] = zeta ** ((p - centre) / scale_base)
     return np.diag(scale) @ turn, np.diag(1 / scale) @ turn
+
+
+def axial_rope(
+    p: Array,
+    *,
+    head_dim: int,
+    n_axes: int = 2,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
+) -> tuple[Array, Array]:
+    """The rotation of `rope` with its pairs shared out among the axes of the position.
+
+    Paper: Heo et al. 2024, "Rotary Position Embedding for Vision Transformer", arXiv 2403.13298, section 3.2
+    (axial frequency): each axis has an equal share of the head_dim/2 pairs, and in it pair k turns by
+    p[axis] * theta_k, theta_k = base**(-2k/width), width = head_dim / n_axes, k = 0.. width/2 - 1.
+
+    p (n_axes,) in positions, fractions and negatives allowed; theta_k in radians per position; width even;
+    inv_freq (width/2,) stands for theta, on every axis alike, when given, and base then idles.
+    Pairs are numbered j = axis * width/2 + k, the run of axis 0 first, as in the authors' code (the paper's
+    formula deals pairs to the axes in turn; the same up to a permutation). pairing as in `rope`, over all
+    pairs: "half" lanes j, j + head_dim/2, "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
+    """
+    run = head_dim // n_axes // 2
+    turn = np.eye(head_dim)
+    for axis in range(n_axes):
+        for k in range(run):
+            j = axis * run + k
+            x, y = {"half": (j, j + head_dim // 2), "interleaved": (2 * j, 2 * j + 1)}[pairing]
+            theta = base ** (-k / run) if inv_freq is None else inv_freq[k]
+            turn[x, x], turn[x, y] = math.cos(p[axis] * theta), -math.sin(p[axis] * theta)
+            turn[y, x], turn[y, y] = math.sin(p[axis] * theta), math.cos(p[axis] * theta)
+    return turn, turn.copy()

@@ -1,13 +1,31 @@
 """One file an encoding; importing this package registers them all."""
 
 from posenc.encodings.alibi import ALiBi as ALiBi
+from posenc.encodings.axial_rope import AxialRoPE as AxialRoPE
 from posenc.encodings.binary import Binary as Binary
+from posenc.encodings.cape import CAPE as CAPE
+from posenc.encodings.complex_order import ComplexOrder as ComplexOrder
+from posenc.encodings.cpvt import CPVT as CPVT
+from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
+from posenc.encodings.hierarchical import Hierarchical as Hierarchical
+from posenc.encodings.integer import Integer as Integer
 from posenc.encodings.kerple import KERPLE as KERPLE
+from posenc.encodings.kerple_power import KERPLEPower as KERPLEPower
+from posenc.encodings.learnable_fourier import LearnableFourier as LearnableFourier
 from posenc.encodings.learned import Learned as Learned
+from posenc.encodings.learned_2d import Learned2D as Learned2D
+from posenc.encodings.nerf_fourier import NeRFFourier as NeRFFourier
 from posenc.encodings.nope import NoPE as NoPE
+from posenc.encodings.normalised import Normalised as Normalised
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rope import RoPE as RoPE
+from posenc.encodings.sandwich import Sandwich as Sandwich
+from posenc.encodings.shaw import Shaw as Shaw
+from posenc.encodings.sine import Sine as Sine
 from posenc.encodings.sinusoidal import Sinusoidal as Sinusoidal
+from posenc.encodings.sinusoidal_nd import SinusoidalND as SinusoidalND
 from posenc.encodings.t5 import T5 as T5
+from posenc.encodings.tape import TAPE as TAPE
+from posenc.encodings.time2vec import Time2Vec as Time2Vec
 from posenc.encodings.transformer_xl import TransformerXL as TransformerXL
 from posenc.encodings.xpos import XPos as XPos

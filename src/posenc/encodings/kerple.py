@@ -19,7 +19,19 @@ from posenc.registry import register
     cost="one term a score",
     aliases=("kerple_log",),
     example={"n_heads": 4},
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 89, "float16": 369},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": False,
+        "shift_invariant": True,
+        "symmetric": True,
+        "recency": True,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 8,
+    },
 )
 class KERPLE(Bias):
     """Subtract a learned multiple of the logarithm of the distance.

@@ -11,13 +11,13 @@ Side = Literal["first", "last"]
 
 
 def turn(
-    x: Float[Tensor, "batch heads seq head_dim"],
+    x: Float[Tensor, "*x_batch heads seq head_dim"],
     cos: Float[Tensor, "*batch seq n_pairs"],
     sin: Float[Tensor, "*batch seq n_pairs"],
     *,
     pairing: Pairing,
     side: Side = "first",
-) -> Float[Tensor, "batch heads seq head_dim"]:
+) -> Float[Tensor, "*x_batch heads seq head_dim"]:
     """Turn pairs of lanes counter-clockwise: (a, b) -> (a cos - b sin, b cos + a sin).
 
     The products are formed in the tables' precision (float32 or wider) and rounded to the dtype

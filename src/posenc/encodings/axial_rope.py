@@ -1,0 +1,89 @@
+"""Axial RoPE: each axis of the position turns its own share of the lanes."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.families import OwnFrequencies, Rotary
+from posenc.kernels.eager import Pairing
+from posenc.registry import register
+
+
+@register(
+    "axial_rope",
+    paper="Su et al. (RoFormer), on several axes: Heo et al., Rotary Position Embedding for Vision Transformer",
+    year=2024,
+    arxiv="2403.13298",
+    formula="score = q_iᵀ R((p_j - p_i)·ω) k_j,  pair k of axis a turning by p_a·base^(-2k·n/d)",
+    parameters="0",
+    cost="two products and one sum for each lane of q and k",
+    aliases=("rope_2d", "rope_nd", "vision_rope"),
+    used_by=("Qwen2-VL's image encoder", "EVA-02", "FiT"),
+    example={"head_dim": 64},
+    variants=({"n_axes": 4, "head_dim": 16, "pairing": "interleaved"}, {"trainable": True}),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
+)
+class AxialRoPE(OwnFrequencies, Rotary):
+    """Turn a share of the pairs of lanes by the row, another by the column, and so on.
+
+    Scores depend on the differences along each axis alone. All axes have the same frequencies, whose exponent
+    runs over the lanes of one axis; axis 0 has the first pairs. Source: the axial form of Heo 2024, section 3.2.
+
+    Args:
+        head_dim: Lanes of one head; 2 n_axes must divide it.
+        n_axes: 2 for images, 3 for video.
+        base: 10,000, as in text; Heo 2024 takes 100 for images.
+        pairing: "half" (pair j is lanes j and j + head_dim / 2: Qwen2-VL) or "interleaved" (2j and 2j + 1).
+        inv_freq: Frequencies of your own for the pairs of one axis, or a function that makes them of the numbers
+            0, 1, ..; replaces the formula.
+        trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
+
+    Raises:
+        ValueError: A head_dim that the axes do not share evenly, a base not above 1, or frequencies that do not fit.
+
+    >>> AxialRoPE(head_dim=8).frequencies().numpy()
+    array([[1.  , 0.01, 0.  , 0.  ],
+           [0.  , 0.  , 1.  , 0.01]])
+    """
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        n_axes: int = 2,
+        base: float = 10000.0,
+        pairing: Pairing = "half",
+        inv_freq: frequencies.Given | None = None,
+        trainable: bool = False,
+    ) -> None:
+        if n_axes < 1 or head_dim % (2 * n_axes):
+            raise ValueError(
+                f"{type(self).__name__}: head_dim must be a multiple of {2 * max(n_axes, 1)}, because {n_axes} axes "
+                f"share its pairs of lanes evenly; got head_dim={head_dim}, n_axes={n_axes}."
+            )
+        super().__init__(head_dim=head_dim, pairing=pairing)
+        self.n_axes, self.base = n_axes, frequencies.check_base(base, self.name)
+        self._set_frequencies(head_dim // (2 * n_axes), inv_freq, trainable)
+
+    def formula(self) -> Float64[Tensor, " n_pairs_of_one_axis"]:
+        """Return base^(-2k / lanes of one axis)."""
+        width = self.head_dim // self.n_axes
+        return frequencies.geometric(width // 2, base=self.base, width=width)
+
+    def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
+        """Return a matrix of blocks: each axis turns its own pairs."""
+        blocks: Tensor = torch.block_diag(*[self.inv_freqs()[None]] * self.n_axes)
+        return blocks

@@ -1,0 +1,97 @@
+"""CAPE: sinusoids of positions that are shaken while training."""
+
+import math
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.encoding import Pos
+from posenc.encodings.sinusoidal import waves
+from posenc.families import Additive
+from posenc.registry import register
+
+
+@register(
+    "cape",
+    paper="Likhomanenko et al., CAPE: Encoding Relative Positions with Continuous Augmented Positional Embeddings",
+    year=2021,
+    arxiv="2106.03143",
+    formula="sinusoid of λ·(p + Δ + ε_p) in training, of p in evaluation;  Δ, ε_p uniform, log λ uniform",
+    parameters="0",
+    cost="one addition to the embeddings; random numbers while training",
+    aliases=("augmented",),
+    example={"d_model": 32},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
+)
+class CAPE(Additive):
+    """Add sinusoids of positions that a training run moves, jitters and stretches at random.
+
+    A model that never sees the same absolute position twice must look at differences. One shift and one
+    stretch a sequence (a row of `pos`), one jitter a token, drawn from torch's generator whenever a module in
+    training mode places; in evaluation nothing is random. The paper centres and scales positions beforehand:
+    pass such positions, which are real numbers. Source: Likhomanenko 2021, section 3.
+
+    Args:
+        d_model: Width of the token embeddings.
+        base: 10,000.
+        max_global_shift: Δ is drawn from U(-it, it), in positions.
+        max_local_shift: ε_p is drawn from U(-it, it), in positions; 0.5 keeps the order of neighbours.
+        max_global_scaling: λ; log λ is drawn from U(-log it, log it).
+
+    Raises:
+        ValueError: A d_model below 1, a base not above 1, a negative shift, or a scaling below 1.
+
+    >>> cape = CAPE(d_model=2)
+    >>> cape.eval().vectors(torch.tensor([1])).numpy().round(4)
+    array([[0.8415, 0.5403]])
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        base: float = 10000.0,
+        max_global_shift: float = 5.0,
+        max_local_shift: float = 0.5,
+        max_global_scaling: float = 1.03,
+    ) -> None:
+        super().__init__(d_model=d_model)
+        if not (max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
+            raise ValueError(
+                f"{self.name}: shifts must not be negative and the scaling not below 1; got "
+                f"max_global_shift={max_global_shift}, max_local_shift={max_local_shift}, "
+                f"max_global_scaling={max_global_scaling}. 0, 0 and 1 switch the augmentation off."
+            )
+        self.base = frequencies.check_base(base, self.name)
+        self.max_global_shift, self.max_local_shift = max_global_shift, max_local_shift
+        self.max_global_scaling = max_global_scaling
+
+    def augment(self, pos: Pos) -> Float64[Tensor, "*pos"]:
+        """Return positions as a training step sees them."""
+
+        def draw(reach: float, *shape: int) -> Tensor:
+            return (torch.rand(shape, dtype=torch.float64, device=pos.device) * 2 - 1) * reach
+
+        row = (*pos.shape[:-1], 1)
+        moved = pos.double() + draw(self.max_global_shift, *row) + draw(self.max_local_shift, *pos.shape)
+        return moved * draw(math.log(self.max_global_scaling), *row).exp()
+
+    def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
+        """Return sines and cosines in turn, of augmented positions while training."""
+        inv_freq = frequencies.geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
+        exact = self.augment(pos) if self.training else pos.double()
+        return waves(exact[..., None] * inv_freq.to(pos.device), self.d_model)

@@ -1,0 +1,82 @@
+"""Complex order embeddings: tokens turn in the complex plane as they move."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posenc import frequencies, kernels
+from posenc.encoding import Placed, Pos
+from posenc.families import Embedded
+from posenc.registry import register
+
+
+@register(
+    "complex_order",
+    paper="Wang et al., Encoding Word Order in Complex Embeddings",
+    year=2019,
+    arxiv="1912.12333",
+    formula="x_p[k] = r_k·e^{i(ω_k·p + φ_k)}, lanes 2k and 2k + 1 being its real and imaginary part",
+    parameters="D/2",
+    cost="two products and one sum for each lane of the embeddings",
+    aliases=("complex",),
+    example={"d_model": 32},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 16,
+    },
+)
+class ComplexOrder(Embedded):
+    """Turn pairs of lanes of the token embeddings by learned angles proportional to the position.
+
+    A word is a function of its position: amplitude and initial phase are the token embedding's own, seen as
+    complex numbers, and the position turns them. Of the paper's ways to share numbers this is the one in which
+    all words have the same frequencies; they stay in float32 whatever the module is cast to. What RoPE does to
+    queries and keys, before any projection. Source: Wang 2020, section 2.3.
+
+    Args:
+        d_model: Width of the token embeddings; even.
+
+    Raises:
+        ValueError: An odd d_model.
+
+    >>> complex_order = ComplexOrder(d_model=2)
+    >>> with torch.no_grad(): _ = complex_order.inv_freq.fill_(torch.pi / 2)
+    >>> complex_order(torch.tensor([[[1.0, 0.0]]]), torch.tensor([1])).detach().numpy().round(4) + 0.0
+    array([[[0., 1.]]], dtype=float32)
+    """
+
+    keeps_float32 = True
+
+    def __init__(self, *, d_model: int) -> None:
+        super().__init__(d_model=d_model)
+        if d_model % 2:
+            raise ValueError(
+                f"{self.name}: d_model must be even, because lanes are real and imaginary parts; got d_model={d_model}."
+            )
+        self.inv_freq = nn.Parameter(torch.empty(d_model // 2))
+        self.reset_parameters()
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Compute cosines and sines of the angles."""
+        angle = pos.double()[..., None] * self.inv_freq.double()
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the turned tokens."""
+        return kernels.turn(x.unsqueeze(-3), *parts, pairing="interleaved").squeeze(-3)
+
+    def reset_parameters(self) -> None:
+        """Set the frequencies to RoPE's, which the paper leaves open."""
+        with torch.no_grad():
+            self.inv_freq.copy_(frequencies.geometric(self.d_model // 2, base=10000.0, width=self.d_model))

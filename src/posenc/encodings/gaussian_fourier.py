@@ -1,0 +1,82 @@
+"""Fourier features with random frequencies."""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc.encoding import Pos
+from posenc.encodings.sinusoidal import waves
+from posenc.families import Additive
+from posenc.registry import register
+
+
+@register(
+    "gaussian_fourier",
+    paper="Tancik et al., Fourier Features Let Networks Learn High Frequency Functions in Low Dimensional Domains",
+    year=2020,
+    arxiv="2006.10739",
+    formula="x_p + [sin(2πB·p/extent) ‖ cos(2πB·p/extent)],  B ~ N(0, σ²)",
+    parameters="0",
+    cost="one addition to the embeddings",
+    aliases=("random_fourier",),
+    used_by=("SAM's prompt encoder",),
+    example={"d_model": 32},
+    variants=({"n_axes": 2, "seed": 3},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
+)
+class GaussianFourier(Additive):
+    """Add sines and cosines of random projections of the position.
+
+    The dot product of two vectors approaches a Gaussian of the distance, the narrower the larger sigma. The
+    frequencies follow from the seed (NumPy's RandomState, whose stream is frozen), so nothing is kept that a
+    cast could spoil, and the same options mean the same vectors everywhere. Source: Tancik 2020, section 4.
+
+    Args:
+        d_model: Width of the token embeddings; even.
+        n_axes: How many coordinates a position has.
+        sigma: Standard deviation of the frequencies, in cycles per unit of the coordinate; 10 in the paper's images.
+        extent: Positions that make one unit of the coordinate; 1.0 for positions that are coordinates in 0..1.
+        seed: Of the frequencies.
+
+    Raises:
+        ValueError: An odd d_model, no axes, or a sigma or extent that is not positive.
+
+    >>> gaussian = GaussianFourier(d_model=64)
+    >>> near, far = (gaussian.vectors(torch.tensor([0, p])) for p in (10, 100))
+    >>> bool(near[0] @ near[1] > 10 * (far[0] @ far[1]).abs())
+    True
+    """
+
+    def __init__(
+        self, *, d_model: int, n_axes: int = 1, sigma: float = 10.0, extent: float = 1024.0, seed: int = 0
+    ) -> None:
+        super().__init__(d_model=d_model)
+        if d_model % 2 or n_axes < 1 or not (sigma > 0 and extent > 0):
+            raise ValueError(
+                f"{self.name}: d_model must be even, because each frequency has a sine and a cosine, n_axes at least "
+                f"1, sigma and extent positive; got d_model={d_model}, n_axes={n_axes}, sigma={sigma}, extent={extent}."
+            )
+        self.n_axes, self.sigma, self.extent, self.seed = n_axes, sigma, extent, seed
+        drawn = np.random.RandomState(seed).standard_normal((d_model // 2, n_axes))
+        self._projection = [[float(b) for b in row] for row in drawn]
+
+    def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
+        """Return all sines, then all cosines."""
+        coordinates = (pos.double() if self.n_axes > 1 else pos.double()[..., None]) / self.extent
+        projection = torch.tensor(self._projection, dtype=torch.float64, device=pos.device) * (2 * math.pi * self.sigma)
+        return waves(coordinates @ projection.T, self.d_model, "concatenated")

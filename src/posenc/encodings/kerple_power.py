@@ -1,0 +1,70 @@
+"""KERPLE's power kernel: scores fall with a power of the distance."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.families import Bias, floating, wide
+from posenc.registry import register
+
+
+@register(
+    "kerple_power",
+    paper="Chi et al., KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation",
+    year=2022,
+    arxiv="2205.09921",
+    formula="score - r1_h·|i - j|^(r2_h),  r1 > 0,  0 < r2 < 2",
+    parameters="2·H",
+    cost="one term a score",
+    example={"n_heads": 4},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 271, "float16": 1_902},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": False,
+        "shift_invariant": True,
+        "symmetric": True,
+        "recency": True,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 8,
+    },
+)
+class KERPLEPower(Bias):
+    """Subtract a learned multiple of a learned power of the distance.
+
+    ALiBi is the power 1. The kernel is conditionally positive definite up to the power 2, which is why r2 is
+    kept below: r1 is learned as its logarithm and r2 as the logit of its half, where the authors' code clamps
+    both. Source: Chi 2022, the power variant.
+
+    Args:
+        n_heads: Heads of the queries.
+
+    Raises:
+        ValueError: No heads.
+
+    >>> kerple = KERPLEPower(n_heads=1)
+    >>> with torch.no_grad(): _ = kerple.log_r1.zero_(), kerple.logit_r2.zero_()  # r1 = r2 = 1
+    >>> kerple.dense(torch.arange(3))[0, 0, 2].tolist()
+    [-2.0, -1.0, -0.0]
+    """
+
+    def __init__(self, *, n_heads: int) -> None:
+        super().__init__(n_heads=n_heads)
+        self.log_r1 = nn.Parameter(torch.empty(n_heads))
+        self.logit_r2 = nn.Parameter(torch.empty(n_heads))
+        self.reset_parameters()
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return -r1_h |q - k|^(r2_h)."""
+        distance = floating((q - k).abs())
+        r1, r2 = wide(self.log_r1)[h].exp(), 2 * wide(self.logit_r2)[h].sigmoid()
+        return -r1 * distance**r2
+
+    def reset_parameters(self) -> None:
+        """Draw r1 from U(0, 2) and r2 from U(0, 2), neither below 0.01."""
+        with torch.no_grad():
+            self.log_r1.uniform_(0.0, 2.0).clamp_(min=0.01).log_()
+            self.logit_r2.uniform_(0.005, 0.995).logit_()

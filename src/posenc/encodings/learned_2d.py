@@ -1,0 +1,103 @@
+"""Learned vectors, one a patch of an image."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posenc import positions
+from posenc.families import Additive, wide
+from posenc.registry import register
+
+
+@register(
+    "learned_2d",
+    paper="Dosovitskiy et al., An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+    year=2020,
+    arxiv="2010.11929",
+    formula="x_p + W[n_prefix + row·width + column]",
+    parameters="(n_prefix + height·width)·D",
+    cost="one table look-up and one addition",
+    aliases=("vit", "patches"),
+    used_by=("ViT", "DeiT", "CLIP", "DINO"),
+    example={"d_model": 8, "height": 128, "width": 128, "n_prefix": 1},
+    traits={"shift_invariant": False, "real_positions": False},
+)
+class Learned2D(Additive):
+    """Add a learned vector for each patch of an image, and for class tokens before it.
+
+    Patch (row, column) and the tokens before the image, which stand at (-1, 0), (-1, 1), .., are what
+    `positions.grid(height, width, n_prefix=1)` makes; the table has the layout of timm's `pos_embed`. For another
+    image size `resized` interpolates it. Source: Dosovitskiy 2020, section 3.1; the interpolation, section 3.2.
+
+    Args:
+        d_model: Width of the token embeddings.
+        height: Rows of patches.
+        width: Columns of patches.
+        n_prefix: Tokens before the patches, such as a class token.
+        init_std: Standard deviation of the initial values.
+
+    Raises:
+        ValueError: A size below 1, or a position that is neither a patch nor a token before them (seen on the CPU).
+        TypeError: Positions that are not integers.
+
+    >>> table = Learned2D(d_model=4, height=2, width=3, n_prefix=1)
+    >>> bool((table.vectors(torch.tensor([[1, 2]])) == table.weight[6]).all())
+    True
+    """
+
+    n_axes = 2
+    accepts_real = False
+
+    def __init__(self, *, d_model: int, height: int, width: int, n_prefix: int = 0, init_std: float = 0.02) -> None:
+        super().__init__(d_model=d_model)
+        if min(height, width) < 1 or n_prefix < 0:
+            raise ValueError(
+                f"{self.name}: height and width must be at least 1 and n_prefix not negative; "
+                f"got height={height}, width={width}, n_prefix={n_prefix}."
+            )
+        self.height, self.width, self.n_prefix, self.init_std = height, width, n_prefix, init_std
+        self.weight = nn.Parameter(torch.empty(n_prefix + height * width, d_model))
+        self.reset_parameters()
+
+    @property
+    def max_len(self) -> int:
+        """Positions along the shorter side."""
+        return min(self.height, self.width)
+
+    def vectors(self, pos: Int64[Tensor, "*batch seq 2"]) -> Float[Tensor, "*batch seq d_model"]:
+        """Look up the rows."""
+        row, column = pos.unbind(-1)
+        patch = row >= 0
+        self._check_cells(row, column, patch)
+        return F.embedding(torch.where(patch, self.n_prefix + row * self.width + column, column), self.weight)
+
+    def resized(self, height: int, width: int) -> "Learned2D":
+        """Return a table for another image size, bicubic with antialiasing; the tokens before the patches keep theirs.
+
+        Raises:
+            ValueError: A size below 1.
+        """
+        twin = Learned2D(**self.options() | {"height": height, "width": width}).to(self.weight)
+        with torch.no_grad():
+            prefix, patches = self.weight[: self.n_prefix], self.weight[self.n_prefix :]
+            image = wide(patches).T.unflatten(-1, (self.height, self.width))[None]
+            scaled = F.interpolate(image, size=(height, width), mode="bicubic", antialias=True)
+            twin.weight.copy_(torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
+        return twin
+
+    def reset_parameters(self) -> None:
+        """Draw the table from N(0, init_std)."""
+        nn.init.normal_(self.weight, std=self.init_std)
+
+    def _check_cells(self, row: Tensor, column: Tensor, patch: Tensor) -> None:
+        if not positions.may_look(row):
+            return
+        inside = torch.where(patch, (row < self.height) & (column < self.width), (row == -1) & (column < self.n_prefix))
+        wrong = ~(inside & (column >= 0))
+        if wrong.any():
+            where = int(row[wrong][0]), int(column[wrong][0])
+            raise ValueError(
+                f"{self.name}: positions must be patches of {self.height} x {self.width}, or (-1, i) for one of "
+                f"{self.n_prefix} tokens before them; got {where}. `resized` makes a larger table."
+            )

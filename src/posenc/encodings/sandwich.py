@@ -1,0 +1,56 @@
+"""Sandwich: the sinusoids' own dot product as a bias."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.families import Bias, floating
+from posenc.registry import register
+
+
+@register(
+    "sandwich",
+    paper="Chi et al., Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis",
+    year=2022,
+    arxiv="2212.10356",
+    formula="score + H/(8h)·Σ_k cos((i - j)·base^(-2k/d)),  h = 1 .. H,  k = 0 .. d/2 - 1",
+    parameters="0",
+    cost="d/2 cosines a score",
+    example={"n_heads": 4},
+    variants=({"n_heads": 3, "width": 8},),
+    traits={"shift_invariant": True, "real_positions": True},
+)
+class Sandwich(Bias):
+    """Add the dot product of the sinusoids of the two positions, another multiple for each head.
+
+    The inner product that sinusoidal embeddings would have with themselves, without its cross terms with the
+    tokens; it falls with the distance, with ripples. The sum as displayed in the paper leaves out the fastest
+    cosine, its code does not, and nor does this. Source: Chi 2022, section 5.
+
+    Args:
+        n_heads: Heads of the queries.
+        width: d: twice the number of cosines; 128 in the paper, whatever the model's width.
+        base: 10,000.
+
+    Raises:
+        ValueError: No heads, an odd width, or a base not above 1.
+
+    >>> Sandwich(n_heads=8, width=2).dense(torch.tensor([0, 1]))[0, 0, 0]  # 1 and cos 1
+    tensor([1.0000, 0.5403])
+    """
+
+    def __init__(self, *, n_heads: int, width: int = 128, base: float = 10000.0) -> None:
+        super().__init__(n_heads=n_heads)
+        if width < 2 or width % 2:
+            raise ValueError(f"{self.name}: width must be even, because it is twice the cosines; got width={width}.")
+        self.width, self.base = width, frequencies.check_base(base, self.name)
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return the sum of cosines times n_heads / (8 (h + 1))."""
+        distance = floating(q - k)
+        wave = torch.zeros_like(distance, dtype=torch.float64)
+        for inv_freq in frequencies.geometric(self.width // 2, base=self.base, width=self.width).tolist():
+            wave = wave + (distance.double() * inv_freq).cos()  # all cosines at once would fill the memory
+        return (wave * self.n_heads / (8 * (h.double() + 1))).to(distance.dtype)

@@ -1,0 +1,85 @@
+"""Shaw's relative positions: keys carry a learned vector of the distance."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posenc.encoding import Placed, Pos
+from posenc.families import ContentBias, no_autocast
+from posenc.registry import register
+
+
+@register(
+    "shaw",
+    paper="Shaw et al., Self-Attention with Relative Position Representations",
+    year=2018,
+    arxiv="1803.02155",
+    formula="q_i·(k_j + a[clip(i - j, -K, K)]) / √d",
+    parameters="(2·K + 1)·d",
+    cost="2·K + 1 products of width d for each query, and a look-up a score",
+    aliases=("relative_keys", "relative_key"),
+    used_by=("Music Transformer", "wav2vec2-BERT", "SeamlessM4T v2"),
+    example={"head_dim": 8},
+    variants=({"max_distance": 5, "max_ahead": 2},),
+    traits={"shift_invariant": True, "real_positions": False},
+)
+class Shaw(ContentBias):
+    """Add to each score what the query says of a learned vector for the clipped distance.
+
+    All heads share the vectors. The paper adds others to the values, which it found not to matter beside these
+    (its table 3), and which the contract leaves out. Source: Shaw 2018, equations 2 to 5.
+
+    Args:
+        head_dim: Lanes of one head.
+        max_distance: K: keys further back count as K back.
+        max_ahead: Keys further ahead count as so many ahead; K if left out. wav2vec2-BERT has 64 and 8.
+
+    Raises:
+        ValueError: A negative limit, no lanes, or q with other lanes.
+
+    >>> shaw = Shaw(head_dim=1, max_distance=1)
+    >>> with torch.no_grad(): _ = shaw.weight.copy_(torch.tensor([[7.0], [0.0], [5.0]]))
+    >>> q, p = torch.ones(1, 1, 3, 1), shaw.place(torch.arange(3))
+    >>> shaw.bias(q, q, p, p)[0, 0].tolist()
+    [[0.0, 7.0, 7.0], [5.0, 0.0, 7.0], [5.0, 5.0, 0.0]]
+    """
+
+    accepts_real = False
+
+    def __init__(self, *, head_dim: int, max_distance: int = 16, max_ahead: int | None = None) -> None:
+        super().__init__()
+        ahead = max_distance if max_ahead is None else max_ahead
+        if head_dim < 1 or min(max_distance, ahead) < 0:
+            raise ValueError(
+                f"{self.name}: head_dim must be at least 1 and the limits not negative; "
+                f"got head_dim={head_dim}, max_distance={max_distance}, max_ahead={max_ahead}."
+            )
+        self.head_dim, self.max_distance, self.max_ahead = head_dim, max_distance, ahead
+        self.weight = nn.Parameter(torch.empty(max_distance + ahead + 1, head_dim))
+        self.reset_parameters()
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Keep the positions in the precision of the scores' bias."""
+        return (pos, pos.new_zeros((), dtype=dtype).expand(pos.shape))
+
+    def bias(
+        self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
+    ) -> Float[Tensor, "batch n_heads q_len k_len"]:
+        """Return q_i · a[clip(i - j)] / √d."""
+        if q.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
+                "(batch, heads, seq, head_dim)."
+            )
+        dtype = placed.parts[1].dtype
+        with no_autocast(q.device):  # half precision would round the products before the softmax
+            by_row = q.to(dtype) @ self.weight.to(dtype).T * self.score_scale(self.head_dim)
+        distance = placed.pos[..., None, :, None] - k_placed.pos[..., None, None, :]
+        row = distance.clamp(-self.max_ahead, self.max_distance) + self.max_ahead
+        return by_row.gather(-1, row.expand(*by_row.shape[:-1], -1))
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors from N(0, 0.02)."""
+        nn.init.normal_(self.weight, std=0.02)

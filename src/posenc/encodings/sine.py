@@ -1,0 +1,57 @@
+"""Sines without cosines."""
+
+from typing import Literal
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.encoding import Pos
+from posenc.families import Additive
+from posenc.registry import register
+
+
+@register(
+    "sine",
+    paper="folklore: binary digits made continuous",
+    year=2017,
+    formula="x_p[i] + sin(p / 2^i),  or sin(p / base^(i/(D-1)))",
+    parameters="0",
+    cost="one addition to the embeddings",
+    aliases=("sine_only",),
+    example={"d_model": 32},
+    variants=({"spectrum": "geometric"}, {"d_model": 1, "spectrum": "geometric"}),
+    traits={"shift_invariant": False, "real_positions": True},
+)
+class Sine(Additive):
+    """Add one sine a lane, each slower than the one before.
+
+    Smooth and bounded, but without cosines no matrix takes the vector of p to that of p + k: the step that
+    leads from here to `Sinusoidal`.
+
+    Args:
+        d_model: Width of the token embeddings.
+        spectrum: "octaves" (lane i has sin(p / 2^i)) or "geometric" (sin(p / base^(i / (d_model - 1)))).
+        base: 10,000; of use to "geometric" alone.
+
+    Raises:
+        ValueError: A d_model below 1, a base not above 1, or another word for the spectrum.
+
+    >>> import torch
+    >>> Sine(d_model=2).vectors(torch.tensor([1])).numpy().round(4)
+    array([[0.8415, 0.4794]])
+    """
+
+    def __init__(
+        self, *, d_model: int, spectrum: Literal["octaves", "geometric"] = "octaves", base: float = 10000.0
+    ) -> None:
+        super().__init__(d_model=d_model)
+        if spectrum not in ("octaves", "geometric"):
+            raise ValueError(f"{self.name}: spectrum must be 'octaves' or 'geometric'; got {spectrum!r}.")
+        self.spectrum, self.base = spectrum, frequencies.check_base(base, self.name)
+
+    def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
+        """Return one sine a lane."""
+        base, width = (2.0, 2) if self.spectrum == "octaves" else (self.base, 2 * max(self.d_model - 1, 1))
+        inv_freq = frequencies.geometric(self.d_model, base=base, width=width)
+        return (pos.double()[..., None] * inv_freq.to(pos.device)).sin()

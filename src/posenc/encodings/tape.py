@@ -1,0 +1,56 @@
+"""tAPE: sinusoids whose frequencies know the width and the length."""
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.encoding import Pos
+from posenc.encodings.sinusoidal import waves
+from posenc.families import Additive, OfLength
+from posenc.registry import register
+
+
+@register(
+    "tape",
+    paper="Foumani et al., Improving Position Encoding of Transformers for Multivariate Time Series Classification",
+    year=2023,
+    arxiv="2305.16642",
+    formula="PE[p, 2k] = sin(p·ω_k·D/L),  PE[p, 2k+1] = cos(same),  ω_k = base^(-2k/D)",
+    parameters="0",
+    cost="one addition to the embeddings",
+    aliases=("time_absolute",),
+    used_by=("ConvTran",),
+    example={"d_model": 32},
+    variants=({"length": 100, "d_model": 7},),
+    traits={"shift_invariant": False, "real_positions": True},
+)
+class TAPE(OfLength, Additive):
+    """Add sinusoids whose angles are stretched by d_model / length.
+
+    With few lanes, plain sinusoids of neighbouring positions are hardly apart, and with many they do not
+    fall with the distance; the paper spreads them over the series that there is. The length is therefore
+    part of the meaning. Source: Foumani 2023, section 4.1.
+
+    Args:
+        d_model: Width of the token embeddings.
+        base: 10,000 in the paper.
+        length: L; None to have it given by `resolve(seq_len)`.
+
+    Raises:
+        ValueError: A d_model or length below 1, a base not above 1, or placed before the length is known.
+
+    >>> import torch
+    >>> TAPE(d_model=2, length=4).vectors(torch.tensor([2])).numpy().round(4)  # sin 1, cos 1
+    array([[0.8415, 0.5403]])
+    """
+
+    def __init__(self, *, d_model: int, base: float = 10000.0, length: int | None = None) -> None:
+        super().__init__(d_model=d_model)
+        self.base = frequencies.check_base(base, self.name)
+        self._set_length(length)
+
+    def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
+        """Return stretched sinusoids, sines and cosines in turn."""
+        inv_freq = frequencies.geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
+        stretched = inv_freq.to(pos.device) * (self.d_model / self.given_length())
+        return waves(pos.double()[..., None] * stretched, self.d_model)

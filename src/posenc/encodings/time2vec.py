@@ -1,0 +1,65 @@
+"""Time2Vec: one learned line and learned sines."""
+
+import math
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from posenc import frequencies
+from posenc.encoding import Pos
+from posenc.families import Additive
+from posenc.registry import register
+
+
+@register(
+    "time2vec",
+    paper="Kazemi et al., Time2Vec: Learning a Vector Representation of Time",
+    year=2019,
+    arxiv="1907.05321",
+    formula="x_p[0] + ω_0·p + φ_0,  x_p[i] + sin(ω_i·p + φ_i)",
+    parameters="2·D",
+    cost="one addition to the embeddings",
+    aliases=("t2v",),
+    example={"d_model": 32},
+    traits={"shift_invariant": False, "real_positions": True},
+)
+class Time2Vec(Additive):
+    """Add a learned linear function of the position in lane 0 and learned sines in the others.
+
+    Made for real times; the paper puts the vector beside the token's features, here it is added. Frequencies and
+    phases stay in float32 whatever the module is cast to. The paper leaves open where they start; here the sines
+    start at geometric frequencies with random phases, and the line at one per 10,000 positions. Source: Kazemi
+    2019, equation 1.
+
+    Args:
+        d_model: Width of the token embeddings.
+
+    Raises:
+        ValueError: A d_model below 1.
+
+    >>> t2v = Time2Vec(d_model=2)
+    >>> with torch.no_grad(): _ = t2v.inv_freq.copy_(torch.tensor([2.0, 0.5])), t2v.phase.zero_()
+    >>> t2v.vectors(torch.tensor([3]))
+    tensor([[6.0000, 0.9975]], dtype=torch.float64, grad_fn=<CatBackward0>)
+    """
+
+    keeps_float32 = True
+
+    def __init__(self, *, d_model: int) -> None:
+        super().__init__(d_model=d_model)
+        self.inv_freq = nn.Parameter(torch.empty(d_model))
+        self.phase = nn.Parameter(torch.empty(d_model))
+        self.reset_parameters()
+
+    def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
+        """Return the line and the sines."""
+        angle = pos.double()[..., None] * self.inv_freq.double() + self.phase.double()
+        return torch.cat((angle[..., :1], angle[..., 1:].sin()), -1)
+
+    def reset_parameters(self) -> None:
+        """Set the frequencies to a geometric fall and draw the phases from U(-pi, pi)."""
+        with torch.no_grad():
+            fall = frequencies.geometric(self.d_model, base=10000.0, width=2 * max(self.d_model - 1, 1))
+            self.inv_freq.copy_(fall.roll(1))
+            self.phase.uniform_(-math.pi, math.pi)[:1].zero_()
