@@ -36,15 +36,24 @@ FACTS = {
 }
 
 
-def test_the_classics_are_complete() -> None:
-    assert (
-        posenc.names()
-        == (
-            "alibi axial_rope binary cape complex_order cpvt gaussian_fourier hierarchical integer kerple kerple_power "
-            "learnable_fourier learned learned_2d nerf_fourier nope normalised relative_bias rope sandwich shaw sine "
-            "sinusoidal sinusoidal_nd t5 tape time2vec transformer_xl xpos"
-        ).split()
-    )
+CLASSICS = {
+    "none": "nope",
+    "additive": "integer normalised binary sine sinusoidal time2vec learned learnable_fourier gaussian_fourier "
+    "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
+    "embedded": "complex_order cpvt",
+    "rotary": "rope xpos axial_rope",
+    "bias": "alibi t5 kerple kerple_power relative_bias sandwich",
+    "content_bias": "shaw transformer_xl",
+}
+
+
+@pytest.mark.parametrize("family", CLASSICS)
+def test_the_classics_are_complete(family: str) -> None:
+    assert {name for name in posenc.names() if posenc.card(name).family == family} == set(CLASSICS[family].split())
+
+
+def test_names_are_sorted() -> None:
+    assert posenc.names() == sorted(posenc.names())
 
 
 def test_names_match_a_shell_pattern() -> None:
@@ -138,7 +147,7 @@ def test_registering_the_same_class_again_is_a_reload() -> None:
 def test_cards_are_complete(name: str) -> None:
     card = posenc.card(name)
     assert card.family in {"none", "additive", "embedded", "rotary", "bias", "content_bias"}
-    assert set(card.traits) == {"shift_invariant", "real_positions"}
+    assert list(card.traits) == list(registry.TRAITS)
     assert card.traits["real_positions"] == card.cls.accepts_real
     assert card.summary.endswith(".")
     assert 1700 < card.year < 2100

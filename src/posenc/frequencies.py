@@ -26,7 +26,8 @@ def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
     >>> geometric(2, base=10000.0, width=4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
     """
-    return base ** (torch.arange(n, dtype=torch.float64) * (-2 / width))
+    # on the CPU whatever the default device is: a model may be built on the meta device
+    return base ** (torch.arange(n, dtype=torch.float64, device="cpu") * (-2 / width))
 
 
 def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:

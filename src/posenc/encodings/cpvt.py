@@ -31,7 +31,7 @@ from posenc.registry import register
         "shift_invariant": True,
         "symmetric": False,
         "recency": False,
-        "linear_shift": None,
+        "linear_shift": True,
         "length_dependent": False,
         "learned": 320,
     },

@@ -23,7 +23,19 @@ from posenc.families import Additive
     aliases=("nested",),
     example={"d_model": 32},
     variants=({"combine": "concat", "axes": ("sinusoidal", "sine", "integer", "sinusoidal")},),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class Hierarchical(Additive):
     """Add one vector for each axis of the position, as (sentence, token in the sentence).

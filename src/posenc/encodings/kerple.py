@@ -20,7 +20,7 @@ from posenc.registry import register
     aliases=("kerple_log",),
     example={"n_heads": 4},
     traits={
-        "distinct": {"float32": 65_536, "bfloat16": 89, "float16": 369},
+        "distinct": {"float32": 65_536, "bfloat16": 67, "float16": 360},
         "longest": None,
         "real_positions": True,
         "smooth": True,

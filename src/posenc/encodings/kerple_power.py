@@ -19,7 +19,7 @@ from posenc.registry import register
     cost="one term a score",
     example={"n_heads": 4},
     traits={
-        "distinct": {"float32": 65_536, "bfloat16": 271, "float16": 1_902},
+        "distinct": {"float32": 65_536, "bfloat16": 359, "float16": 1_811},
         "longest": None,
         "real_positions": True,
         "smooth": True,

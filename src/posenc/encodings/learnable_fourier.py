@@ -21,7 +21,19 @@ from posenc.registry import register
     aliases=("lff",),
     example={"d_model": 32},
     variants=({"n_axes": 2, "n_features": 8, "hidden": 16},),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 2_128,
+    },
 )
 class LearnableFourier(Additive):
     """Add what a small network makes of learned sines and cosines of the position.

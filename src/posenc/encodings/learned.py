@@ -22,7 +22,19 @@ from posenc.registry import register
     used_by=("BERT", "GPT-2", "RoBERTa and OPT (offset 2)", "ViT"),
     example={"d_model": 32, "max_len": 128},
     variants=({"offset": 2, "padding_idx": 1},),
-    traits={"shift_invariant": False, "real_positions": False},
+    traits={
+        "distinct": {"float32": 128, "bfloat16": 128, "float16": 128},
+        "longest": 127,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 4_096,
+    },
 )
 class Learned(Additive):
     """Add a learned vector for each position.

@@ -21,7 +21,19 @@ from posenc.registry import register
     aliases=("vit", "patches"),
     used_by=("ViT", "DeiT", "CLIP", "DINO"),
     example={"d_model": 8, "height": 128, "width": 128, "n_prefix": 1},
-    traits={"shift_invariant": False, "real_positions": False},
+    traits={
+        "distinct": {"float32": 128, "bfloat16": 128, "float16": 128},
+        "longest": 127,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 131_080,
+    },
 )
 class Learned2D(Additive):
     """Add a learned vector for each patch of an image, and for class tokens before it.

@@ -24,7 +24,19 @@ from posenc.registry import register
     used_by=("NeRF",),
     example={"d_model": 32},
     variants=({"n_axes": 3, "n_octaves": 4},),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 2_048, "bfloat16": 2_048, "float16": 2_048},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class NeRFFourier(Additive):
     """Add sines and cosines of each coordinate, each octave twice as fast as the one before.

@@ -15,7 +15,19 @@ from posenc.registry import register
     aliases=("none",),
     used_by=("Llama 4 (every fourth layer)", "SmolLM3 (every fourth layer)"),
     example={},
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": True,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class NoPE(Encoding):
     """Add nothing anywhere: order is left to the causal mask.

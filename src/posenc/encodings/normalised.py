@@ -20,7 +20,19 @@ from posenc.registry import register
     aliases=("normalized", "fraction"),
     example={"d_model": 32},
     variants=({"over": "last"}, {"length": 100}),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 257, "float16": 2_049},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": False,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": True,
+        "learned": 0,
+    },
 )
 class Normalised(OfLength, Additive):
     """Add the position over the length of the sequence, to every lane.

@@ -19,7 +19,19 @@ from posenc.registry import register
     cost="one term a score",
     aliases=("clipped_bias",),
     example={"n_heads": 4, "max_distance": 16},
-    traits={"shift_invariant": True, "real_positions": False},
+    traits={
+        "distinct": {"float32": 17, "bfloat16": 17, "float16": 17},
+        "longest": None,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 132,
+    },
 )
 class RelativeBias(Bias):
     """Add a learned number that depends on the head and the clipped distance.

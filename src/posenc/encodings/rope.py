@@ -27,7 +27,19 @@ from posenc.registry import register
         {"rotary_dim": 32, "rotary_side": "last", "pairing": "interleaved"},
         {"trainable": True},
     ),
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class RoPE(OwnFrequencies, Rotary):
     """Turn pairs of lanes of q and k by angles proportional to their positions.

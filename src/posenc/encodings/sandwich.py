@@ -20,7 +20,19 @@ from posenc.registry import register
     cost="d/2 cosines a score",
     example={"n_heads": 4},
     variants=({"n_heads": 3, "width": 8},),
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 14_656, "bfloat16": 18, "float16": 67},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": True,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class Sandwich(Bias):
     """Add the dot product of the sinusoids of the two positions, another multiple for each head.
@@ -46,11 +58,12 @@ class Sandwich(Bias):
         if width < 2 or width % 2:
             raise ValueError(f"{self.name}: width must be even, because it is twice the cosines; got width={width}.")
         self.width, self.base = width, frequencies.check_base(base, self.name)
+        self._inv_freq = tuple(frequencies.geometric(width // 2, base=self.base, width=width).tolist())
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the sum of cosines times n_heads / (8 (h + 1))."""
         distance = floating(q - k)
         wave = torch.zeros_like(distance, dtype=torch.float64)
-        for inv_freq in frequencies.geometric(self.width // 2, base=self.base, width=self.width).tolist():
+        for inv_freq in self._inv_freq:
             wave = wave + (distance.double() * inv_freq).cos()  # all cosines at once would fill the memory
         return (wave * self.n_heads / (8 * (h.double() + 1))).to(distance.dtype)

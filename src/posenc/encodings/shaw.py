@@ -23,7 +23,19 @@ from posenc.registry import register
     used_by=("Music Transformer", "wav2vec2-BERT", "SeamlessM4T v2"),
     example={"head_dim": 8},
     variants=({"max_distance": 5, "max_ahead": 2},),
-    traits={"shift_invariant": True, "real_positions": False},
+    traits={
+        "distinct": {"float32": 17, "bfloat16": 17, "float16": 17},
+        "longest": None,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 264,
+    },
 )
 class Shaw(ContentBias):
     """Add to each score what the query says of a learned vector for the clipped distance.

@@ -21,7 +21,19 @@ from posenc.registry import register
     aliases=("sine_only",),
     example={"d_model": 32},
     variants=({"spectrum": "geometric"}, {"d_model": 1, "spectrum": "geometric"}),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class Sine(Additive):
     """Add one sine a lane, each slower than the one before.

@@ -46,7 +46,19 @@ def waves(
         {"order": "concatenated", "exponent": "tensor2tensor"},
         {"trainable": True, "learned_scale": 0.5},
     ),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class Sinusoidal(OwnFrequencies, Additive):
     """Add sines and cosines of geometrically falling frequency.

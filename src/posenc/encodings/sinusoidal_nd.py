@@ -24,7 +24,19 @@ from posenc.registry import register
     used_by=("DETR", "MAE"),
     example={"d_model": 32},
     variants=({"n_axes": 3}, {"d_model": 30, "order": "concatenated", "exponent": "tensor2tensor"}),
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class SinusoidalND(Additive):
     """Add a sinusoid of each axis, side by side.

@@ -25,7 +25,19 @@ from posenc.registry import register
         {"bidirectional": True, "n_buckets": 16, "max_distance": 20},
         {"score_scale": 1.0},
     ),
-    traits={"shift_invariant": True, "real_positions": False},
+    traits={
+        "distinct": {"float32": 17, "bfloat16": 17, "float16": 17},
+        "longest": None,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 128,
+    },
 )
 class T5(Bias):
     """Add a learned number that depends on the head and on a bucket of the distance.

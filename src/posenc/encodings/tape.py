@@ -21,8 +21,20 @@ from posenc.registry import register
     aliases=("time_absolute",),
     used_by=("ConvTran",),
     example={"d_model": 32},
-    variants=({"length": 100, "d_model": 7},),
-    traits={"shift_invariant": False, "real_positions": True},
+    variants=({"length": 100, "d_model": 15},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": True,
+        "learned": 0,
+    },
 )
 class TAPE(OfLength, Additive):
     """Add sinusoids whose angles are stretched by d_model / length.

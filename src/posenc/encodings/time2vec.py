@@ -22,7 +22,19 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("t2v",),
     example={"d_model": 32},
-    traits={"shift_invariant": False, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": False,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 64,
+    },
 )
 class Time2Vec(Additive):
     """Add a learned linear function of the position in lane 0 and learned sines in the others.

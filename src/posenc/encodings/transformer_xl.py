@@ -23,7 +23,19 @@ from posenc.registry import register
     aliases=("xl", "txl"),
     used_by=("Transformer-XL", "XLNet", "Conformer"),
     example={"d_model": 16, "n_heads": 4, "head_dim": 8},
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 576,
+    },
 )
 class TransformerXL(ContentBias):
     """Add to each score what the query and two learned vectors say of key and distance.

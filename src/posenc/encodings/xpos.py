@@ -23,7 +23,19 @@ from posenc.registry import register
     used_by=("LEX", "Kosmos-1"),
     example={"head_dim": 64},
     variants=({"head_dim": 8, "pairing": "half", "centre": 30.0},),
-    traits={"shift_invariant": True, "real_positions": True},
+    traits={
+        "distinct": {"float32": 33_995, "bfloat16": 33_995, "float16": 33_995},
+        "longest": 33_994,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": False,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+    },
 )
 class XPos(Rotary):
     """Turn pairs of lanes, grow the queries with position and shrink the keys by as much.

@@ -1,0 +1,96 @@
+"""Encodings of several axes: patches, class tokens, other image sizes, convolution over the grid."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import posenc
+from posenc import positions
+from strategies import normal, refuses
+
+
+def test_a_grid_with_prefix_tokens_is_the_layout_of_the_table() -> None:
+    table = posenc.Learned2D(d_model=3, height=2, width=4, n_prefix=2)
+    assert torch.equal(table.vectors(positions.grid(2, 4, n_prefix=2)), table.weight)
+
+
+@pytest.mark.parametrize("bad", [(2, 0), (0, 4), (-1, 2), (-2, 0), (0, -1), (-1, -1)])
+def test_a_place_outside_the_image_is_an_error(bad: tuple[int, int]) -> None:
+    table = posenc.Learned2D(d_model=3, height=2, width=4, n_prefix=2)
+    with refuses(ValueError, "Learned2D: positions must be patches of 2 x 4, or (-1, i) for one of 2", f"got {bad}"):
+        table.place(torch.tensor([[0, 0], bad]))
+
+
+def test_resizing_keeps_constants_prefixes_and_kind() -> None:
+    table = posenc.Learned2D(d_model=2, height=3, width=5, n_prefix=1).half()
+    with torch.no_grad():
+        table.weight.fill_(0.5)
+        table.weight[0] = 7.0
+    larger = table.resized(6, 4)
+    assert (larger.height, larger.width, larger.n_prefix) == (6, 4, 1)
+    assert larger.weight.dtype == torch.float16
+    assert larger.weight[0].tolist() == [7.0, 7.0]
+    torch.testing.assert_close(larger.weight[1:], torch.full((24, 2), 0.5, dtype=torch.float16), atol=1e-3, rtol=0)
+    assert not torch.equal(posenc.Learned2D(d_model=2, height=3, width=5).resized(4, 4).weight, larger.weight[1:])
+
+
+def test_cpvt_on_a_whole_grid_is_a_depthwise_convolution() -> None:
+    cpvt, x = posenc.CPVT(d_model=3, kernel_size=5).double(), normal(2, 4 * 6, 3)
+    image = x.transpose(1, 2).unflatten(-1, (4, 6))
+    wanted = image + F.conv2d(image, cpvt.weight[:, None], cpvt.shift, padding=2, groups=3)
+    got = cpvt(x, positions.grid(4, 6))
+    torch.testing.assert_close(got, wanted.flatten(2).transpose(1, 2), rtol=0, atol=1e-13)
+
+
+def test_cpvt_leaves_class_tokens_alone_and_out() -> None:
+    cpvt, x = posenc.CPVT(d_model=3).double(), normal(1, 2 + 6, 3)
+    got = cpvt(x, positions.grid(2, 3, n_prefix=2))
+    assert torch.equal(got[:, :2], x[:, :2])
+    assert torch.equal(got[:, 2:], cpvt(x[:, 2:], positions.grid(2, 3)))
+
+
+def test_cpvt_with_padding_in_a_negative_row() -> None:
+    """The law's padding stands where token 0 does; outside the image it reaches nothing, not even as NaN."""
+    cpvt, x, grid = posenc.CPVT(d_model=3).double(), normal(2, 7, 3), positions.grid(2, 3)
+    x[0, 0] = torch.nan
+    pos = torch.stack((torch.cat((torch.tensor([[-1, 0]]), grid)), torch.cat((grid, torch.tensor([[5, 5]])))))
+    got = cpvt(x, pos)
+    assert torch.equal(got[0, 1:], cpvt(x[:1, 1:], grid)[0])
+    assert torch.equal(got[1, :6], cpvt(x[1:, :6], grid)[0])
+
+
+def test_cpvt_is_a_map_of_places_not_of_order_and_its_border_is_what_tells_position() -> None:
+    cpvt, grid = posenc.CPVT(d_model=2).double(), positions.grid(3, 3)
+    same = cpvt(torch.ones(1, 9, 2, dtype=torch.float64), grid)[0]
+    assert not torch.allclose(same[0], same[4])  # a corner and the middle of an image of one colour
+    assert not torch.allclose(same[1], same[3])
+    x, order = normal(1, 9, 2), torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(cpvt(x[:, order], grid[order]), cpvt(x, grid)[:, order], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_cpvt_refuses_a_kernel_without_a_middle(size: int) -> None:
+    with refuses(ValueError, "CPVT: kernel_size must be odd", f"got {size}"):
+        posenc.CPVT(d_model=2, kernel_size=size)
+
+
+def test_axial_rope_turns_each_axis_alone() -> None:
+    """A row step turns the first pairs, a column step the others; scores see differences of each axis."""
+    rope, q = posenc.AxialRoPE(head_dim=8, pairing="interleaved"), torch.ones(1, 1, 1, 8)
+    down, right = (rope.rotate_q(q, rope.place(torch.tensor([step])))[0, 0, 0] for step in ([3, 0], [0, 3]))
+    line = posenc.RoPE(head_dim=4, pairing="interleaved")
+    turned = line.rotate_q(q[..., :4], line.place(torch.tensor([3])))[0, 0, 0]
+    assert torch.equal(down, torch.cat((turned, torch.ones(4))))
+    assert torch.equal(right, torch.cat((torch.ones(4), turned)))
+
+
+@pytest.mark.parametrize(("head_dim", "n_axes"), [(6, 2), (8, 3), (4, 0)])
+def test_axial_rope_refuses_lanes_that_the_axes_cannot_share(head_dim: int, n_axes: int) -> None:
+    with refuses(ValueError, "AxialRoPE: head_dim must be a multiple of", f"head_dim={head_dim}, n_axes={n_axes}"):
+        posenc.AxialRoPE(head_dim=head_dim, n_axes=n_axes)
+
+
+@pytest.mark.parametrize(("d_model", "n_axes"), [(2, 2), (7, 3), (4, 0)])
+def test_sinusoids_refuse_axes_without_lanes(d_model: int, n_axes: int) -> None:
+    with refuses(ValueError, "SinusoidalND: each of", "needs lanes of its own", f"got d_model={d_model}"):
+        posenc.SinusoidalND(d_model=d_model, n_axes=n_axes)
