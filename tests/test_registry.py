@@ -99,6 +99,10 @@ def test_options_are_strict() -> None:
 
 
 def test_missing_options_are_named() -> None:
+    with refuses(TypeError, "Learned2D needs height, width; pass height=..., width=...."):
+        posenc.create("learned_2d", d_model=4)
+    with refuses(TypeError, "pass d_model=..., height=..., width=..., or dims=Dims(d_model=...)."):
+        posenc.create("learned_2d")
     with refuses(TypeError, "Learned needs d_model, max_len; pass d_model=..., max_len=..., or dims=Dims("):
         posenc.create("learned")
     with refuses(TypeError, "Learned needs max_len; pass max_len=..."):

@@ -52,6 +52,12 @@ def test_a_class_that_is_no_encoding_is_refused():
         make_config(**GOOD | {"encodings": ("collections:Counter",)})
 
 
+@pytest.mark.parametrize("name", ["learned_2d", "cpvt", "axial_rope"])
+def test_encodings_for_images_are_told_from_those_that_lack_an_option(name):
+    with pytest.raises(ValueError, match=f"text has one position axis, and {name} works on 2; leave it out"):
+        make_config(**GOOD | {"encodings": (name,)})
+
+
 def test_an_encoding_of_two_axes_is_refused():
     with pytest.raises(ValueError, match="text has one position axis, and study.own:TwoAxes works on 2"):
         make_config(**GOOD | {"encodings": ("study.own:TwoAxes",)})
