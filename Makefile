@@ -42,6 +42,8 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
+# timm is a peer of which tests read single files: the torchvision that it asks for does not load beside a CPU torch.
 .venv/test-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-deps 'timm>=1.0'
 	@touch $@

@@ -207,6 +207,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"n_heads": _HEADS},
         optional={
             "slopes": st.sampled_from(["authors", "geometric"]),
+            "bias_max": st.sampled_from([8.0, 16.0]),
             "sides": st.sampled_from(["symmetric", "one-sided"]),
         },
     ),

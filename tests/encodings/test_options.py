@@ -127,6 +127,7 @@ def heads(n: int, width: int) -> torch.Tensor:
         (lambda: posenc.Hierarchical(d_model=4, axes=("rope",)), TypeError, "RoPE needs head_dim"),
         (lambda: posenc.Hierarchical(d_model=4, axes=(posenc.NoPE(),)), TypeError, "members must be additive"),
         (lambda: posenc.Hierarchical(d_model=4, axes=(posenc.Sine(d_model=3),)), ValueError, "on 1 with d_model=3"),
+        (lambda: posenc.ALiBi(n_heads=2, bias_max=0.0), ValueError, "ALiBi: bias_max must be positive; got 0.0"),
         (lambda: posenc.ALiBi(n_heads=2, sides="left"), ValueError, "sides must be 'symmetric' or 'one-sided'"),
         (lambda: posenc.Sandwich(n_heads=2, width=3), ValueError, "Sandwich: width must be even"),
         (lambda: posenc.Shaw(head_dim=2, max_distance=-1), ValueError, "Shaw: head_dim must be at least 1"),

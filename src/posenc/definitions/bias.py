@@ -37,6 +37,7 @@ def alibi(
     *,
     n_heads: int,
     slopes: Literal["authors", "geometric"] = "authors",
+    bias_max: float = 8.0,
     sides: Literal["symmetric", "one-sided"] = "symmetric",
 ) -> Array:
     """A penalty that grows in proportion to the distance, each head with a slope of its own.
@@ -47,14 +48,14 @@ def alibi(
     q_pos (m,), k_pos (n,), fractions allowed; slopes per position. The paper is causal; for keys ahead there
     are two conventions, |distance| ("symmetric") and no penalty ("one-sided"). slopes "geometric" is the
     paper's text, any n_heads. "authors" is their code, the same for powers of two; otherwise the slopes of
-    the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. Not divided by
-    sqrt(head_dim), as the paper notes.
+    the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. bias_max stands for
+    the 8 of all exponents (MPT's alibi_bias_max). Not divided by sqrt(head_dim), as the paper notes.
     """
     low = 2 ** (n_heads.bit_length() - 1)
     exponents = {
-        "geometric": [8 * (h + 1) / n_heads for h in range(n_heads)],
-        "authors": [8 * (h + 1) / low for h in range(low)]
-        + [8 * (2 * h + 1) / (2 * low) for h in range(n_heads - low)],
+        "geometric": [bias_max * (h + 1) / n_heads for h in range(n_heads)],
+        "authors": [bias_max * (h + 1) / low for h in range(low)]
+        + [bias_max * (2 * h + 1) / (2 * low) for h in range(n_heads - low)],
     }[slopes]
     distance = np.subtract.outer(q_pos, k_pos)
     reach = {"symmetric": np.abs(distance), "one-sided": np.maximum(distance, 0)}[sides]

@@ -20,7 +20,7 @@ from posenc.registry import register
     cost="one term a score",
     used_by=("BLOOM", "MPT", "Falcon-RW", "Baichuan-13B"),
     example={"n_heads": 4},
-    variants=({"n_heads": 12}, {"n_heads": 6, "slopes": "geometric"}, {"sides": "one-sided"}),
+    variants=({"n_heads": 12}, {"n_heads": 6, "slopes": "geometric", "bias_max": 16.0}, {"sides": "one-sided"}),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 257, "float16": 2_049},
         "longest": None,
@@ -46,10 +46,11 @@ class ALiBi(Bias):
         n_heads: Heads of the queries.
         slopes: "authors" (2^(-8(h+1)/H) where H is a power of two; otherwise those of the power
             below, then every other one of twice that power) or "geometric" (2^(-8(h+1)/H) for any H).
+        bias_max: Exponent of the slowest slope, 8 in the paper; MPT's configurations call it alibi_bias_max.
         sides: "symmetric" (-m_h |i - j|) or "one-sided" (-m_h max(i - j, 0)).
 
     Raises:
-        ValueError: No heads, or another word for the slopes or the sides.
+        ValueError: No heads, a bias_max that is not positive, or another word for the slopes or the sides.
 
     >>> ALiBi(n_heads=8).dense(torch.arange(3))[0, 0]
     tensor([[-0.0000, -0.5000, -1.0000],
@@ -62,6 +63,7 @@ class ALiBi(Bias):
         *,
         n_heads: int,
         slopes: Literal["authors", "geometric"] = "authors",
+        bias_max: float = 8.0,
         sides: Literal["symmetric", "one-sided"] = "symmetric",
     ) -> None:
         super().__init__(n_heads=n_heads)
@@ -69,15 +71,17 @@ class ALiBi(Bias):
             raise ValueError(f"{self.name}: slopes must be 'authors' or 'geometric'; got {slopes!r}.")
         if sides not in ("symmetric", "one-sided"):
             raise ValueError(f"{self.name}: sides must be 'symmetric' or 'one-sided'; got {sides!r}.")
-        self.slopes, self.sides = slopes, sides
+        if not bias_max > 0:
+            raise ValueError(f"{self.name}: bias_max must be positive; got {bias_max}. The paper's is 8.")
+        self.slopes, self.bias_max, self.sides = slopes, bias_max, sides
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return -m_h |q - k|, or -m_h max(q - k, 0)."""
         distance = floating((q - k).abs() if self.sides == "symmetric" else (q - k).clamp(min=0))
         head = h.to(distance.dtype)
         if self.slopes == "geometric":
-            exponent = (head + 1) * (8 / self.n_heads)
+            exponent = (head + 1) * (self.bias_max / self.n_heads)
         else:
             lower = 2 ** math.floor(math.log2(self.n_heads))
-            exponent = torch.where(h < lower, head + 1, head - lower + 0.5) * (8 / lower)
+            exponent = torch.where(h < lower, head + 1, head - lower + 0.5) * (self.bias_max / lower)
         return -torch.exp2(-exponent) * distance
