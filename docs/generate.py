@@ -5,23 +5,25 @@ from pathlib import Path
 
 import posenc
 from posenc import laws
+from posenc.character import Character
+from posenc.cli import table
+from posenc.cli.listing import order_families
+from posenc.cli.show import read_arguments
 from posenc.laws.exceptions import EXCEPTIONS
 
 HERE = Path(__file__).parent
 
 
 def encodings() -> str:
-    """Return the page of encodings."""
-    lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", ""]
-    lines += ["| name | class | family | source | learned numbers | shift-invariant | real positions |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    """Return the page of encodings: what `posenc list --table` prints, and a section for each."""
     cards = [posenc.card(name) for name in posenc.names()]
-    for card in cards:
-        traits = ("yes" if card.traits[t] else "no" for t in ("shift_invariant", "real_positions"))
-        lines.append(
-            f"| [`{card.name}`](#{card.name}) | `{card.cls.__name__}` | {card.family} | {card.year} | "
-            f"{card.parameters} | {' | '.join(traits)} |"
-        )
+    facts, reach, form = table.tabulate([card for members in order_families(cards).values() for card in members])
+    lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", "", *_table(facts)]
+    lines += ["", "## Character", "", "As `posenc list --table` measures it on each card's example. "]
+    lines[-1] += _prose(Character)
+    lines += ["", *_table(reach), "", *_table(form), ""]
+    lines += [f"- `{trait}`: {meaning}" for trait, meaning in read_arguments(Character.__doc__ or "").items()]
+    lines += ["", "`posenc list --json` and `posenc show` give what the card declares; tests hold it against this."]
     for card in cards:
         source = f"{card.paper} ({card.year}" + (f", arXiv {card.arxiv})" if card.arxiv else ")")
         lines += ["", f"## {card.name}", "", f"`posenc.{card.cls.__name__}({', '.join(card.options)})`", ""]
@@ -29,6 +31,13 @@ def encodings() -> str:
         if card.used_by:
             lines += ["", f"Used by: {', '.join(card.used_by)}."]
     return "\n".join(lines) + "\n"
+
+
+def _table(grid: table.Grid) -> list[str]:
+    """Return a grid in Markdown, with names that lead to their sections."""
+    titles = (title.replace("\n", " ") for title in grid.titles)
+    rows = [(f"[`{name}`](#{name})", *rest) for name, *rest in grid.rows]
+    return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(grid.titles), *rows)]
 
 
 def _prose(cls: type) -> str:

@@ -12,6 +12,21 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any, TypeVar
 
+# What a card declares of an encoding's character; `posenc.character` measures each of them.
+TRAITS = [
+    "distinct",
+    "longest",
+    "real_positions",
+    "smooth",
+    "bounded",
+    "shift_invariant",
+    "symmetric",
+    "recency",
+    "linear_shift",
+    "length_dependent",
+    "learned",
+]
+Trait = bool | int | None | Mapping[str, int]
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, "Card"] = {}
 
@@ -40,8 +55,13 @@ class Card:
         cost: What it costs at run time, in words.
         example: Arguments that construct a small one; the laws run on it.
         variants: Changes to `example` that the laws run as well.
-        traits: What the author declares and the laws measure: `shift_invariant` (scores depend on
-            the distance alone), `real_positions` (accepts fractional positions).
+        traits: What the author declares of the example, and `posenc.character` measures; None where a trait does
+            not apply. `distinct`: how many positions have signatures that all differ, by dtype (65,536 means that or
+            more). `longest`: the largest position that is not refused, or None. `real_positions`: fractional ones are
+            accepted. `smooth`: neighbours are near each other. `bounded`: what is far is no larger than what is near.
+            `shift_invariant`: scores depend on distances alone. `symmetric`: they are blind to direction. `recency`:
+            they fall with distance. `linear_shift`: a shift is one linear map of what is added or turned.
+            `length_dependent`: it must be resolved for a length. `learned`: how many numbers are learned.
         used_by: Models that shipped with it.
     """
 
@@ -53,7 +73,7 @@ class Card:
     parameters: str
     cost: str
     example: Mapping[str, Any]
-    traits: Mapping[str, bool]
+    traits: Mapping[str, Trait]
     arxiv: str | None = None
     aliases: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
@@ -115,8 +135,8 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
 def names(pattern: str = "*") -> list[str]:
     """List the registered names that match a shell pattern, in alphabetical order.
 
-    >>> names("*sin*")
-    ['sinusoidal']
+    >>> names("sinus*")
+    ['sinusoidal', 'sinusoidal_nd']
     """
     return sorted(name for name in _cards() if fnmatchcase(name, pattern))
 
@@ -179,7 +199,7 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
         TypeError: Unknown or missing option.
 
     >>> create("alibi", dims=Dims(n_heads=8))
-    ALiBi(n_heads=8, slopes='authors')
+    ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric')
     """
     cls = find_class(name)
     accepted = _parameters(cls)
@@ -196,7 +216,9 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     missing = [p.name for p in accepted.values() if p.default is p.empty and p.name not in arguments]
     if missing:
         give = ", ".join(f"{m}=..." for m in missing)
-        raise TypeError(f"{cls.__name__} needs {', '.join(missing)}; pass {give}, or dims=Dims({give}).")
+        known = ", ".join(f"{m}=..." for m in missing if m in asdict(Dims()))
+        offer = f", or dims=Dims({known})" if known else ""
+        raise TypeError(f"{cls.__name__} needs {', '.join(missing)}; pass {give}{offer}.")
     return cls(**arguments)
 
 

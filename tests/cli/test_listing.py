@@ -1,11 +1,14 @@
 import json
+from itertools import chain
 
 import pytest
 from typer.testing import CliRunner
 
 from posenc import registry
-from posenc.cli import app
-from posenc.cli.listing import order_families, share_width
+from posenc.character import Character, measure
+from posenc.cli import app, table
+from posenc.cli.listing import order_families
+from posenc.cli.table import share_width
 
 
 def invoke(*arguments, **environment):
@@ -34,11 +37,17 @@ def test_json_is_the_cards():
     assert next(c for c in cards if c["name"] == "alibi")["year"] == 2021
 
 
-@pytest.mark.parametrize("columns", ["80", "120"])
+def test_json_has_the_declared_traits():
+    (alibi,) = json.loads(invoke("alibi", "--json").stdout)
+    assert alibi["traits"] == dict(registry.card("alibi").traits)
+    assert alibi["traits"]["distinct"]["bfloat16"] == 257
+
+
+@pytest.mark.parametrize("columns", ["80", "120", "200"])
 def test_the_table_cuts_no_word(columns):
-    table = invoke("--table", COLUMNS=columns).stdout
-    assert max(map(len, table.splitlines())) <= int(columns)
-    words = table.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    printed = invoke("--table", COLUMNS=columns).stdout
+    assert max(map(len, printed.splitlines())) <= int(columns)
+    words = printed.replace("(", " ").replace(")", " ").replace(",", " ").split()
     for name in registry.names():
         card = registry.card(name)
         said = " ".join((card.name, card.family.replace("_", " "), str(card.year), *card.used_by))
@@ -46,15 +55,42 @@ def test_the_table_cuts_no_word(columns):
             assert word in words
 
 
+@pytest.mark.parametrize(("columns", "n_tables"), [("80", 3), ("120", 3), ("160", 2)])
+def test_the_character_stands_on_one_line_in_each_of_its_tables(columns, n_tables):
+    lines = [line.split() for line in invoke("--table", "[at]*", COLUMNS=columns).stdout.splitlines()]
+    found = [line[1:] for line in lines if line[:1] == ["alibi"]][1:]  # the first table has the facts
+    assert len(found) == n_tables - 1
+    reach, form = [">=", "65,536", "257", "2,049", "none", "yes", "0"], ["yes", "0.00", "no", "yes", "yes", "yes", "-"]
+    assert list(chain(*found)) == [*reach, *form, "no"]
+
+
 def test_the_wide_table_has_a_column_for_the_family():
-    assert invoke("--table", COLUMNS="120").stdout.split()[:3] == ["name", "family", "paper"]
-    assert invoke("--table", COLUMNS="80").stdout.split()[:3] == ["name", "(family)", "paper"]
+    assert invoke("--table", "a*", COLUMNS="120").stdout.split()[:3] == ["name", "family", "paper"]
+    assert invoke("--table", "a*", COLUMNS="80").stdout.split()[:3] == ["name", "(family)", "paper"]
+
+
+def test_the_table_is_measured_and_not_declared(monkeypatch):
+    found = measure(registry.card("nope").cls())
+    monkeypatch.setattr("posenc.character.measure", lambda encoding: planted)
+    planted = Character(**{**found.as_dict(), "recency": True, "linear_shift": False, "residual": 0.25})
+    facts, reach, form = table.tabulate([registry.card("nope")])
+    assert facts.rows[0][:3] == ("nope", "none", "Haviv et al. 2022")
+    assert reach.rows == [("nope", "1", "1", "1", "none", "yes", "0")]
+    assert form.rows == [("nope", "yes 0.00", "yes", "yes", "yes", "yes", "no 0.25", "no")]
+
+
+def test_what_cannot_be_measured_is_a_dash(monkeypatch):
+    nothing = dict.fromkeys(measure(registry.card("nope").cls()).as_dict())
+    monkeypatch.setattr("posenc.character.measure", lambda encoding: Character(**{**nothing, "learned": 0}))
+    _, reach, form = table.tabulate([registry.card("nope")])
+    assert reach.rows == [("nope", "-", "-", "-", "none", "-", "0")]
+    assert form.rows == [("nope", *"-------")]
 
 
 def test_the_nearest_names_are_found_by_alias_and_by_class():
     assert "'rotary', which is another name of rope." in invoke("rotary").stderr
     assert "another name of transformer_xl." in invoke("TransformerXL").stderr
-    assert "The nearest: sinusoidal." in invoke("sinusodal").stderr
+    assert "The nearest: sinusoidal" in invoke("sinusodal").stderr
     nothing = invoke("zzzzzz")
     assert nothing.exit_code == 1
     assert "`posenc list` shows all of them." in nothing.stderr

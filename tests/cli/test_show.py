@@ -51,6 +51,22 @@ def test_every_fact_of_the_card_is_shown(name):
     assert ("learned nothing" if card.parameters == "0" else f"learned {card.parameters} numbers") in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("alibi", "scores depend on the distance alone; ahead and behind are the same; scores fall with distance; "),
+        ("alibi", "grows with the position; accepts fractional positions; the same at any length positions told apart"),
+        ("alibi", "told apart: at least 65,536 in float32, 257 in bfloat16, 2,049 in float16; no last one learned"),
+        ("learned", "told apart: 128 in every dtype; the last is 127 learned"),
+        ("learned", "a shift is no linear map; whole positions only;"),
+        ("learned", "numbers (4,096 in this example)"),
+        ("rope", "a shift is one linear map;"),
+    ],
+)
+def test_the_traits_are_told_in_words(name, said):
+    assert said in " ".join(invoke(name, COLUMNS="400").stdout.split())
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_json_is_the_card_and_the_picture(name):
     shown = json.loads(invoke(name, "--json").stdout)

@@ -1,7 +1,5 @@
 """`posenc list`: the encodings there are."""
 
-import re
-from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +8,12 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from posenc.registry import Card
 
-_WIDE = 100  # characters from which on the table has room for the family's own column
 _FAMILIES = {
     "none": "position does not enter",
     "additive": "a vector is added to the token embeddings",
+    "embedded": "the token embeddings are changed",
     "rotary": "queries and keys are turned",
     "bias": "a term joins the scores",
     "content_bias": "a term joins the scores and looks at q and k",
@@ -29,7 +25,9 @@ def list_encodings(
         str, typer.Argument(metavar="PATTERN", help="A shell pattern for names, as 'ro*'; quote it.")
     ] = "*",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array of cards.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="All facts in a table.")] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="All facts, and the character measured now, in tables.")
+    ] = False,
 ) -> None:
     """List the encodings whose names match PATTERN; all of them if it is left out."""
     from posenc import registry
@@ -44,7 +42,7 @@ def list_encodings(
         output.complain(_explain_absence(pattern))
         raise typer.Exit(1)
     if table:
-        output.write_rich(_tabulate(cards))
+        _write_table([card for members in order_families(cards).values() for card in members])
     elif not as_json:
         _write_lines(cards)
 
@@ -71,42 +69,12 @@ def _write_lines(cards: "list[Card]") -> None:
     output.write("\n".join(lines))
 
 
-def _tabulate(cards: "list[Card]") -> "Table":
-    from rich import box
-    from rich.table import Table
+def _write_table(cards: "list[Card]") -> None:
+    from posenc.cli import table
 
     width = output.console().width
-    titles: tuple[str, ...] = ("name", "family", "paper", "learned", "cost", "traits", "used by")
-    rows = [_tabulate_card(card) for members in order_families(cards).values() for card in members]
-    if width < _WIDE:
-        titles = ("name (family)", *titles[2:])
-        rows = [(f"{name}\n({family})", *rest) for name, family, *rest in rows]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_lines=True, padding=0, pad_edge=False)
-    columns = list(zip(titles, *rows, strict=True))
-    for title, shared in zip(titles, share_width(columns, width), strict=True):
-        table.add_column(title, overflow="fold", width=shared)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def share_width(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Share a width among columns, none narrower than its longest word."""
-    widths = [max(len(word) for cell in column for word in cell.split()) for column in columns]
-    wanted = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    while sum(widths) + len(widths) - 1 < width and widths != wanted:
-        # The next character goes where it saves the most: to the column that would be the tallest.
-        tallest = max(range(len(widths)), key=lambda i: (widths[i] < wanted[i]) * wanted[i] / widths[i])
-        widths[tallest] += 1
-    return widths
-
-
-def _tabulate_card(card: "Card") -> tuple[str, ...]:
-    authors = re.split("[,:]", card.paper)[0]
-    traits = [trait.replace("_", " ") for trait, holds in card.traits.items() if holds]
-    family = card.family.replace("_", " ")
-    named = (card.name, family, f"{authors} {card.year}", card.parameters, card.cost)
-    return (*named, ", ".join(traits) or "-", ", ".join(card.used_by) or "-")
+    tables = table.lay_out(cards, width)
+    output.write_rich(*(line for drawn in tables for line in (drawn, "")), output.wrap(table.NOTE, width))
 
 
 def _explain_absence(pattern: str) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +11,19 @@ from posenc.cli import output
 
 if TYPE_CHECKING:
     from posenc.cli.picture import Picture
-    from posenc.registry import Card
+    from posenc.registry import Card, Trait
 
 _ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n?|\n)*)", re.MULTILINE)
 _LABEL = 11  # characters of the column of labels
 _TRAITS = {
     "shift_invariant": ("scores depend on the distance alone", "scores depend on absolute positions"),
+    "symmetric": ("ahead and behind are the same", "ahead and behind differ"),
+    "recency": ("scores fall with distance", "scores do not simply fall with distance"),
+    "smooth": ("neighbours are near each other", "neighbours may be far apart"),
+    "bounded": ("far positions are no larger than near ones", "grows with the position"),
+    "linear_shift": ("a shift is one linear map", "a shift is no linear map"),
     "real_positions": ("accepts fractional positions", "whole positions only"),
+    "length_dependent": ("depends on the length: call resolve", "the same at any length"),
 }
 
 
@@ -126,21 +133,38 @@ def _reflow_docstring(cls: type, width: int) -> str:
 def _list_facts(card: "Card") -> dict[str, str]:
     options = "".join(f", {option}={value!r}" for option, value in card.example.items())
     where = f", arXiv:{card.arxiv}" if card.arxiv else ""
-    traits = [
-        (_TRAITS[t][not holds] if t in _TRAITS else f"{t.replace('_', ' ')}: {'yes' if holds else 'no'}")
-        for t, holds in card.traits.items()
-    ]
+    count = f" ({card.traits['learned']:,} in this example)" if card.traits.get("learned") else ""
     facts = {
         "name": ", also ".join([card.name, *([", ".join(card.aliases)] if card.aliases else [])]),
         "formula": card.formula,
         "paper": f"{card.paper}, {card.year}{where}",
-        "traits": "; ".join(traits),
-        "learned": f"{card.parameters} numbers" if card.parameters != "0" else "nothing",
+        "traits": "; ".join(_tell_traits(card.traits)),
+        "positions": "; ".join(_tell_positions(card.traits)),
+        "learned": f"{card.parameters} numbers{count}" if card.parameters != "0" else "nothing",
         "cost": card.cost,
         "used by": ", ".join(card.used_by),
         "construct": f"{card.as_dict()['example']} or posenc.create({card.name!r}{options})",
     }
     return {label: fact for label, fact in facts.items() if fact}
+
+
+def _tell_traits(traits: "Mapping[str, Trait]") -> list[str]:
+    """Say which of its two words each trait deserves; nothing of those that do not apply."""
+    return [words[not traits[trait]] for trait, words in _TRAITS.items() if traits.get(trait) is not None]
+
+
+def _tell_positions(traits: "Mapping[str, Trait]") -> list[str]:
+    """Say how many positions are told apart, and which is the last."""
+    from posenc.character import CAP
+
+    by_dtype = traits.get("distinct")
+    counts = dict(by_dtype) if isinstance(by_dtype, Mapping) else {}
+    said = {dtype: f"{'at least ' * (n == CAP)}{n:,}" for dtype, n in counts.items()}
+    if len(set(said.values())) == 1:  # the same in all, so it is said once
+        said = {"every dtype": next(iter(said.values()))}
+    told = [f"told apart: {', '.join(f'{count} in {dtype}' for dtype, count in said.items())}"] if said else []
+    longest = traits.get("longest")
+    return [*told, "no last one" if longest is None else f"the last is {longest:,}"]
 
 
 def _write_picture(picture: "Picture") -> None:

@@ -31,7 +31,7 @@ from posenc.registry import register
         "shift_invariant": True,
         "symmetric": False,
         "recency": False,
-        "linear_shift": True,
+        "linear_shift": None,
         "length_dependent": False,
         "learned": 320,
     },

@@ -1,6 +1,5 @@
 """What the laws work with: a law's shape, and a small attention layer around an encoding."""
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,8 @@ from torch import Tensor
 from posenc import positions
 from posenc.attention import attend
 from posenc.compose import PerLayer
-from posenc.encoding import Encoding, Placed
+from posenc.encoding import Encoding
+from posenc.probe import Probe
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6}  # of the largest score
 
@@ -57,7 +57,7 @@ def statute(laws: list[Law], name: str, **facts: bool) -> Callable[..., Any]:
     return decorate
 
 
-class Case:
+class Case(Probe):
     """An encoding with random parameters inside a self-attention layer with random projections.
 
     Args:
@@ -72,34 +72,13 @@ class Case:
     batch = 2
 
     def __init__(self, encoding: Encoding, dtype: torch.dtype, index: int = 0) -> None:
-        self.random = torch.Generator().manual_seed(2017)
-        self.original, self.dtype, self.index = encoding, dtype, index
-        self.encoding = copy.deepcopy(encoding).to(dtype)
-        for parameter in self.encoding.parameters():
-            parameter.data = self.normal(*parameter.shape).to(parameter.dtype)
-        self.n_heads = self._find("n_heads", 4)
-        self.n_kv_heads = self.n_heads // 2 if self.n_heads % 2 == 0 else self.n_heads
-        self.head_dim = self._find("head_dim", 8)
-        self.d_model = self._find("d_model", 32)
+        super().__init__(encoding, dtype, index)
         self.max_len: int | None = self._find("max_len", None)
         if self.max_len is not None and self.max_len < 64:
             raise ValueError(
                 f"laws: need 64 positions to look at; got {encoding.name} with max_len={self.max_len}. "
                 "Hold one with max_len=64 or more against them."
             )
-        widths = {"q": self.n_heads, "k": self.n_kv_heads, "v": self.n_kv_heads}
-        self.projections = {
-            name: self.normal(self.d_model, heads * self.head_dim) / self.d_model**0.5 for name, heads in widths.items()
-        }
-
-    def _find(self, fact: str, default: Any) -> Any:
-        """Look for a host fact among the encoding and its members."""
-        found = (getattr(module, fact) for module in self.encoding.modules() if hasattr(module, fact))
-        return next(found, default)
-
-    def normal(self, *shape: int) -> Tensor:
-        """Draw from N(0, 1)."""
-        return torch.randn(*shape, generator=self.random, dtype=torch.float64).to(self.dtype)
 
     def tokens(self, seq_len: int, batch: int | None = None) -> Tensor:
         """Draw tokens (batch, seq_len, d_model)."""
@@ -111,20 +90,6 @@ class Case:
             start = min(start, self.max_len - seq_len)
         row = positions.arange(seq_len, start=start)
         return torch.stack([row] * self.encoding.n_axes, -1) if self.encoding.n_axes > 1 else row
-
-    def place(self, pos: Tensor, x: Tensor | None, *, past: Placed | None = None) -> Placed:
-        """Place in the precision of the case."""
-        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        return self.encoding.place(pos, x if self.encoding.reads_x else None, past=past, dtype=wide)
-
-    def project(self, x: Tensor, placed: Placed) -> tuple[Tensor, Tensor, Tensor]:
-        """Embed tokens and return q, k, v."""
-        x = self.encoding.embed(x, placed)
-        q, k, v = (
-            (x @ self.projections[name].to(x.dtype)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for name in "qkv"
-        )
-        return q, k, v
 
     def layer(self, x: Tensor, pos: Tensor, **options: Any) -> Tensor:
         """Run the layer in one pass: (batch, seq, d_model) -> (batch, n_heads, seq, head_dim)."""
@@ -153,15 +118,6 @@ class Case:
             everything = encoding, new, self.encoding.layer(self.index, past)[1]
             rows.append(attend(q, torch.cat(keys, 2), torch.cat(values, 2), *everything, rotated=True, **here))
         return torch.cat(rows, 2)
-
-    def scores(self, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
-        """Form the scores of one layer by the contract's own doors."""
-        encoding, placed = self.encoding.layer(self.index, placed)
-        turned_q, turned_k = encoding.rotate(q, k, placed)
-        group = q.shape[1] // k.shape[1]
-        scores = encoding.score_scale(q.shape[-1]) * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
-        bias = encoding.bias(q, k, placed, placed)
-        return scores if bias is None else scores + bias
 
     def differ(self, got: Tensor, wanted: Tensor, largest: Tensor | float = 1.0) -> Iterable[str]:
         """Yield a message if two tensors differ by more than the tolerance.

@@ -1,9 +1,17 @@
 """The closed list of exceptions: (class, law) and the reason. Anything else that fails, fails."""
 
 from posenc.encoding import Encoding
+from posenc.encodings.cpvt import CPVT
 from posenc.encodings.xpos import XPos
 
+_NEIGHBOURS = "a convolution sees the neighbours in the image, "
 EXCEPTIONS: dict[tuple[type[Encoding], str], str] = {
+    (CPVT, "cache"): _NEIGHBOURS + "so a token changes when a later one arrives",
+    (CPVT, "packing"): _NEIGHBOURS + "and two images in one row stand in the same places; give each a row of the batch",
+    (CPVT, "left padding"): (
+        _NEIGHBOURS
+        + "and padding at position 0 stands where a token does; give it a negative row, as a test of its own shows"
+    ),
     (XPos, "far positions"): (
         "lane sizes are powers of the position, so float32 ends 34,000 positions from the centre; "
         "the law holds at a centre of 100,000, which a test of its own shows"

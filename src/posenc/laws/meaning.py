@@ -1,5 +1,6 @@
 """Laws about what an encoding computes: its definition, and the traits that it declares."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,9 +10,9 @@ from jaxtyping import TypeCheckError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from posenc import definitions, positions, registry
+from posenc import character, definitions, positions, registry
 from posenc.encoding import Encoding
-from posenc.laws.case import Case, Law, statute
+from posenc.laws.case import TOLERANCE, Case, Law, statute
 
 LAWS: list[Law] = []
 
@@ -27,27 +28,31 @@ def definition(case: Case) -> Iterable[str]:
     x = case.tokens(19, batch=1)
     placed = case.place(pos, x)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
-    wanted = _define(card.family, define, case, pos, q, k)
+    wanted = _define(card.family, define, case, pos, x, q, k)
     if card.family == "additive":
         yield from case.differ(case.encoding.embed(x, placed)[0] - x[0], torch.from_numpy(wanted))
+    elif card.family == "embedded":
+        yield from case.differ(case.encoding.embed(x, placed)[0], torch.from_numpy(wanted))
     else:
         yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted))
 
 
-def _define(family: str, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> NDArray[np.float64]:
-    """Return what the definition says: vectors (n, d_model), or scores (n_heads, n, n)."""
+def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor) -> NDArray[np.float64]:
+    """Return what the definition says: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
     encoding = case.encoding
+    known = inspect.signature(define).parameters  # it leaves out how learned tensors start
     learned = {name: _array(p) for name, p in encoding.named_parameters()}
-    options = {name: value for name, value in encoding.options().items() if name not in ("init_std", "trainable")}
-    options |= learned
-    scale = options.pop("score_scale", None) or case.head_dim**-0.5
+    options = {name: value for name, value in (encoding.options() | learned).items() if name in known}
+    scale = encoding.options().get("score_scale") or case.head_dim**-0.5
     p, queries = _array(pos), _array(q[0])
     keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
     product = scale * np.einsum("hid,hjd->hij", queries, keys)
     if family == "additive":
         return np.asarray(define(p, **options))
+    if family == "embedded":
+        return np.asarray(define(_array(x[0]), p, **options))
     if family == "rotary":
-        turns = [define(float(t), **options) for t in p]
+        turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
         turned_q = np.stack([queries[:, i] @ turns[i][0].T for i in range(len(p))], 1)
         turned_k = np.stack([keys[:, j] @ turns[j][1].T for j in range(len(p))], 1)
         return np.asarray(scale * np.einsum("hid,hjd->hij", turned_q, turned_k))
@@ -60,28 +65,23 @@ def _define(family: str, define: Any, case: Case, pos: Tensor, q: Tensor, k: Ten
 
 @statute(LAWS, "traits")
 def traits(case: Case) -> Iterable[str]:
-    """Declared traits are those that are measured: shift-invariant or not, real positions or not."""
+    """Shift-invariant or not, real positions or not: as declared, in every variant."""
     card = _card(case.original)
     if card is None:
         return
-    x, pos = case.tokens(9), case.positions(9)
-    shifted = pos + 21
-    largest = case.largest(x, pos)
-    moves = list(case.differ(case.layer(x, shifted), case.layer(x, pos), largest))
-    if card.traits["shift_invariant"]:
-        yield from (f"declared shift_invariant, but moved by 21 positions it {m}" for m in moves)
-    elif not moves:
+    change = character.shift_change(case)
+    moved = change is not None and change > TOLERANCE[case.dtype]
+    if moved and card.traits["shift_invariant"]:
+        yield f"declared shift_invariant, but moving all positions changes scores by {change:.2g} of the largest"
+    if not moved and card.traits["shift_invariant"] is False:
         yield "declared not shift_invariant, but moving all positions changes nothing"
-    try:
-        between = case.layer(x, pos.double() * 1.5)
-    except TypeError:
-        if card.traits["real_positions"]:
-            yield "declared real_positions, but refuses them"
-        return
-    if not card.traits["real_positions"]:
-        yield "declared not to take real_positions, but does not refuse them"
-    elif card.family != "none" and not list(case.differ(between, case.layer(x, pos), largest)):
-        yield "takes real positions and ignores them"
+    accepts = character.accepts_real(case)
+    if accepts != card.traits["real_positions"]:
+        yield f"declared real_positions={card.traits['real_positions']}, but {'takes' if accepts else 'refuses'} them"
+    elif accepts and card.family != "none":
+        x, pos = case.tokens(9), case.positions(9)
+        if not list(case.differ(case.layer(x, pos.double() * 1.5), case.layer(x, pos), case.largest(x, pos))):
+            yield "takes real positions and ignores them"
 
 
 @statute(LAWS, "integer kinds")
@@ -137,14 +137,14 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
     encoding, family = case.encoding, case.encoding.family
     placed = case.place(pos, case.tokens(5))
     q = case.normal(1, case.n_heads, 5, case.head_dim)
-    if family == "additive":
+    if family in ("additive", "embedded"):
         yield "tokens of another width", ValueError, lambda: encoding.embed(case.normal(1, 5, 3), placed)
-    if family == "additive":
+    if family in ("additive", "embedded"):
         yield "tokens without positions", ValueError, lambda: encoding.embed(case.tokens(1), placed)
     if family == "rotary":
         yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
-    if family in ("bias", "content_bias"):
+    if family in ("bias", "content_bias") and hasattr(encoding, "n_heads"):
         more = torch.cat((q, q), 1)
         yield "q of other heads", ValueError, lambda: encoding.bias(more, more, placed, placed)
     if case.max_len is not None:

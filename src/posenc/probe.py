@@ -1,0 +1,162 @@
+"""An encoding in a small attention layer, with everything learned drawn at random: what measurements work with."""
+
+import copy
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from posenc import positions
+from posenc.encoding import Encoding, Placed
+
+LENGTH = 1024  # what an encoding that depends on the length is resolved for
+LIMIT = 2**53  # beyond it float64, in which angles are formed, has no room for every integer
+DOORS = ("embed", "rotate_q", "bias")  # what shows a position; rotate_k tells the same as rotate_q
+REFUSALS = (ValueError, IndexError, OverflowError, RuntimeError)  # how a position is refused, by us or by torch
+
+
+class Probe:
+    """An encoding with random parameters inside a self-attention layer with random projections.
+
+    Args:
+        encoding: Copied, set to evaluation, and resolved; its parameters are drawn from N(0, 1).
+        dtype: Of everything; float64 or float32.
+        index: Of the layer, where each has its own encoding.
+        seed: Of all draws. The global random state is neither read nor written.
+        length: What the encoding is resolved for; None leaves it unresolved.
+    """
+
+    def __init__(
+        self, encoding: Encoding, dtype: torch.dtype, index: int = 0, *, seed: int = 2017, length: int | None = LENGTH
+    ) -> None:
+        self.random = torch.Generator().manual_seed(seed)
+        self.dtype, self.index = dtype, index
+        original = copy.deepcopy(encoding)
+        self.original = (original if length is None else original.resolve(length)).eval()
+        self.encoding = copy.deepcopy(self.original).to(dtype)
+        for parameter in self.encoding.parameters():
+            parameter.data = self.normal(*parameter.shape).to(parameter.dtype)
+        self.n_heads = self._find("n_heads", 4)
+        self.n_kv_heads = self.n_heads // 2 if self.n_heads % 2 == 0 else self.n_heads
+        self.head_dim = self._find("head_dim", 8)
+        self.d_model = self._find("d_model", 32)
+        widths = {"q": self.n_heads, "k": self.n_kv_heads, "v": self.n_kv_heads}
+        self.projections = {
+            name: self.normal(self.d_model, heads * self.head_dim) / self.d_model**0.5 for name, heads in widths.items()
+        }
+
+    def _find(self, fact: str, default: Any) -> Any:
+        """Look for a host fact among the encoding and its members."""
+        found = (getattr(module, fact) for module in self.encoding.modules() if hasattr(module, fact))
+        return next(found, default)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Draw from N(0, 1)."""
+        return torch.randn(shape, generator=self.random, dtype=torch.float64).to(self.dtype)
+
+    def place(self, pos: Tensor, x: Tensor | None, *, past: Placed | None = None) -> Placed:
+        """Place in the precision of the probe."""
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        return self.encoding.place(pos, x if self.encoding.reads_x else None, past=past, dtype=wide)
+
+    def project(self, x: Tensor, placed: Placed) -> tuple[Tensor, Tensor, Tensor]:
+        """Embed tokens and return q, k, v."""
+        x = self.encoding.embed(x, placed)
+        q, k, v = (
+            (x @ self.projections[name].to(x.dtype)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for name in "qkv"
+        )
+        return q, k, v
+
+    def scores(self, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
+        """Form the scores of one layer by the contract's own doors."""
+        encoding, placed = self.encoding.layer(self.index, placed)
+        turned_q, turned_k = encoding.rotate(q, k, placed)
+        group = q.shape[1] // k.shape[1]
+        scores = encoding.score_scale(q.shape[-1]) * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
+        bias = encoding.bias(q, k, placed, placed)
+        return scores if bias is None else scores + bias
+
+    def along(self, pos: Shaped[Tensor, " n"]) -> Shaped[Tensor, "n *axes"]:
+        """Let positions run along axis 0, with the other axes at 0."""
+        return torch.nn.functional.pad(pos[:, None], (0, self.encoding.n_axes - 1)) if self.encoding.n_axes > 1 else pos
+
+    @torch.no_grad()
+    def signatures(
+        self, pos: Shaped[Tensor, " n"], doors: Iterable[str] = DOORS, token: Tensor | None = None
+    ) -> Float[Tensor, "n width"]:
+        """Return what becomes of the same content at each position, as the doors of a model let it through.
+
+        Side by side: the embedded token, the turned query, the bias of the query against a key at position 0 for
+        each head. A door that the encoding does not use leaves nothing; if it uses none, there is one lane of zeros.
+
+        Args:
+            pos: Positions along axis 0.
+            doors: Which of "embed", "rotate_q", "rotate_k" and "bias" count.
+            token: (d_model,); left out, the one that shows most.
+        """
+        n = len(pos)
+        x = (self.token if token is None else token).expand(1, n, -1)
+        query, key = (self._content[name].expand(1, -1, n, -1) for name in ("query", "key"))
+        placed = self.place(self.along(pos), x)
+        first = self.place(self.along(pos.new_zeros(1)), x[:, :1])
+        embedded = self.encoding.embed(x, placed)
+        encoding, placed = self.encoding.layer(self.index, placed)
+        first = self.encoding.layer(self.index, first)[1]
+        looks = {
+            "embed": lambda: None if embedded is x else embedded[0],
+            "rotate_q": lambda: _rows(encoding.rotate_q(query, placed), query),
+            "rotate_k": lambda: _rows(encoding.rotate_k(key, placed), key),
+            "bias": lambda: _rows(encoding.bias(query, key[:, :, :1], placed, first), None),
+        }
+        shown = [rows for door in doors if (rows := looks[door]()) is not None]
+        return torch.cat(shown, -1) if shown else query.new_zeros(n, 1)
+
+    @cached_property
+    def token(self) -> Float[Tensor, " d_model"]:
+        """Zeros, so that what is added stands alone; or a draw, where nothing shows on zeros (products)."""
+        zeros = self.projections["q"].new_zeros(self.d_model)
+        pos = positions.arange(min(16, LENGTH if self.longest is None else self.longest + 1))
+        seen = self.signatures(pos, ["embed"], zeros)
+        return self._content["token"] if bool((seen == seen[:1]).all()) else zeros
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The largest position that is not refused, found by asking; None if there is none below `LIMIT`."""
+        self._ask(0)  # what cannot be placed at all has no longest position, and says why
+        if self._accepts(LIMIT):
+            return None
+        accepted, refused = 0, LIMIT
+        while refused - accepted > 1:
+            middle = (accepted + refused) // 2
+            accepted, refused = (middle, refused) if self._accepts(middle) else (accepted, middle)
+        return accepted
+
+    def line(self, n: int, *, start: int = 0) -> Shaped[Tensor, " count"]:
+        """Count n positions from `start`, fewer where the longest one comes before."""
+        end = start + n if self.longest is None else min(start + n, self.longest + 1)
+        return positions.arange(max(end - start, 0), start=start)
+
+    def _accepts(self, position: int) -> bool:
+        try:
+            self._ask(position)
+        except REFUSALS:
+            return False
+        return True
+
+    def _ask(self, position: int) -> None:
+        self.signatures(torch.tensor([position]), token=self._content["token"])
+
+    @cached_property
+    def _content(self) -> dict[str, Tensor]:
+        """The one token, query and key that stand at every position."""
+        shape = 1, self._find("n_heads", 1), 1, self.head_dim
+        return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
+
+
+def _rows(turned: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Return (1, n_heads, n, width) as a row a position, or None if the door let it through as it was."""
+    return None if turned is None or turned is before else turned[0].transpose(0, 1).flatten(1)
