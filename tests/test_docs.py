@@ -28,7 +28,7 @@ def alike(old: str, new: str) -> bool:
     if NUMBER.split(old) != NUMBER.split(new):
         return False
     numbers = ([float(n.rstrip(".,").replace(",", "")) for n in NUMBER.findall(line)] for line in (old, new))
-    return all(a == pytest.approx(b, rel=0.02, abs=0.01) for a, b in zip(*numbers, strict=True))
+    return all(a == pytest.approx(b, rel=0.02, abs=0.015) for a, b in zip(*numbers, strict=True))
 
 
 @pytest.mark.parametrize("name", sorted(generate.PAGES))
