@@ -103,7 +103,7 @@ def test_alibi_is_bloom_up_to_a_constant_a_row(n_heads):
     assert_same(mine, scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v, [q, k, v], atol=5e-6)
 
 
-@pytest.mark.parametrize(("n_heads", "bias_max"), [(4, 8), (6, 8), (12, 8), (4, 16), (6, 16)])
+@pytest.mark.parametrize(("n_heads", "bias_max"), [(4, 8.0), (6, 8.0), (12, 8.0), (4, 16.0), (6, 16.0)])
 def test_alibi_is_mpt_up_to_a_constant_a_row(n_heads, bias_max):
     """MPT adds slope times the key's distance from the last token."""
     peer = MptAttention(MptConfig(d_model=8 * n_heads, n_heads=n_heads), layer_idx=0)

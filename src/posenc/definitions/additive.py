@@ -29,11 +29,11 @@ def normalised(pos: Positions, *, d_model: int, length: float, over: Literal["le
 
     No paper: the second thing one thinks of. pos / length ("length": 0 <= . < 1 within the sequence), or
     pos / (length - 1) ("last": the last position is 1). pos (n,) and length in positions, fractions of
-    positions allowed; result (n, d_model), without unit. A sequence of one has no fractions of its last
-    position, 0 / 0; they are 0 here, our convention.
+    positions allowed; result (n, d_model), without unit. The last position of a sequence of one is 0, and
+    0 / 0 says nothing; there the divisor is 1, our convention.
     """
-    whole = {"length": length, "last": length - 1}[over]
-    return np.array([[float(p / whole) if whole else 0.0] * d_model for p in pos]).reshape(len(pos), d_model)
+    whole = {"length": length, "last": length - 1}[over] or 1
+    return np.array([[float(p / whole)] * d_model for p in pos]).reshape(len(pos), d_model)
 
 
 def sine(
