@@ -45,7 +45,7 @@ class Compose(Encoding):
             )
         refuse_layers("Compose", members)
         self.encodings = nn.ModuleList(members)
-        self.n_axes = max((e.n_axes for e in encodings), default=1)
+        self.n_axes = max((e.n_axes for e in members or encodings), default=1)
         self.reads_x = any(e.reads_x for e in members)
         self.reads_qk = any(e.reads_qk for e in members)
 

@@ -107,6 +107,7 @@ def heads(n: int, width: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("construct", "kind", "words"),
     [
+        (lambda: posenc.NoPE(n_axes=0), ValueError, "NoPE: n_axes must be at least 1; got n_axes=0"),
         (lambda: posenc.Integer(d_model=0), ValueError, "Integer: d_model must be at least 1; got d_model=0"),
         (lambda: posenc.Normalised(d_model=1, over="end"), ValueError, "over must be 'length' or 'last'; got 'end'"),
         (lambda: posenc.Sine(d_model=2, spectrum="loud"), ValueError, "'octaves' or 'geometric'; got 'loud'"),

@@ -15,6 +15,7 @@ from posenc.registry import register
     aliases=("none",),
     used_by=("Llama 4 (every fourth layer)", "SmolLM3 (every fourth layer)"),
     example={},
+    variants=({"n_axes": 2},),
     traits={
         "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
         "longest": None,
@@ -36,6 +37,18 @@ class NoPE(Encoding):
     where it is, since the mask alone tells a token how many others it sees; a bidirectional one is
     blind to order. Source: Haviv 2022; Kazemnejad 2023 (2305.19466).
 
+    Args:
+        n_axes: Axes of the positions that it is given and ignores, so that it can stand in for any other encoding.
+
+    Raises:
+        ValueError: An n_axes below 1.
+
     >>> NoPE().score_scale(head_dim=64)
     0.125
     """
+
+    def __init__(self, *, n_axes: int = 1) -> None:
+        super().__init__()
+        if n_axes < 1:
+            raise ValueError(f"{self.name}: n_axes must be at least 1; got n_axes={n_axes}.")
+        self.n_axes = n_axes
