@@ -1,8 +1,4 @@
-"""Frequencies of sinusoids and rotations: pure functions from parameters to radians per position.
-
-All results are float64: an angle is a frequency times a position that may be in the millions,
-and is rounded only after its cosine and sine are taken.
-"""
+"""Geometric frequencies, frequencies of a user's own, and the check of a base."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,0 +1,202 @@
+"""Scalings: from frequencies that were trained to frequencies for longer texts.
+
+Pure functions of numbers; tensors are float64, one entry a pair of lanes, the fastest first. `width` is the number of
+lanes that turn, `factor` how many times longer the texts get, `original_max_len` the trained length in positions.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc.frequencies.basic import geometric
+
+InvFreq = Float64[Tensor, " n_pairs"]
+
+
+def linear(inv_freq: InvFreq, *, factor: float) -> InvFreq:
+    """Divide all frequencies: positions are interpolated (Chen 2023, 2306.15595).
+
+    >>> linear(torch.tensor([1.0, 0.5], dtype=torch.float64), factor=2.0).tolist()
+    [0.5, 0.25]
+    """
+    return inv_freq / factor
+
+
+def ntk_base(base: float, *, width: int, factor: float) -> float:
+    """Return the base with which the slowest pair is divided by `factor` and the fastest stays.
+
+    NTK-aware scaling (bloc97 2023); with an "alpha" in place of the factor, the form of some servers.
+
+    >>> round(ntk_base(1e4, width=128, factor=8.0), 2)
+    82684.62
+    """
+    return float(base * factor ** (width / (width - 2))) if width > 2 else float(base)
+
+
+def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, original_max_len: int) -> float:
+    """Return the NTK-aware base for the current length; the plain one up to the trained length (emozilla 2023).
+
+    >>> dynamic_base(1e4, width=128, factor=2.0, seq_len=100, original_max_len=4096)
+    10000.0
+    """
+    longer = max(seq_len, original_max_len) / original_max_len
+    return ntk_base(base, width=width, factor=factor * longer - (factor - 1))
+
+
+def by_parts(
+    inv_freq: InvFreq, *, factor: float, original_max_len: float, low_turns: float = 1.0, high_turns: float = 32.0
+) -> InvFreq:
+    """Divide the pairs that turn little within the trained length, and keep those that turn often.
+
+    The ramp between is linear in the number of turns. Source: Peng 2023 (YaRN, 2309.00071), section 3.2.
+
+    >>> by_parts(torch.tensor([1.0, 1e-6], dtype=torch.float64), factor=4.0, original_max_len=4096).tolist()
+    [1.0, 2.5e-07]
+    """
+    turns = inv_freq * (original_max_len / (2 * math.pi))
+    return _blend(inv_freq, factor, ((turns - low_turns) / (high_turns - low_turns)).clamp(0, 1))
+
+
+def yarn_bounds(
+    *,
+    width: int,
+    base: float,
+    original_max_len: float,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+) -> tuple[float, float]:
+    """Return the pairs between which YaRN's ramp runs: where a pair makes beta_fast and beta_slow turns.
+
+    `truncate` widens them to whole pairs, as the authors' code does.
+
+    >>> [round(b, 3) for b in yarn_bounds(width=128, base=1e4, original_max_len=4096, truncate=False)]
+    [20.944, 45.027]
+    """
+
+    def pair(turns: float) -> float:
+        return width * math.log(original_max_len / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, width - 1)
+
+
+def yarn(
+    *,
+    width: int,
+    base: float,
+    factor: float,
+    original_max_len: float,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+) -> InvFreq:
+    """Divide slow pairs and keep fast ones, with a ramp that is linear in the pair's number.
+
+    The form of the authors' code, of Hugging Face and of DeepSeek; the text of the paper has the ramp in turns
+    (`by_parts`). Source: Peng 2023, 2309.00071.
+    """
+    plain = geometric(width // 2, base=base, width=width)
+    low, high = yarn_bounds(
+        width=width,
+        base=base,
+        original_max_len=original_max_len,
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        truncate=truncate,
+    )
+    high += 0.001 if low == high else 0.0  # a ramp of no width is a step
+    ramp = (torch.arange(width // 2, dtype=torch.float64, device="cpu") - low) / (high - low)
+    return _blend(plain, factor, 1 - ramp.clamp(0, 1))
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """Return what YaRN multiplies q and k by: 0.1 weight ln(factor) + 1, and 1 for a factor up to 1.
+
+    >>> round(mscale(40.0), 6)
+    1.368888
+    """
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def llama3(
+    inv_freq: InvFreq, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: float
+) -> InvFreq:
+    """Divide pairs that turn less than low_freq_factor times within the trained length, blend up to high_freq_factor.
+
+    The scaling of Llama 3.1 (Meta's code, 2024): `by_parts` with other numbers of turns.
+    """
+    return by_parts(
+        inv_freq,
+        factor=factor,
+        original_max_len=original_max_len,
+        low_turns=low_freq_factor,
+        high_turns=high_freq_factor,
+    )
+
+
+def longrope(inv_freq: InvFreq, factors: Sequence[float]) -> InvFreq:
+    """Divide each pair by a number of its own, which a search has found (Ding 2024, 2402.13753)."""
+    return inv_freq / torch.tensor(factors, dtype=torch.float64, device="cpu")
+
+
+def longrope_gain(factor: float, original_max_len: float) -> float:
+    """Return what LongRoPE multiplies q and k by: sqrt(1 + ln factor / ln L), and 1 for a factor up to 1.
+
+    >>> longrope_gain(4096.0, 4096) ** 2
+    2.0000000000000004
+    """
+    return math.sqrt(1 + math.log(factor) / math.log(original_max_len)) if factor > 1 else 1.0
+
+
+def proportional(*, head_dim: int, base: float, share: float) -> InvFreq:
+    """Return RoPE's frequencies with all but the fastest `share` of them zero (p-RoPE; Barbero 2024, 2410.06205).
+
+    >>> proportional(head_dim=8, base=1e4, share=0.5).tolist()
+    [1.0, 0.1, 0.0, 0.0]
+    """
+    plain = geometric(head_dim // 2, base=base, width=head_dim)
+    plain[int(share * head_dim // 2) :] = 0
+    return plain
+
+
+def resonance(inv_freq: InvFreq) -> InvFreq:
+    """Round wavelengths to whole positions, so that turns repeat exactly (Wang 2024, 2403.00071)."""
+    return 2 * math.pi / (2 * math.pi / inv_freq).round()
+
+
+def critical_dim(*, width: int, base: float, original_max_len: float) -> int:
+    """Return how many lanes belong to pairs that make a full turn within the trained length (Liu 2023, 2310.05209).
+
+    >>> critical_dim(width=128, base=1e4, original_max_len=4096)
+    92
+    """
+    return min(2 * math.ceil(width / 2 * math.log(original_max_len / (2 * math.pi), base)), width)
+
+
+def first_negative(inv_freq: InvFreq, *, end: int = 1_000_000) -> int | None:
+    """Return the first whole distance up to `end` at which the sum of the pairs' cosines is negative, or None.
+
+    From there on, equal content no longer attracts on average. A bound of Men 2024 (2405.14591) that shipped models
+    do not keep.
+
+    >>> first_negative(geometric(64, base=1e4, width=128))
+    1707
+    """
+    block = 4096
+    for start in range(0, end + 1, block):
+        distance = torch.arange(start, min(start + block, end + 1), dtype=torch.float64, device="cpu")
+        below = (distance[:, None] * inv_freq).cos().sum(-1) < 0
+        if below.any():
+            return start + int(below.to(torch.uint8).argmax())
+    return None
+
+
+def _blend(inv_freq: InvFreq, factor: float, kept: InvFreq) -> InvFreq:
+    """Return frequencies of which a part is kept and the rest divided."""
+    return inv_freq * kept + inv_freq / factor * (1 - kept)
