@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary
     from posenc.mapped import Mapped, OnAxes
     from posenc.registry import Card, Dims, card, create, names, register
+    from posenc.rephasing import rephase
 
 _HOMES = {
     "attention": "attend explain",
@@ -25,6 +26,7 @@ _HOMES = {
     "encoding": "Encoding Placed",
     "families": "Additive Bias ContentBias Embedded Rotary",
     "mapped": "Mapped OnAxes",
+    "rephasing": "rephase",
     "registry": "Card Dims card create names register",
 }
 _MODULES = ("character", "definitions", "frequencies", "laws", "nn", "positions", "registry")

@@ -34,8 +34,11 @@ def test_lengths_stay_and_lanes_beyond_pass(data: st.DataObject) -> None:
     pos = data.draw(strategies.sites(rope, batch=False))
     q = normal(1, 1, len(pos), rope.head_dim)
     turned, _ = rope.rotate(q, q, rope.place(pos, dtype=torch.float64))
-    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1), rtol=1e-12, atol=1e-12)
-    rest = slice(rope.rotary_dim, None) if rope.rotary_side == "first" else slice(0, -rope.rotary_dim)
+    first = rope.rotary_side == "first"
+    turning = slice(0, rope.rotary_dim) if first else slice(rope.head_dim - rope.rotary_dim, None)
+    rest = slice(rope.rotary_dim, None) if first else slice(0, rope.head_dim - rope.rotary_dim)
+    longer = rope.attention_factor * q[..., turning].norm(dim=-1)
+    torch.testing.assert_close(turned[..., turning].norm(dim=-1), longer, rtol=1e-12, atol=1e-12)
     assert torch.equal(turned[..., rest], q[..., rest])
 
 

@@ -24,6 +24,7 @@ def rope(
     rotary_side: Literal["first", "last"] = "first",
     pairing: Literal["half", "interleaved"] = "half",
     inv_freq: Array | None = None,
+    attention_factor: float = 1.0,
 ) -> tuple[Array, Array]:
     """Each pair of lanes turns counter-clockwise by p * theta_k; queries and keys alike.
 
@@ -37,6 +38,7 @@ def rope(
     is GPT-NeoX's and that of Llama in Hugging Face: the same map up to a fixed permutation of the lanes.
     Silent in the paper, from GPT-J and GPT-NeoX: only rotary_dim lanes turn, the first or the last ones,
     and d above is the ROTATED width rotary_dim; the other lanes pass unchanged. None: all of head_dim.
+    attention_factor, from YaRN (Peng et al. 2023, arXiv 2309.00071, section 3.4), lengthens the lanes that turn.
     """
     width = head_dim if rotary_dim is None else rotary_dim
     start = {"first": 0, "last": head_dim - width}[rotary_side]
@@ -47,6 +49,7 @@ def rope(
         theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
         turn[x, x], turn[x, y] = math.cos(p * theta), -math.sin(p * theta)
         turn[y, x], turn[y, y] = math.sin(p * theta), math.cos(p * theta)
+        turn[[x, y]] *= attention_factor
     return turn, turn.copy()
 
 

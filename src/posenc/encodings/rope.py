@@ -1,5 +1,7 @@
 """RoPE: queries and keys turned by their positions."""
 
+import math
+
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from posenc.registry import register
         {"rotary_dim": 32},
         {"rotary_dim": 32, "rotary_side": "last", "pairing": "interleaved"},
         {"trainable": True},
+        {"attention_factor": 1.25, "rotary_dim": 32},
     ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
@@ -58,9 +61,12 @@ class RoPE(OwnFrequencies, Rotary):
         inv_freq: Frequencies of your own, radians per position, one a pair, or a function that makes them of
             the pairs' numbers 0, 1, ..; replaces the formula.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
+        attention_factor: The gain: what multiplies the turned lanes of q and of k, as YaRN and LongRoPE want it;
+            scores get its square.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, or frequencies that do not fit.
+        ValueError: An odd width, one beyond head_dim, a base not above 1, frequencies that do not fit, or a gain that
+            is not positive.
 
     >>> import torch
     >>> rope = RoPE(head_dim=2)
@@ -79,9 +85,16 @@ class RoPE(OwnFrequencies, Rotary):
         pairing: Pairing = "half",
         inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
+        attention_factor: float = 1.0,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self.base = frequencies.check_base(base, self.name)
+        if not 0 < attention_factor < math.inf:
+            raise ValueError(
+                f"{self.name}: attention_factor must be positive and finite, because it multiplies q and k; "
+                f"got {attention_factor}. 1.0 leaves them as long as they are."
+            )
+        self.attention_factor = float(attention_factor)
         self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
@@ -91,3 +104,7 @@ class RoPE(OwnFrequencies, Rotary):
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, as the one row of a matrix for one axis."""
         return self.inv_freqs()[None]
+
+    def gain(self) -> float:
+        """Return attention_factor."""
+        return self.attention_factor

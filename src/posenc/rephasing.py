@@ -1,0 +1,61 @@
+"""Cached keys under other frequencies: turned on from where they stand, exactly."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posenc import kernels
+from posenc.encoding import Pos
+from posenc.families import Rotary
+
+
+def rephase(
+    k: Float[Tensor, "batch heads seq head_dim"], pos: Pos, old: Rotary, new: Rotary
+) -> Float[Tensor, "batch heads seq head_dim"]:
+    """Return keys that `old` has turned as if `new` had turned them.
+
+    For encodings whose frequencies change while a cache is held (dynamic NTK, LongRoPE, a context that is
+    extended): each pair is turned by the difference of the two angles, and by the ratio of the gains, in one pass
+    that rounds once. Queries can be treated alike.
+
+    Args:
+        k: Keys (batch, n_kv_heads, k_len, head_dim), turned by `old`.
+        pos: Their positions, as they were given to `old.place`.
+        old: What turned them.
+        new: What shall have turned them.
+
+    Raises:
+        ValueError: The two turn other lanes, pair them otherwise, work on other axes, or change lane sizes by
+            position (xPos).
+
+    >>> from posenc.encodings import RoPE
+    >>> old, new, pos = RoPE(head_dim=4), RoPE(head_dim=4, base=100.0), torch.tensor([7])
+    >>> k = torch.ones(1, 1, 1, 4)
+    >>> turned, wanted = (rope.rotate_k(k, rope.place(pos)) for rope in (old, new))
+    >>> torch.allclose(rephase(turned, pos, old, new), wanted)
+    True
+    """
+    exact = old._check(pos, torch.float32).double()
+    _compare(old, new, exact)
+    change = (new.frequencies() - old.frequencies()).to(pos.device)
+    angle = exact @ change if old.n_axes > 1 else exact[..., None] * change
+    ratio, dtype = new.gain() / old.gain(), torch.float64 if k.dtype == torch.float64 else torch.float32
+    cos, sin = ((table * ratio).to(dtype) for table in (angle.cos(), angle.sin()))
+    return kernels.turn(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
+
+
+def _compare(old: Rotary, new: Rotary, exact: Tensor) -> None:
+    """Raise unless the two differ in frequencies and gain alone."""
+    for fact in ("head_dim", "rotary_dim", "rotary_side", "pairing", "n_axes"):
+        before, after = getattr(old, fact), getattr(new, fact)
+        if before != after:
+            raise ValueError(
+                f"rephase: keys can be turned on only where the same pairs of lanes turn; {fact} is {before!r} in the "
+                f"old {old.name} and {after!r} in the new {new.name}. Compute the keys anew."
+            )
+    for encoding in (old, new):
+        if encoding.amplitude(exact) is not None:
+            raise ValueError(
+                f"rephase: {encoding.name} changes the size of lanes by position, which no turn undoes exactly; got "
+                f"{old.name} and {new.name}. Compute the keys anew."
+            )
