@@ -144,3 +144,17 @@ def test_makers_compile_for_any_length() -> None:
         mask = (normal(2, n, seed=n) > 0).long().sort(-1).values
         for got, wanted in zip(fast(mask), make(mask), strict=True):
             assert torch.equal(got, wanted)
+
+
+def test_text_with_pictures_goes_on_after_the_largest_number_and_frames_are_apart() -> None:
+    pos = positions.mrope([2, (3, 1, 2), 1], time_step=4)
+    assert pos[:, 0].tolist() == [0, 1, 2, 2, 6, 6, 10, 10, 11]
+    assert pos[:, 1].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 11]
+    assert pos[:, 2].tolist() == [0, 1, 2, 3, 2, 3, 2, 3, 11]
+    assert positions.mrope([]).shape == (0, 3)
+    assert positions.mrope([0, 2]).tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_positions_of_hugging_face_put_the_axes_last() -> None:
+    ids = torch.arange(24).reshape(3, 2, 4)
+    assert positions.from_hf(ids)[1, 2].tolist() == [6, 14, 22]

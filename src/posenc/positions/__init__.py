@@ -1,0 +1,26 @@
+"""Makers and checks of `pos`: positions are always passed in, never guessed from a shape."""
+
+from posenc.positions.checks import check, check_range, check_reach, may_look
+from posenc.positions.images import from_hf, grid, mrope, unit_grid
+from posenc.positions.random import jittered, randomised, shifted
+from posenc.positions.text import arange, continued, left_padded, packed, padded, tree
+
+__all__ = [
+    "arange",
+    "check",
+    "check_range",
+    "check_reach",
+    "continued",
+    "from_hf",
+    "grid",
+    "jittered",
+    "left_padded",
+    "may_look",
+    "mrope",
+    "packed",
+    "padded",
+    "randomised",
+    "shifted",
+    "tree",
+    "unit_grid",
+]

@@ -1,0 +1,80 @@
+"""What a position may be: checks whose messages name the encoding."""
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+_INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+_REALS = (torch.float32, torch.float64)
+
+
+def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
+    """Return positions as int64 or float64 after checking their kind and their axes.
+
+    Args:
+        pos: (seq_len,) or (batch, seq_len) for one axis; (..., seq_len, n_axes) for several.
+        n_axes: How many axes the encoding works on.
+        who: The encoding's name, for the message.
+
+    Raises:
+        TypeError: `pos` is no tensor, or a dtype that cannot hold positions.
+        ValueError: Its shape does not fit `n_axes`.
+    """
+    if not isinstance(pos, Tensor):
+        raise TypeError(
+            f"{who}: pos must be a tensor of positions; got {type(pos).__name__}. "
+            "Make one with posenc.positions, for instance positions.arange(seq_len)."
+        )
+    if pos.dtype not in _INTEGERS + _REALS:
+        raise TypeError(
+            f"{who}: positions must be integers, float32 or float64, because half precision cannot tell "
+            f"256 from 257; got {pos.dtype}. Make them with positions.arange(seq_len)."
+        )
+    fits = pos.ndim in (1, 2) if n_axes == 1 else pos.ndim in (2, 3) and pos.shape[-1] == n_axes
+    if not fits:
+        wanted = "(seq_len,) or (batch, seq_len)"
+        if n_axes > 1:
+            wanted = f"(seq_len, {n_axes}) or (batch, seq_len, {n_axes})"
+        raise ValueError(
+            f"{who}: works on {n_axes} position {'axis' if n_axes == 1 else 'axes'}, so pos must be {wanted}; "
+            f"got {tuple(pos.shape)}. "
+            + ("Wrap it in OnAxes to choose axes." if n_axes == 1 else "positions.grid makes two axes.")
+        )
+    return pos.double() if pos.dtype in _REALS else pos.long()
+
+
+def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, start: int = 0) -> None:
+    """Raise if a position lies outside [start, end).
+
+    Only where looking costs nothing: on the CPU and not while compiling. A device's own index
+    check speaks elsewhere.
+
+    Raises:
+        ValueError: A position is below `start` or at least `end`.
+    """
+    if not may_look(pos):
+        return
+    low, high = (int(value) for value in pos.aminmax())
+    if low < start or high >= end:
+        bad = low if low < start else high
+        raise ValueError(f"{who}: positions must lie in {start}..{end - 1}, because {why}; got position {bad}.")
+
+
+def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) -> None:
+    """Raise if a position lies further from its centre than `reach`, where looking costs nothing.
+
+    Raises:
+        ValueError: One does.
+    """
+    if may_look(away) and (furthest := float(away.abs().max())) > reach:
+        raise ValueError(
+            f"{who}: positions must lie within {reach:,.0f} of the centre, because {why}; got one {furthest:,.0f} away."
+        )
+
+
+def may_look(t: Tensor) -> bool:
+    """Whether values can be read without stalling a device, breaking a graph or leaving a transform."""
+    plain = type(t) is Tensor and t.device.type == "cpu" and t.numel() > 0
+    if not plain or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(t)

@@ -1,0 +1,98 @@
+"""Positions on several axes: images, video, and text among them."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+
+def grid(h: int, w: int, *, n_prefix: int = 0, device: torch.device | str | None = None) -> Int64[Tensor, "cells 2"]:
+    """Number the cells of an image row by row; axis 0 is the row, axis 1 the column.
+
+    Args:
+        h: Rows.
+        w: Columns.
+        n_prefix: Tokens before the image, such as a class token; they stand in row -1.
+        device: Of the result.
+
+    >>> grid(2, 2, n_prefix=1).tolist()
+    [[-1, 0], [0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    cells = torch.cartesian_prod(torch.arange(h, device=device), torch.arange(w, device=device))
+    prefix = torch.stack((torch.full((n_prefix,), -1, device=device), torch.arange(n_prefix, device=device)), -1)
+    return torch.cat((prefix, cells))
+
+
+def unit_grid(
+    h: int,
+    w: int,
+    *,
+    sides: Literal["separate", "longer", "shorter"] = "separate",
+    device: torch.device | str | None = None,
+) -> Float64[Tensor, "cells 2"]:
+    """Place the cells of an image, row by row, at the coordinates of their centres between -1 and 1.
+
+    So an image keeps its extent at every resolution. Source: DINOv3 (Siméoni 2025, 2508.10104), which feeds them to an
+    axial rotation.
+
+    Args:
+        h: Rows.
+        w: Columns.
+        sides: What -1 to 1 spans: each side ("separate"), or, so that cells stay square, the "longer" or the "shorter".
+        device: Of the result.
+
+    Raises:
+        ValueError: Another word for `sides`.
+
+    >>> unit_grid(1, 2).tolist()
+    [[0.0, -0.5], [0.0, 0.5]]
+    """
+    spans = {"separate": (h, w), "longer": (max(h, w),) * 2, "shorter": (min(h, w),) * 2}
+    if sides not in spans:
+        raise ValueError(f"positions.unit_grid: sides must be one of {tuple(spans)}; got {sides!r}.")
+    span = torch.tensor(spans[sides], dtype=torch.float64, device=device)
+    return (2 * grid(h, w, device=device).double() + 1) / span - 1
+
+
+def mrope(
+    parts: Sequence[int | tuple[int, int, int]], *, time_step: int = 1, device: torch.device | str | None = None
+) -> Int64[Tensor, "seq 3"]:
+    """Number text with images and video on three axes: time, row, column (Qwen2-VL; Wang 2024, 2409.12191).
+
+    A text token has the same number on all axes. The cells of an image begin there too, and count rows and columns
+    on; a frame of a video is `time_step` later than the one before. What follows goes on after the largest number.
+
+    Args:
+        parts: In the order of the sequence, the number of tokens of a text, or (frames, rows, columns) of a picture,
+            in cells as the language model sees them (after merging).
+        time_step: Between two frames; 1 in Qwen2-VL.
+        device: Of the result.
+
+    >>> mrope([2, (1, 2, 2), 1]).tolist()
+    [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 2, 3], [2, 3, 2], [2, 3, 3], [4, 4, 4]]
+    """
+    numbered, start = [torch.zeros(0, 3, dtype=torch.int64, device=device)], 0
+    for part in parts:
+        frames, rows, columns = (part, 1, 1) if isinstance(part, int) else part
+        axes = [torch.arange(n, device=device) for n in (frames, rows, columns)]
+        cells = torch.cartesian_prod(*axes) if frames * rows * columns else numbered[0]
+        if isinstance(part, int):
+            cells = cells[:, :1].expand(-1, 3)
+            end = part
+        else:
+            cells = cells * torch.tensor([time_step, 1, 1], device=device)
+            end = max((frames - 1) * time_step + 1, rows, columns)
+        numbered.append(start + cells)
+        start += end
+    return torch.cat(numbered)
+
+
+def from_hf(position_ids: Int[Tensor, "n_axes batch seq"]) -> Int[Tensor, "batch seq n_axes"]:
+    """Turn Hugging Face's position ids of several axes, (3, batch, seq), into ours, (batch, seq, 3).
+
+    >>> from_hf(torch.tensor([[[0, 1]], [[0, 5]], [[0, 7]]])).tolist()
+    [[[0, 0, 0], [1, 5, 7]]]
+    """
+    return position_ids.permute(1, 2, 0)

@@ -1,0 +1,104 @@
+"""Positions drawn at random, for training."""
+
+import math
+
+import torch
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor
+
+
+def shifted(
+    pos: Shaped[Tensor, "*batch seq"], max_shift: int, *, generator: torch.Generator | None = None
+) -> Shaped[Tensor, "*batch seq"]:
+    """Move each sequence by a random whole number from 0 to max_shift (SHAPE; Kiyono 2021, 2109.05644).
+
+    For training: a model that has seen every offset must look at differences. One number for (seq_len,), one a
+    row for (batch, seq_len).
+
+    Args:
+        pos: Positions on one axis.
+        max_shift: The largest shift, itself included.
+        generator: Of the random numbers, on the device of `pos`.
+
+    Raises:
+        ValueError: A negative max_shift.
+
+    >>> shifted(torch.arange(3), 0)
+    tensor([0, 1, 2])
+    """
+    if max_shift < 0:
+        raise ValueError(f"positions.shifted: max_shift must not be negative; got {max_shift}. 0 moves nothing.")
+    shape = (*pos.shape[:-1], 1)
+    return pos + torch.randint(max_shift + 1, shape, generator=generator, device=pos.device)
+
+
+def randomised(
+    n: int,
+    max_len: int,
+    *,
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Int64[Tensor, "*batch n"]:
+    """Draw n of the positions 0 .. max_len - 1 without repetition, in rising order (Ruoss 2023, 2305.16843).
+
+    For training with any encoding: positions as large as those of the longest test are seen, in the right
+    order, at the price of the exact distances.
+
+    Args:
+        n: Tokens of a sequence.
+        max_len: One more than the largest position; that of the longest sequence to be met.
+        batch: Rows, each with positions of its own; None for a plain sequence.
+        generator: Of the random numbers.
+        device: Of the result.
+
+    Raises:
+        ValueError: More tokens than positions.
+
+    >>> randomised(4, 4)
+    tensor([0, 1, 2, 3])
+    """
+    if not 0 <= n <= max_len:
+        raise ValueError(
+            f"positions.randomised: n tokens need n different positions; got n={n}, max_len={max_len}. "
+            f"Pass a max_len of {max(n, 0)} or more."
+        )
+    rows = torch.rand(1 if batch is None else batch, max_len, generator=generator, device=device)
+    drawn = rows.topk(n).indices.sort().values  # the places of the n largest are a fair draw
+    return drawn[0] if batch is None else drawn
+
+
+def jittered(
+    pos: Float64[Tensor, "*batch seq n_axes"],
+    *,
+    shift: float = 0.0,
+    jitter: float = 1.0,
+    rescale: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Float64[Tensor, "*batch seq n_axes"]:
+    """Move, distort and scale coordinates at random, once a call, as DINOv3 does while training.
+
+    Args:
+        pos: Coordinates on several axes, such as those of `unit_grid`.
+        shift: Each axis moves by U(-shift, shift).
+        jitter: Each axis is stretched by exp(U(-ln jitter, ln jitter)).
+        rescale: All axes together are stretched by exp(U(-ln rescale, ln rescale)).
+        generator: Of the random numbers, on the device of `pos`.
+
+    Raises:
+        ValueError: A negative shift, or a jitter or rescale below 1.
+
+    >>> jittered(torch.tensor([[0.0, -0.5]], dtype=torch.float64)).tolist()
+    [[0.0, -0.5]]
+    """
+    if not (shift >= 0 and jitter >= 1 and rescale >= 1):
+        raise ValueError(
+            "positions.jittered: shift must not be negative, jitter and rescale not below 1; "
+            f"got shift={shift}, jitter={jitter}, rescale={rescale}. 0, 1 and 1 change nothing."
+        )
+
+    def draw(reach: float, n: int) -> Tensor:
+        return (torch.rand(n, generator=generator, dtype=torch.float64, device=pos.device) * 2 - 1) * reach
+
+    n = pos.shape[-1]
+    return (pos + draw(shift, n)) * (draw(math.log(jitter), n) + draw(math.log(rescale), 1)).exp()
