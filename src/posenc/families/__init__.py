@@ -1,0 +1,22 @@
+"""The families: an author writes one method, and the family does the rest of the contract."""
+
+from posenc.families.bias import Bias, ContentBias
+from posenc.families.embedded import Additive, Embedded
+from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide
+from posenc.families.options import OfLength, OwnFrequencies
+from posenc.families.rotary import Rotary, check_heads
+
+__all__ = [
+    "Additive",
+    "Bias",
+    "ContentBias",
+    "Embedded",
+    "OfLength",
+    "OwnFrequencies",
+    "Rotary",
+    "autocast_dtype",
+    "check_heads",
+    "floating",
+    "no_autocast",
+    "wide",
+]

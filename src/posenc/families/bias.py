@@ -1,0 +1,103 @@
+"""What joins the scores: a term of two positions, or of their contents as well."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from posenc.encoding import Encoding, Placed, Pos
+
+
+class Bias(Encoding):
+    """An encoding that joins the scores by position alone; its author writes `at(h, q, k)`.
+
+    `at` is written once, elementwise: broadcast it is the dense matrix, traced it is a
+    FlexAttention `score_mod`. Positions reach it exactly (int64, or float64), so that distances
+    are exact before anything is rounded.
+    """
+
+    family = "bias"
+    n_heads: int
+
+    def __init__(self, *, n_heads: int) -> None:
+        super().__init__()
+        if n_heads < 1:
+            raise ValueError(f"{self.name}: n_heads must be at least 1; got n_heads={n_heads}.")
+        self.n_heads = n_heads
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return the bias of head `h` for what `place` made of one query and one key.
+
+        The arguments broadcast. `q` and `k` are positions; with several axes or parts, tuples of
+        them. Positions are float64 where the call wants float64, and int64 otherwise.
+        """
+        raise NotImplementedError(f"{self.name} must define at(h, q, k).")
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Keep the positions exact."""
+        exact = pos.double() if dtype == torch.float64 else pos
+        return exact.unbind(-1) if self.n_axes > 1 else (exact,)
+
+    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
+        """Return `at` broadcast over heads, queries and keys."""
+        if q.shape[1] != self.n_heads:
+            raise ValueError(
+                f"{self.name}: made for n_heads={self.n_heads}, but q has {q.shape[1]} heads; got q of shape "
+                f"{tuple(q.shape)}. Construct it with n_heads={q.shape[1]}."
+            )
+        return self._broadcast(placed, k_placed)
+
+    def dense(
+        self,
+        pos: Pos,
+        k_pos: Shaped[Tensor, "*k_pos"] | None = None,
+        *,
+        causal: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> Float[Tensor, "batch n_heads q_len k_len"]:
+        """Return the whole bias as a mask that `scaled_dot_product_attention` adds to the scores.
+
+        Args:
+            pos: Positions of the queries.
+            k_pos: Positions of the keys; those of the queries if left out.
+            causal: True writes -inf where key j > i + k_len - q_len, by index.
+            dtype: Of the result; computed in float32, or in float64 for float64.
+        """
+        work = torch.float64 if dtype == torch.float64 else torch.float32
+        placed = self.place(pos, dtype=work)
+        bias = self._broadcast(placed, placed if k_pos is None else self.place(k_pos, dtype=work)).to(dtype)
+        if causal:
+            q_len, k_len = bias.shape[-2:]
+            seen = torch.ones(q_len, k_len, dtype=torch.bool, device=bias.device).tril(k_len - q_len)
+            bias = bias.masked_fill(~seen, -torch.inf)
+        return bias
+
+    def score_mod(self, placed: Placed, k_placed: Placed | None = None) -> Callable[..., Tensor]:
+        """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""
+        k_placed = placed if k_placed is None else k_placed
+
+        def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
+            rows = (part if p.seq_dim else part[None] for part in p.parts)
+            found = tuple(part[b if part.shape[0] > 1 else 0, i] for part in rows)
+            return found[0] if len(found) == 1 else found
+
+        def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            return score + self.at(h, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
+
+        return mod
+
+    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
+        h = torch.arange(self.n_heads, device=placed.pos.device)[:, None, None]
+        rows = tuple(part[..., None, :, None] for part in placed.parts)
+        columns = tuple(part[..., None, None, :] for part in k_placed.parts)
+        term = self.at(h, *((rows[0], columns[0]) if len(rows) == 1 else (rows, columns)))
+        return term if term.ndim == 4 else term[None]
+
+
+class ContentBias(Encoding):
+    """An encoding whose term on the scores looks at q and k; its author writes `bias`."""
+
+    family = "content_bias"
+    reads_qk = True

@@ -1,0 +1,69 @@
+"""What enters at the token embeddings: vectors that are added, and anything else."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posenc.encoding import Encoding, Placed, Pos
+
+
+class Embedded(Encoding):
+    """An encoding that enters at the token embeddings; its author writes `parts(pos, ...)` and `mix(x, *parts)`.
+
+    Args:
+        d_model: Width of the token embeddings; a class of one's own may also set the attribute itself.
+    """
+
+    family = "embedded"
+    d_model: int
+
+    def __init__(self, *, d_model: int | None = None) -> None:
+        super().__init__()
+        if d_model is not None:
+            if d_model < 1:
+                raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
+            self.d_model = d_model
+
+    def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the tokens with position in them, in any precision; `parts` are those that `place` made."""
+        raise NotImplementedError(f"{self.name} must define mix(x, *parts).")
+
+    def embed(self, x: Float[Tensor, "*batch seq d_model"], placed: Placed) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the tokens with position in them, rounded once to the dtype of x."""
+        if x.shape[-1] != self.d_model:
+            raise ValueError(
+                f"{self.name}: x must have d_model={self.d_model} lanes, the encoding's width; "
+                f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
+            )
+        where = placed.pos.shape[: placed.seq_dim + 1]
+        if x.shape[-2] != where[-1] or (len(where) == 2 and where[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"{self.name}: x must have a token for each position; got x of shape {tuple(x.shape)} and positions "
+                f"of shape {tuple(where)}. When decoding, pass the positions of the new tokens only."
+            )
+        return self.mix(x, *placed.parts).to(x.dtype)
+
+    def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
+        """Place and embed in one call, the commonest use."""
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        return self.embed(x, self.place(pos, dtype=dtype))
+
+
+class Additive(Embedded):
+    """An encoding that is added to token embeddings; its author writes `vectors(pos)`."""
+
+    family = "additive"
+
+    def vectors(self, pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
+        """Return the vector of each position, (..., seq_len, d_model), in float32 or wider."""
+        raise NotImplementedError(f"{self.name} must define vectors(pos).")
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Look up or compute the vectors of all positions."""
+        return (self.vectors(pos).to(dtype),)
+
+    def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """Return x plus the vectors."""
+        return x + parts[0]

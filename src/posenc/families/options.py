@@ -1,0 +1,83 @@
+"""What several families share: own frequencies, a known length; mixed into a family."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from posenc import frequencies
+from posenc.encoding import Encoding
+
+
+class OwnFrequencies(Encoding):
+    """Frequencies by formula, given, or learned, for `Sinusoidal` and `RoPE`; mixed into a family.
+
+    Learned ones are a parameter in float32 or wider, whatever the module is cast to: in half
+    precision, angles would be garbage after a thousand positions.
+    """
+
+    keeps_float32 = True
+
+    def formula(self) -> Float64[Tensor, " n"]:
+        """Return radians per position as the paper has them."""
+        raise NotImplementedError(f"{self.name} must define formula().")
+
+    def inv_freqs(self) -> Float64[Tensor, " n"]:
+        """Return radians per position as they stand."""
+        return self.inv_freq.double() if isinstance(self.inv_freq, Tensor) else self._start()
+
+    def options(self) -> dict[str, Any]:
+        """Return the constructor's arguments; inv_freq as it was given, not as it was learned."""
+        return super().options() | {"inv_freq": self._given}
+
+    def reset_parameters(self) -> None:
+        """Set learned frequencies back to where they start."""
+        if isinstance(self.inv_freq, Tensor):
+            with torch.no_grad():
+                self.inv_freq.copy_(self._start())
+
+    def _set_frequencies(self, n: int, inv_freq: frequencies.Given | None, trainable: bool) -> None:
+        self._given = None if inv_freq is None else frequencies.given(inv_freq, n, self.name)
+        self.trainable = trainable
+        self.inv_freq: nn.Parameter | tuple[float, ...] | None = self._given
+        if trainable:
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            self.inv_freq = nn.Parameter(torch.empty(n, dtype=dtype))
+        self.reset_parameters()
+
+    def _start(self) -> Float64[Tensor, " n"]:
+        return self.formula() if self._given is None else torch.tensor(self._given, dtype=torch.float64)
+
+
+class OfLength(Encoding):
+    """An encoding whose meaning depends on the current length, which `resolve` gives it; mixed into a family.
+
+    The length is an option, so that a resolved encoding says what it was resolved for and stays as it is.
+    """
+
+    length: int | None
+
+    def resolve(self, seq_len: int) -> Encoding:
+        """Return the encoding for one length; itself where the length is given already."""
+        if self.length is not None:
+            return self
+        return type(self)(**self.options() | {"length": seq_len})
+
+    def given_length(self) -> int:
+        """Return the length.
+
+        Raises:
+            ValueError: There is none yet.
+        """
+        if self.length is None:
+            raise ValueError(
+                f"{self.name}: depends on the length of the sequence, and was placed before it knows that; got "
+                "length=None. Call resolve(seq_len) and use what it returns, or construct it with length=."
+            )
+        return self.length
+
+    def _set_length(self, length: int | None) -> None:
+        if length is not None and length < 1:
+            raise ValueError(f"{self.name}: length must be at least 1; got length={length}.")
+        self.length = length
