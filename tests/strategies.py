@@ -156,13 +156,31 @@ def _sinusoidal(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def _axial_rope(draw: st.DrawFn) -> dict[str, Any]:
     n_axes, share = draw(st.integers(2, 4)), draw(st.integers(1, 4))
+    spectrum = draw(st.sampled_from(["shared", "dealt"]))
     return {
         "head_dim": 2 * share * n_axes,
         "n_axes": n_axes,
+        "spectrum": spectrum,
         "base": draw(bases()),
         "pairing": draw(st.sampled_from(["half", "interleaved"])),
         "trainable": draw(st.booleans()),
-        **draw(_given(share)),
+        **draw(_given(share * (1 if spectrum == "shared" else n_axes))),
+    }
+
+
+@st.composite
+def _mrope(draw: st.DrawFn) -> dict[str, Any]:
+    sections = draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any))
+    room = [len(range(axis, sum(sections), len(sections))) for axis in range(len(sections))]
+    fits = all(n <= r for n, r in zip(sections[1:], room[1:], strict=True))
+    return {
+        "head_dim": 2 * sum(sections),
+        "sections": tuple(sections),
+        "layout": draw(st.sampled_from(["blocks", "interleaved"] if fits else ["blocks"])),
+        "base": draw(bases()),
+        "pairing": draw(st.sampled_from(["half", "interleaved"])),
+        "trainable": draw(st.booleans()),
+        **draw(_given(sum(sections))),
     }
 
 
@@ -231,6 +249,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"d_model": st.integers(1, 6), "height": st.integers(1, 9), "width": st.integers(1, 9)},
         optional={"n_prefix": st.integers(0, 2)},
     ),
+    "mrope": _mrope(),
     "nerf_fourier": _nerf_fourier(),
     "normalised": st.fixed_dictionaries(
         {"d_model": _WIDTH, "length": st.integers(1, 100)}, optional={"over": st.sampled_from(["length", "last"])}
@@ -257,6 +276,10 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"d_model": st.integers(1, 6), "max_len": st.integers(1, 60)}, optional={"offset": st.integers(0, 3)}
     ),
     "nope": st.just({}),
+    "query_temperature": st.fixed_dictionaries(
+        {"law": st.sampled_from(["llama4", "ministral", "log_n"])},
+        optional={"original_max_len": st.sampled_from([2, 100, 8192]), "weight": st.sampled_from([0.1, 0.5])},
+    ),
     "relative_bias": st.fixed_dictionaries(
         {"n_heads": st.integers(1, 4)}, optional={"max_distance": st.integers(0, 40)}
     ),
@@ -307,6 +330,8 @@ def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
         return images(**{"max_len": 6} | limits)
     if isinstance(encoding, posenc.Binary):
         low, high = 0, 2 ** min(encoding.d_model, 62) - 1
+    if isinstance(encoding, posenc.QueryTemperature):  # nobody says what is before the first token
+        low = 0
     if isinstance(encoding, posenc.XPos):  # lane sizes are powers of the position, and float64 ends
         low, high = -20_000, 20_000
     return positions(**{"low": low, "high": high, "real": encoding.accepts_real, "n_axes": encoding.n_axes} | limits)

@@ -41,7 +41,7 @@ CLASSICS = {
     "additive": "integer normalised binary sine sinusoidal time2vec learned learnable_fourier gaussian_fourier "
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
-    "rotary": "rope xpos axial_rope",
+    "rotary": "rope xpos axial_rope mrope query_temperature",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich",
     "content_bias": "shaw transformer_xl",
 }

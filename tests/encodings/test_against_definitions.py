@@ -97,18 +97,20 @@ def test_rotary(name: str, data: st.DataObject) -> None:
     if name == "xpos":  # lane sizes leave float32 further out
         reach = 80 * encoding.scale_base / np.log(1 + 1 / encoding.gamma)
         pos, k_pos = (p.double().clamp(encoding.centre - reach, encoding.centre + reach) for p in (pos, k_pos))
-    q, k = (strategies.normal(1, 2, len(p), encoding.head_dim, seed=len(p)) for p in (pos, k_pos))
+    head_dim = getattr(encoding, "head_dim", 4)
+    arguments = mathematics(encoding) | {"head_dim": head_dim}
+    q, k = (strategies.normal(1, 2, len(p), head_dim, seed=len(p)) for p in (pos, k_pos))
     define = definitions.find(name)
     assert define is not None
     turned = encoding.rotate(q, k, *(encoding.place(p, dtype=torch.float64) for p in (pos, k_pos)))
     for side, (x, at) in enumerate(((q, pos), (k, k_pos))):
         points = [float(p) if encoding.n_axes == 1 else p.double().numpy() for p in at]
-        matrices = [define(p, **mathematics(encoding))[side] for p in points]
+        matrices = [define(p, **arguments)[side] for p in points]
         for i, matrix in enumerate(matrices):
             wanted, size = x[0, :, i].numpy() @ matrix.T, np.abs(x[0, :, i].numpy()) @ np.abs(matrix).T
             ones = np.maximum(size, np.finfo(float).tiny)
             close(turned[side][0, :, i] / torch.from_numpy(ones), wanted / ones, 8 * slack(pos, k_pos))
-    assert encoding.score_scale(encoding.head_dim) == pytest.approx(1 / np.sqrt(encoding.head_dim), rel=1e-15)
+    assert encoding.score_scale(head_dim) == pytest.approx(1 / np.sqrt(head_dim), rel=1e-15)
 
 
 @pytest.mark.parametrize(

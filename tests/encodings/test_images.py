@@ -90,6 +90,31 @@ def test_axial_rope_refuses_lanes_that_the_axes_cannot_share(head_dim: int, n_ax
         posenc.AxialRoPE(head_dim=head_dim, n_axes=n_axes)
 
 
+@pytest.mark.parametrize("layout", ["blocks", "interleaved"])
+def test_text_is_turned_by_mrope_as_by_rope(layout: str) -> None:
+    mrope, rope, q = (
+        posenc.MRoPE(head_dim=32, sections=(6, 5, 5), layout=layout),
+        posenc.RoPE(head_dim=32),
+        normal(1, 2, 9, 32),
+    )
+    turned = mrope.rotate_q(q, mrope.place(positions.mrope([9]), dtype=torch.float64))
+    plain = rope.rotate_q(q, rope.place(positions.arange(9), dtype=torch.float64))
+    torch.testing.assert_close(turned, plain, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("sections", [(16, 24, 23), (), (33, -1)])
+def test_sections_that_do_not_add_up_are_refused(sections: tuple[int, ...]) -> None:
+    with refuses(
+        ValueError, "MRoPE: sections must be numbers of pairs that add up to head_dim / 2 = 32", f"{sections}"
+    ):
+        posenc.MRoPE(head_dim=64, sections=sections)
+
+
+def test_sections_that_cannot_take_turns_are_refused() -> None:
+    with refuses(ValueError, "have room for sections of at most (22, 21, 21)", "got sections=(16, 24, 24)"):
+        posenc.MRoPE(head_dim=128, sections=(16, 24, 24), layout="interleaved")
+
+
 @pytest.mark.parametrize(("d_model", "n_axes"), [(2, 2), (7, 3), (4, 0)])
 def test_sinusoids_refuse_axes_without_lanes(d_model: int, n_axes: int) -> None:
     with refuses(ValueError, "SinusoidalND: each of", "needs lanes of its own", f"got d_model={d_model}"):

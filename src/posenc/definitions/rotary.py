@@ -90,6 +90,7 @@ def axial_rope(
     head_dim: int,
     n_axes: int = 2,
     base: float = 10000.0,
+    spectrum: Literal["shared", "dealt"] = "shared",
     pairing: Literal["half", "interleaved"] = "half",
     inv_freq: Array | None = None,
 ) -> tuple[Array, Array]:
@@ -99,8 +100,14 @@ def axial_rope(
     (axial frequency): each axis has an equal share of the head_dim/2 pairs, and in it pair k turns by
     p[axis] * theta_k, theta_k = base**(-2k/width), width = head_dim / n_axes, k = 0.. width/2 - 1.
 
-    p (n_axes,) in positions, fractions and negatives allowed; theta_k in radians per position; width even;
-    inv_freq (width/2,) stands for theta, on every axis alike, when given, and base then idles.
+    spectrum "shared" is that: every axis has the same theta. "dealt" is Pixtral's (Agrawal et al. 2024, arXiv
+    2410.07073, RoPE-2D, and Hugging Face, pixtral, inv_freq): theta_m = base**(-2m/head_dim), m = 0..
+    head_dim/2 - 1, is that of `rope` over ALL pairs and dealt out to the axes in turn, so that no two pairs have
+    the same: pair k of axis a turns by p[a] * theta_m, m = a + k * n_axes. The code has two axes only.
+
+    p (n_axes,) in positions, fractions and negatives allowed; theta in radians per position; width even;
+    inv_freq stands for theta when given, and base then idles: (width/2,), on every axis alike, where shared;
+    (head_dim/2,), before dealing, where dealt.
     Pairs are numbered j = axis * width/2 + k, the run of axis 0 first, as in the authors' code (the paper's
     formula deals pairs to the axes in turn; the same up to a permutation). pairing as in `rope`, over all
     pairs: "half" lanes j, j + head_dim/2, "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
@@ -111,7 +118,83 @@ def axial_rope(
         for k in range(run):
             j = axis * run + k
             x, y = {"half": (j, j + head_dim // 2), "interleaved": (2 * j, 2 * j + 1)}[pairing]
-            theta = base ** (-k / run) if inv_freq is None else inv_freq[k]
+            m, n_thetas = {"shared": (k, run), "dealt": (axis + k * n_axes, n_axes * run)}[spectrum]
+            theta = base ** (-m / n_thetas) if inv_freq is None else inv_freq[m]
             turn[x, x], turn[x, y] = math.cos(p[axis] * theta), -math.sin(p[axis] * theta)
             turn[y, x], turn[y, y] = math.sin(p[axis] * theta), math.cos(p[axis] * theta)
     return turn, turn.copy()
+
+
+def mrope(
+    p: Array,
+    *,
+    head_dim: int,
+    sections: tuple[int, ...] = (16, 24, 24),
+    layout: Literal["blocks", "interleaved"] = "blocks",
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
+) -> tuple[Array, Array]:
+    """The rotation of `rope`, where each pair keeps its frequency and reads one axis (time, row, column).
+
+    Paper: Wang et al. 2024, "Qwen2-VL", arXiv 2409.12191, section 2.1 (M-RoPE), in words only; what follows
+    is the code's (Hugging Face, qwen2_vl and qwen3_vl, recomposition_frequencies): pair k turns by
+    p[axis(k)] * theta_k, theta_k = base**(-2k/head_dim), k = 0.. head_dim/2 - 1 over ALL pairs, so that the
+    axes have different frequencies and a position with equal coordinates turns as in `rope`.
+
+    layout "blocks" (Qwen2-VL): the first sections[0] pairs read axis 0, the next sections[1] axis 1, and so on.
+    layout "interleaved" (Qwen3-VL): axis(k) = k mod n_axes where k < n_axes * sections[k mod n_axes], else 0:
+    the axes take turns until their sections are used up, and axis 0 has the pairs left over. An axis has its
+    sections[axis] pairs only if n_axes * (sections[axis] - 1) + axis < head_dim/2; beyond that it has fewer and
+    axis 0 more, so that (16, 24, 24) deals out 22, 21, 21. sections[0] alone decides nothing here.
+
+    p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; theta_k in radians per
+    position; sections add up to head_dim/2; inv_freq (head_dim/2,) stands for theta when given, and base then
+    idles. pairing as in `rope`, which the code has as "half" only. Departures: the code has three axes only;
+    its defaults are base 1e6 (qwen2_vl), base 5e5 and sections (24, 20, 20) (qwen3_vl).
+    """
+    n_axes = len(sections)
+    turn = np.eye(head_dim)
+    for k in range(head_dim // 2):
+        axis = {
+            "blocks": sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
+            "interleaved": k % n_axes if k < n_axes * sections[k % n_axes] else 0,
+        }[layout]
+        x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        theta = base ** (-2 * k / head_dim) if inv_freq is None else inv_freq[k]
+        turn[x, x], turn[x, y] = math.cos(p[axis] * theta), -math.sin(p[axis] * theta)
+        turn[y, x], turn[y, y] = math.sin(p[axis] * theta), math.cos(p[axis] * theta)
+    return turn, turn.copy()
+
+
+def query_temperature(
+    p: float,
+    *,
+    head_dim: int,
+    law: Literal["llama4", "ministral", "log_n"] = "llama4",
+    original_max_len: int = 8192,
+    weight: float = 0.1,
+) -> tuple[Array, Array]:
+    """No turn: queries grow by t(p), so that their softmax stays sharp among many keys; keys as they are.
+
+    t(p), with L = original_max_len:
+    "llama4": 1 + weight * ln(1 + floor((p + 1) / L)). No paper; Hugging Face, llama4, Llama4TextAttention
+    (attn_temperature_tuning, floor_scale = L, attn_scale = weight), which names Nakanishi 2025, arXiv 2501.19399.
+    "ministral": 1 + weight * ln(1 + floor(p / L)). No paper; Hugging Face, ministral3 and mistral4,
+    get_llama_4_attn_scale (original_max_position_embeddings = L, llama_4_scaling_beta = weight).
+    "log_n": max(1, ln(p + 1) / ln L), weight idle: Su 2021 and 2023 (kexue.fm, entropy invariance of attention);
+    without L and max also Chiang & Cholak 2022, arXiv 2202.12172 (scores times ln n).
+
+    They differ: llama4 and log_n count the tokens up to and with the query, n = p + 1, ministral those before it,
+    so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n has no steps but
+    grows smoothly from n = L. p >= 0 in positions (p = 0 the first token); L >= 1, for log_n L >= 2; t without unit.
+    Departures: n is that of a causal query, where Chiang & Cholak take the length of the whole input. In the code,
+    llama4's law is for the layers without rotation alone, its p counted along the cache and not the positions
+    handed in; ministral's follows the rotation on every layer; L is 16384 in ministral3.
+    """
+    t = {
+        "llama4": lambda: 1 + weight * math.log(1 + math.floor((p + 1) / original_max_len)),
+        "ministral": lambda: 1 + weight * math.log(1 + math.floor(p / original_max_len)),
+        "log_n": lambda: max(1.0, math.log(p + 1) / math.log(original_max_len)),
+    }[law]()
+    return t * np.eye(head_dim), np.eye(head_dim)

@@ -14,9 +14,11 @@ from posenc.encodings.kerple_power import KERPLEPower as KERPLEPower
 from posenc.encodings.learnable_fourier import LearnableFourier as LearnableFourier
 from posenc.encodings.learned import Learned as Learned
 from posenc.encodings.learned_2d import Learned2D as Learned2D
+from posenc.encodings.mrope import MRoPE as MRoPE
 from posenc.encodings.nerf_fourier import NeRFFourier as NeRFFourier
 from posenc.encodings.nope import NoPE as NoPE
 from posenc.encodings.normalised import Normalised as Normalised
+from posenc.encodings.query_temperature import QueryTemperature as QueryTemperature
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rope import RoPE as RoPE
 from posenc.encodings.sandwich import Sandwich as Sandwich

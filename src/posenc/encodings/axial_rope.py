@@ -1,5 +1,7 @@
 """Axial RoPE: each axis of the position turns its own share of the lanes."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -19,9 +21,13 @@ from posenc.registry import register
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("rope_2d", "rope_nd", "vision_rope"),
-    used_by=("Qwen2-VL's image encoder", "EVA-02", "FiT"),
+    used_by=("Qwen2-VL's image encoder", "EVA-02", "FiT", "Pixtral (dealt)"),
     example={"head_dim": 64},
-    variants=({"n_axes": 4, "head_dim": 16, "pairing": "interleaved"}, {"trainable": True}),
+    variants=(
+        {"n_axes": 4, "head_dim": 16, "pairing": "interleaved"},
+        {"trainable": True},
+        {"spectrum": "dealt"},
+    ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
         "longest": None,
@@ -39,16 +45,19 @@ from posenc.registry import register
 class AxialRoPE(OwnFrequencies, Rotary):
     """Turn a share of the pairs of lanes by the row, another by the column, and so on.
 
-    Scores depend on the differences along each axis alone. All axes have the same frequencies, whose exponent
-    runs over the lanes of one axis; axis 0 has the first pairs. Source: the axial form of Heo 2024, section 3.2.
+    Scores depend on the differences along each axis alone; axis 0 has the first pairs. For images of unequal sides
+    nothing needs to be done. DINOv3 takes `positions.unit_grid` and 2 pi times frequencies of base 100. Source: the
+    axial form of Heo 2024, section 3.2; the dealt frequencies, Pixtral (Agrawal 2024, 2410.07073).
 
     Args:
         head_dim: Lanes of one head; 2 n_axes must divide it.
         n_axes: 2 for images, 3 for video.
         base: 10,000, as in text; Heo 2024 takes 100 for images.
         pairing: "half" (pair j is lanes j and j + head_dim / 2: Qwen2-VL) or "interleaved" (2j and 2j + 1).
-        inv_freq: Frequencies of your own for the pairs of one axis, or a function that makes them of the numbers
-            0, 1, ..; replaces the formula.
+        spectrum: "shared" (all axes have the same frequencies, whose exponent runs over the lanes of one axis) or
+            "dealt" (the frequencies of RoPE over the whole head, dealt out to the axes in turn).
+        inv_freq: Frequencies of your own, or a function that makes them of the numbers 0, 1, ..; for the pairs of one
+            axis, or, dealt, for all of them; replaces the formula.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
 
     Raises:
@@ -66,6 +75,7 @@ class AxialRoPE(OwnFrequencies, Rotary):
         n_axes: int = 2,
         base: float = 10000.0,
         pairing: Pairing = "half",
+        spectrum: Literal["shared", "dealt"] = "shared",
         inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
     ) -> None:
@@ -75,15 +85,22 @@ class AxialRoPE(OwnFrequencies, Rotary):
                 f"share its pairs of lanes evenly; got head_dim={head_dim}, n_axes={n_axes}."
             )
         super().__init__(head_dim=head_dim, pairing=pairing)
-        self.n_axes, self.base = n_axes, frequencies.check_base(base, self.name)
-        self._set_frequencies(head_dim // (2 * n_axes), inv_freq, trainable)
+        if spectrum not in ("shared", "dealt"):
+            raise ValueError(f"{self.name}: spectrum must be 'shared' or 'dealt'; got {spectrum!r}.")
+        self.n_axes, self.base, self.spectrum = n_axes, frequencies.check_base(base, self.name), spectrum
+        self._set_frequencies(self._width // 2, inv_freq, trainable)
 
-    def formula(self) -> Float64[Tensor, " n_pairs_of_one_axis"]:
-        """Return base^(-2k / lanes of one axis)."""
-        width = self.head_dim // self.n_axes
-        return frequencies.geometric(width // 2, base=self.base, width=width)
+    def formula(self) -> Float64[Tensor, " n_frequencies"]:
+        """Return base^(-2k / width), over the lanes of one axis or of the whole head."""
+        return frequencies.geometric(self._width // 2, base=self.base, width=self._width)
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
         """Return a matrix of blocks: each axis turns its own pairs."""
-        blocks: Tensor = torch.block_diag(*[self.inv_freqs()[None]] * self.n_axes)
+        inv_freq, n = self.inv_freqs(), self.n_axes
+        each = [inv_freq[None]] * n if self.spectrum == "shared" else [inv_freq[None, axis::n] for axis in range(n)]
+        blocks: Tensor = torch.block_diag(*each)
         return blocks
+
+    @property
+    def _width(self) -> int:
+        return self.head_dim // self.n_axes if self.spectrum == "shared" else self.head_dim

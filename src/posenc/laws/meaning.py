@@ -42,7 +42,8 @@ def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Ten
     encoding = case.encoding
     known = inspect.signature(define).parameters  # it leaves out how learned tensors start
     learned = {name: _array(p) for name, p in encoding.named_parameters()}
-    options = {name: value for name, value in (encoding.options() | learned).items() if name in known}
+    facts = {"head_dim": case.head_dim} | encoding.options() | learned
+    options = {name: value for name, value in facts.items() if name in known}
     scale = encoding.options().get("score_scale") or case.head_dim**-0.5
     p, queries = _array(pos), _array(q[0])
     keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
@@ -143,6 +144,7 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
         yield "tokens without positions", ValueError, lambda: encoding.embed(case.tokens(1), placed)
     if family == "rotary":
         yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
+    if family == "rotary" and hasattr(encoding, "head_dim"):
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
     if family in ("bias", "content_bias") and hasattr(encoding, "n_heads"):
         more = torch.cat((q, q), 1)

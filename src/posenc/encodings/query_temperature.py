@@ -1,0 +1,101 @@
+"""Queries that grow with their position, so that attention stays sharp among more keys."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from posenc.encoding import Encoding, Placed, Pos
+from posenc.families import check_heads
+from posenc.registry import register
+
+
+@register(
+    "query_temperature",
+    paper="Meta, Llama 4 (code); Chiang & Cholak, Overcoming a Theoretical Limitation of Self-Attention (log n)",
+    year=2025,
+    arxiv="2202.12172",
+    formula="q_i·(1 + w·ln(1 + ⌊(p_i + 1)/L⌋)),  or q_i·max(1, ln(p_i + 1)/ln L)",
+    parameters="0",
+    cost="one product for each lane of q",
+    aliases=("attention_temperature", "log_n_scaling"),
+    used_by=("Llama 4 (in layers without RoPE)", "Ministral 3", "Qwen (log n)"),
+    example={"original_max_len": 4},
+    variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}),
+    traits={
+        "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": False,
+        "length_dependent": False,
+        "learned": 0,
+    },
+)
+class QueryTemperature(Encoding):
+    """Lengthen queries beyond the trained length by the logarithm of how far beyond they are.
+
+    The softmax over n keys flattens as n grows; queries that grow with log n counter it. A piece to be composed:
+    `Compose(RoPE(...), QueryTemperature(...))`, or with NoPE in some layers by `PerLayer`, as Llama 4 does. Keys, and
+    so caches, are not touched. Source: transformers' code of Llama 4 and Ministral 3; log n, Chiang & Cholak 2022,
+    section 5.3.
+
+    Args:
+        law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p) or "log_n"
+            (max(1, ln(p + 1) / ln L)).
+        original_max_len: L, in positions: queries before it stay as they are.
+        weight: 0.1 in the models; of no use to "log_n".
+
+    Raises:
+        ValueError: Another word for the law, an original_max_len below 2, or a negative weight.
+
+    >>> temperature = QueryTemperature(original_max_len=4)
+    >>> temperature.place(torch.tensor([2, 3, 11])).parts[0].numpy().round(4)  # 1, 1 + 0.1 ln 2, 1 + 0.1 ln 4
+    array([1.    , 1.0693, 1.1386], dtype=float32)
+    """
+
+    family = "rotary"
+
+    def __init__(
+        self,
+        *,
+        law: Literal["llama4", "ministral", "log_n"] = "llama4",
+        original_max_len: int = 8192,
+        weight: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if law not in ("llama4", "ministral", "log_n"):
+            raise ValueError(f"{self.name}: law must be 'llama4', 'ministral' or 'log_n'; got {law!r}.")
+        if original_max_len < 2 or not weight >= 0:
+            raise ValueError(
+                f"{self.name}: original_max_len must be at least 2 and weight not negative; "
+                f"got original_max_len={original_max_len}, weight={weight}."
+            )
+        self.law, self.original_max_len, self.weight = law, original_max_len, weight
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Compute the factor of each position."""
+        p, length = pos.double(), self.original_max_len
+        if self.law == "log_n":
+            factor = ((p + 1).clamp(min=1).log() / math.log(length)).clamp(min=1)
+        else:
+            beyond = torch.floor((p + (self.law == "llama4")) / length).clamp(min=0)
+            factor = 1 + self.weight * torch.log1p(beyond)
+        return (factor.to(dtype),)
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Return lengthened queries, rounded once."""
+        check_heads(self.name, q, placed.parts[0].shape)
+        return (q * self._factor(placed)).to(q.dtype)
+
+    def _factor(self, placed: Placed) -> Tensor:
+        factor: Tensor = placed.parts[0]
+        return factor[..., None, :, None]
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        return (q / self._factor(placed)).to(q.dtype), k
