@@ -385,7 +385,7 @@ def test_nothing_outside_is_touched() -> None:
 def test_a_character_is_plain_json() -> None:
     found = measure(posenc.Sinusoidal(d_model=4))
     assert json.loads(json.dumps(found.as_dict()))["distinct"]["float32"] == CAP
-    assert set(found.as_dict()) == {*registry.TRAITS, "step", "residual"}
+    assert set(found.as_dict()) == {*registry.TRAITS, "step", "residual", "per_token", "per_score"}
     assert set(found.traits()) == set(registry.TRAITS)
 
 
@@ -406,6 +406,7 @@ WRONG = {
     "linear_shift": False,
     "length_dependent": True,
     "learned": False,  # equals 0, but is no number
+    "cost": "token",
 }
 
 
@@ -429,3 +430,32 @@ def test_an_unknown_declaration_is_one_sentence() -> None:
     card = posenc.card("alibi")
     (sentence,) = character.check(dataclasses.replace(card, traits={**card.traits, "colour": True}))
     assert sentence.startswith("alibi: 'colour' is no trait. The traits are distinct, longest, ")
+
+
+class Squares(posenc.Bias):
+    """Three numbers a score, computed for each head: the difference, its square, the sum with the head."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return (q - k) * (q - k) + h
+
+
+def test_work_is_counted_by_the_numbers_that_are_computed() -> None:
+    """Of Squares, two differences and a product are common to the heads, and the sum is not: 3 + 5."""
+    found = measure(Squares(n_heads=5))
+    assert (found.cost, found.per_token, found.per_score) == ("score", 0.0, 8.0)
+    found = measure(posenc.Learned(d_model=12, max_len=128))
+    assert (found.cost, found.per_token, found.per_score) == ("token", 12.0, 0.0)
+    found = measure(posenc.NoPE())
+    assert (found.cost, found.per_token, found.per_score) == ("nothing", 0.0, 0.0)
+    assert measure(posenc.Learned(d_model=12, max_len=2)).cost == "token"
+
+
+def test_a_short_table_waits_for_no_length_and_what_is_broken_is_not_said_to() -> None:
+    assert measure(posenc.Learned(d_model=4, max_len=1)).length_dependent is False
+    assert measure(posenc.Learned2D(d_model=4, height=1, width=5)).length_dependent is False
+    assert measure(Broken(d_model=4)).length_dependent is None
+
+
+class Broken(posenc.Additive):
+    def vectors(self, pos: Tensor) -> Tensor:
+        raise RuntimeError("not today")

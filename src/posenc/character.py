@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from posenc.encoding import Encoding
-from posenc.probe import DOORS, REFUSALS, Probe
+from posenc.encoding import Encoding, Placed
+from posenc.probe import DOORS, REFUSALS, Probe, count_numbers
 from posenc.registry import TRAITS, Card
 
 CAP = 65_536  # positions that are compared; "distinct" ends here
@@ -55,7 +55,11 @@ class Character:
         linear_shift: There is a matrix T(k) with PE(p + k) = T(k) PE(p), for vectors and turned queries.
         residual: What such a matrix, fitted by least squares, leaves over on other positions, as a part of their size.
         length_dependent: It must be resolved for a length, or means different things at different lengths.
-        learned: How many numbers are learned.
+        learned: How many numbers are learned, by all layers of a `PerLayer`.
+        cost: What grows with the text: "nothing", "token" (numbers are computed for each token) or "score" (and for
+            each pair of tokens).
+        per_token: How many numbers one layer with its embeddings computes for each token, once they are placed.
+        per_score: How many it computes for each pair, in all heads.
     """
 
     distinct: Mapping[str, int] | None
@@ -71,13 +75,16 @@ class Character:
     residual: float | None
     length_dependent: bool | None
     learned: int
+    cost: str | None
+    per_token: float | None
+    per_score: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all that was measured as plain JSON values."""
         return asdict(self)
 
     def traits(self) -> dict[str, Any]:
-        """Return what a card declares: everything but the two numbers behind smooth and linear_shift."""
+        """Return what a card declares: everything but the numbers behind smooth, linear_shift and cost."""
         return {trait: value for trait, value in self.as_dict().items() if trait in TRAITS}
 
 
@@ -102,6 +109,7 @@ def measure(encoding: Encoding) -> Character:
     step = _attempt(lambda: max(map(largest_step, stored)))
     moved = _attempt(lambda: _worst(map(shift_change, exact)))
     residual = _attempt(lambda: _worst(map(shift_residual, exact[: len(stored)])))
+    cost, per_token, per_score = _attempt(lambda: count_work(stored[0])) or (None, None, None)
     return Character(
         distinct=_attempt(lambda: count_distinct(stored)),
         longest=_attempt(lambda: stored[0].longest),
@@ -116,6 +124,9 @@ def measure(encoding: Encoding) -> Character:
         residual=residual,
         length_dependent=_attempt(lambda: depends_on_length(encoding)),
         learned=learned,
+        cost=cost,
+        per_token=per_token,
+        per_score=per_score,
     )
 
 
@@ -264,14 +275,37 @@ def shift_residual(probe: Probe) -> float | None:
     return max(left, default=None)
 
 
+def count_work(probe: Probe) -> tuple[str, float, float]:
+    """Return what the work grows with, and the numbers that are computed for each token and for each pair."""
+    lengths, seen = (16, 32, 48), []
+    for n in lengths:
+        pos = probe.along(torch.arange(n) % len(probe.line(n)))  # a short table is read again
+        x = probe.normal(1, n, probe.d_model)
+        placed = probe.place(pos, x)
+        seen.append(count_numbers(lambda x=x, placed=placed: _doors(probe, x, placed)))  # type: ignore[misc]
+    lines = torch.tensor([[1.0, n, n * n] for n in lengths], dtype=torch.float64)
+    _, per_token, per_score = torch.linalg.solve(lines, torch.tensor(seen, dtype=torch.float64)).tolist()
+    grows = "score" if per_score > 0.5 else "token" if per_token > 0.5 else "nothing"
+    return grows, abs(round(per_token, 1)), abs(round(per_score, 1))
+
+
+def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
+    """Go through the three doors of one layer with one head of keys a head of queries."""
+    encoding, here = probe.encoding.layer(probe.index, placed)
+    probe.encoding.embed(x, placed)
+    q = x.new_zeros(()).expand(1, probe.n_heads, x.shape[1], probe.head_dim)
+    encoding.rotate(q, q, here)
+    encoding.bias(q, q, here, here)
+
+
 def depends_on_length(encoding: Encoding) -> bool:
     """Whether it refuses to work unresolved, or resolves to other things for other lengths."""
-    pos = torch.arange(2)
+    near, *others = (Probe(encoding, torch.float32, length=n) for n in (64, 128, CAP))
+    near.signatures(near.line(1))  # what fails resolved, too, does not wait for a length
     try:
-        Probe(encoding, torch.float32, length=None).signatures(pos)
+        Probe(encoding, torch.float32, length=None).signatures(near.line(1))
     except REFUSALS:
         return True
-    near, *others = (Probe(encoding, torch.float32, length=n) for n in (64, 128, CAP))
     pos = near.line(16)
     return any(not torch.equal(near.signatures(pos), other.signatures(pos)) for other in others)
 

@@ -1,13 +1,15 @@
 """An encoding in a small attention layer, with everything learned drawn at random: what measurements work with."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from posenc import positions
 from posenc.encoding import Encoding, Placed
@@ -160,3 +162,24 @@ class Probe:
 def _rows(turned: Tensor | None, before: Tensor | None) -> Tensor | None:
     """Return (1, n_heads, n, width) as a row a position, or None if the door let it through as it was."""
     return None if turned is None or turned is before else turned[0].transpose(0, 1).flatten(1)
+
+
+class _Counter(TorchDispatchMode):
+    """Count the numbers that operations write; views write none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.written += sum(t.numel() for t in tree_leaves(out) if isinstance(t, Tensor))
+        return out
+
+
+def count_numbers(run: Callable[[], Any]) -> int:
+    """Return how many numbers the tensor operations of a call compute."""
+    with torch.no_grad(), _Counter() as counter:
+        run()
+    return int(counter.written)

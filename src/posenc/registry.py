@@ -25,8 +25,9 @@ TRAITS = [
     "linear_shift",
     "length_dependent",
     "learned",
+    "cost",
 ]
-Trait = bool | int | None | Mapping[str, int]
+Trait = bool | int | str | None | Mapping[str, int]
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, "Card"] = {}
 
@@ -62,6 +63,7 @@ class Card:
             `shift_invariant`: scores depend on distances alone. `symmetric`: they are blind to direction. `recency`:
             they fall with distance. `linear_shift`: a shift is one linear map of what is added or turned.
             `length_dependent`: it must be resolved for a length. `learned`: how many numbers are learned.
+            `cost`: the work grows with "token" or "score", or there is "nothing" of it.
         used_by: Models that shipped with it.
     """
 
@@ -85,7 +87,7 @@ class Card:
 
     @property
     def family(self) -> str:
-        """The door that the encoding uses: none, additive, rotary, bias or content_bias."""
+        """The door that the encoding uses: none, additive, embedded, rotary, bias or content_bias."""
         return str(getattr(self.cls, "family", "none"))
 
     @property

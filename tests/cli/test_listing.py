@@ -60,7 +60,10 @@ def test_the_character_stands_on_one_line_in_each_of_its_tables(columns, n_table
     lines = [line.split() for line in invoke("--table", "[at]*", COLUMNS=columns).stdout.splitlines()]
     found = [line[1:] for line in lines if line[:1] == ["alibi"]][1:]  # the first table has the facts
     assert len(found) == n_tables - 1
-    reach, form = [">=", "65,536", "257", "2,049", "none", "yes", "0"], ["yes", "0.00", "no", "yes", "yes", "yes", "-"]
+    reach, form = (
+        ["65,536+", "257", "2,049", "none", "yes", "0", "7/pair"],
+        ["yes", "0.00", "no", "yes", "yes", "yes", "-"],
+    )
     assert list(chain(*found)) == [*reach, *form, "no"]
 
 
@@ -75,7 +78,7 @@ def test_the_table_is_measured_and_not_declared(monkeypatch):
     planted = Character(**{**found.as_dict(), "recency": True, "linear_shift": False, "residual": 0.25})
     facts, reach, form = table.tabulate([registry.card("nope")])
     assert facts.rows[0][:3] == ("nope", "none", "Haviv et al. 2022")
-    assert reach.rows == [("nope", "1", "1", "1", "none", "yes", "0")]
+    assert reach.rows == [("nope", "1", "1", "1", "none", "yes", "0", "0")]
     assert form.rows == [("nope", "yes 0.00", "yes", "yes", "yes", "yes", "no 0.25", "no")]
 
 
@@ -83,7 +86,7 @@ def test_what_cannot_be_measured_is_a_dash(monkeypatch):
     nothing = dict.fromkeys(measure(registry.card("nope").cls()).as_dict())
     monkeypatch.setattr("posenc.character.measure", lambda encoding: Character(**{**nothing, "learned": 0}))
     _, reach, form = table.tabulate([registry.card("nope")])
-    assert reach.rows == [("nope", "-", "-", "-", "none", "-", "0")]
+    assert reach.rows == [("nope", "-", "-", "-", "none", "-", "0", "-")]
     assert form.rows == [("nope", *"-------")]
 
 

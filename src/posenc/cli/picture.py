@@ -57,7 +57,7 @@ def measure(construct: Callable[[], Any], spelling: str) -> Picture:
     torch = import_module("torch")  # by name: posenc.cli itself must start without it
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(SEED)  # the same picture each time, though learned numbers are drawn
-        encoding = construct().resolve(N_DISTANCES)
+        encoding = construct().resolve(N_DISTANCES).eval()  # what training draws is not the encoding's
         if encoding.reads_x:
             return Picture("none", "There is no picture: it depends on the tokens.", [], [], spelling)
         for door, look in (("embed", _vectors), ("rotate_q", _scores), ("bias", _bias)):
@@ -72,13 +72,15 @@ _Look = tuple[str, str, list[int], list[Series]]
 
 
 def _vectors(encoding: Any) -> _Look:
-    """Embed zeros, so that only the vectors remain."""
+    """Embed zeros, so that only the vectors remain; ones, where nothing is added and zeros would show nothing."""
     pos = _line(encoding, N_POSITIONS)
     d_model = getattr(encoding, "d_model", 32)
-    x = pos.new_zeros(1, len(pos), d_model).float()
+    added = encoding.family != "embedded"
+    x = pos.new_full((1, len(pos), d_model), 0 if added else 1).float()
     rows = encoding.embed(x, encoding.place(pos))[0].tolist()
     series = [Series(f"{p}", row) for p, row in enumerate(rows)]
-    return "vectors", "the vector added at each position", list(range(d_model)), series
+    title = "the vector added at each position" if added else "a token of ones at each position"
+    return "vectors", title, list(range(d_model)), series
 
 
 def _scores(encoding: Any) -> _Look:

@@ -19,7 +19,7 @@ NOTE = (
 _WIDE = 100  # characters from which on the facts have room for the family's own column
 _REACH = (
     *("distinct\nfloat32", "distinct\nbfloat16", "distinct\nfloat16"),
-    *("longest\nposition", "real\npositions", "learned"),
+    *("longest\nposition", "real\npos", "learned", "computed"),
 )
 _FORM = ("smooth", "bounded", "shift\ninvariant", "symmetric", "recency", "linear\nshift", "by\nlength")
 
@@ -115,9 +115,19 @@ def _list_reach(found: "Character") -> tuple[str, ...]:
     from posenc.character import CAP, DTYPES
 
     counts = found.distinct or {}
-    distinct = [f"{'>= ' * (n == CAP)}{n:,}" if (n := counts.get(name)) is not None else "-" for name in DTYPES]
-    longest = "none" if found.longest is None else f"{found.longest:,}"
-    return (*distinct, longest, _say(found.real_positions), f"{found.learned:,}")
+    distinct = [f"{n:,}{'+' * (n == CAP)}" if (n := counts.get(name)) is not None else "-" for name in DTYPES]
+    end = None if found.longest is None else found.longest + 1
+    power = end is not None and end > CAP and end & (end - 1) == 0
+    longest = "none" if end is None else f"2^{end.bit_length() - 1}-1" if power else f"{end - 1:,}"
+    return (*distinct, longest, _say(found.real_positions), f"{found.learned:,}", _say_work(found))
+
+
+def _say_work(found: "Character") -> str:
+    """Say how many numbers are computed, as "a token" or, with each pair's share, "a token + b/pair"."""
+    if found.per_token is None or found.per_score is None:
+        return "-"
+    each = [f"{found.per_token:,.0f}"] if found.per_token or not found.per_score else []
+    return "+".join([*each, *([f"{found.per_score:,.0f}/pair"] if found.per_score else [])])
 
 
 def _list_form(found: "Character") -> tuple[str, ...]:
