@@ -233,3 +233,13 @@ def test_composed_caches(past: int, new: int, batched: bool) -> None:
     bias = both.bias(q, kept, together.last(new), together)
     torch.testing.assert_close(bias, both.bias(q, kept, fresh.last(new), fresh))
     assert torch.equal(both.rotate_k(kept, together), both.rotate_k(kept, fresh))
+
+
+@pytest.mark.parametrize(
+    "reader", [posenc.Shaw(head_dim=4), posenc.TransformerXL(d_model=4, n_heads=2, head_dim=4)], ids=lambda e: e.name
+)
+def test_a_term_of_the_content_stands_beside_no_other_scale(reader: posenc.Encoding) -> None:
+    """It divides by the root of head_dim as q·k does, and would be half of what it means beside T5's 1.0."""
+    with refuses(ValueError, "cannot stand beside a member that changes the score scale", reader.name, "T5"):
+        posenc.Compose(reader, posenc.T5(n_heads=2, score_scale=1.0))
+    posenc.Compose(reader, posenc.T5(n_heads=2))

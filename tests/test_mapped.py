@@ -102,6 +102,40 @@ def test_shifts_refuse_a_negative_reach_and_keep_the_kind() -> None:
     assert positions.shifted(torch.zeros(3, dtype=torch.float64), 3).dtype == torch.float64
 
 
+def test_an_image_is_shifted_as_a_whole_along_each_axis() -> None:
+    grid = positions.grid(3, 4).expand(50, 12, 2)
+    steps = positions.shifted(grid, 9, n_axes=2, generator=torch.Generator().manual_seed(0)) - grid
+    assert (steps == steps[:, :1]).all()
+    assert not torch.equal(steps[..., 0], steps[..., 1])
+    assert positions.shifted(grid[0], 9, n_axes=2).shape == (12, 2)
+
+
+def test_a_mask_that_is_added_to_scores_is_no_mask_of_tokens() -> None:
+    for wrong in (torch.tensor([[0.0, -1e9]]), torch.tensor([[1, 2]])):
+        with refuses(ValueError, "positions.padded: attention_mask must be 0 or False", "pass mask == 0"):
+            positions.padded(wrong)
+
+
+def test_a_map_to_another_number_of_positions_is_refused() -> None:
+    with refuses(ValueError, "Mapped: the map must return a position for each position", "got 1 for 3"):
+        posenc.Mapped(posenc.ALiBi(n_heads=2), lambda pos: pos[:1]).place(positions.arange(3))
+
+
+def test_resolving_keeps_the_mode_and_shares_what_is_learned() -> None:
+    class Stretched(posenc.TAPE):
+        def __init__(self) -> None:
+            super().__init__(d_model=2)
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+    own = Stretched().eval()
+    assert own.resolve(4).weight is own.weight
+    for whole in (own, posenc.Mapped(own, halved), posenc.Compose(own, posenc.ALiBi(n_heads=2))):
+        assert whole.eval().resolve(4).training is False
+        assert whole.train().resolve(4).training is True
+    with refuses(TypeError, "Stretched: length must be a whole number; got length=4.5"):
+        own.resolve(4.5)
+
+
 def test_random_positions_rise_without_repetition_and_every_one_comes_up() -> None:
     drawn = positions.randomised(4, 10, batch=3000, generator=torch.Generator().manual_seed(0))
     assert drawn.shape == (3000, 4)

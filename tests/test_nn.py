@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -163,3 +165,37 @@ def test_padding_of_the_source_changes_nothing():
     real = torch.tensor([[True] * 6 + [False] * 2])
     padded = torch.cat((source, torch.zeros(1, 2, dtype=torch.long)), 1)
     torch.testing.assert_close(model(padded, target, real), model(source, target), atol=2e-6, rtol=0)
+
+
+def test_between_decoder_and_encoder_an_encoding_that_depends_on_the_length_is_resolved_for_the_source():
+    torch.manual_seed(0)
+    shape = {"vocab_size": 20, "d_model": 32, "n_layers": 1, "n_heads": 4}
+    models = [
+        EncoderDecoder(**shape, encoding=posenc.TAPE(d_model=32), cross=posenc.Mapped(posenc.ALiBi(n_heads=4), f))
+        for f in (lambda pos: pos, lambda pos: 2 * pos)
+    ]
+    models[1].load_state_dict(models[0].state_dict())
+    assert not torch.allclose(*(model(tokens(2, 7), tokens(2, 5)) for model in models))
+    for model in models:
+        model.cross = Resolved(n_heads=4)
+    assert models[0](tokens(2, 7), tokens(2, 5)).shape == (2, 5, 20)
+    assert Resolved.lengths == [7]
+
+
+class Resolved(posenc.ALiBi):
+    """ALiBi that writes down for which length it was resolved."""
+
+    lengths: ClassVar = []
+
+    def resolve(self, seq_len):
+        self.lengths.append(seq_len)
+        return self
+
+
+def test_a_layer_norm_takes_away_what_is_common_to_all_lanes():
+    """As the docstrings of Integer and Normalised say: a model that begins with one does not see them."""
+    text = tokens(2, 9)
+    blind = language_model(posenc.NoPE())(text)
+    for encoding in (posenc.Integer(d_model=32), posenc.Normalised(d_model=32)):
+        torch.testing.assert_close(language_model(encoding)(text), blind, rtol=0, atol=1e-10)
+    assert not torch.allclose(language_model(posenc.Sine(d_model=32))(text), blind)

@@ -32,7 +32,10 @@ def test_without_position_a_sentence_and_its_reversal_are_one() -> None:
     assert difference(posenc.NoPE()) < 1e-14
 
 
-@pytest.mark.parametrize("name", [name for name in posenc.names() if name != "nope"])
+BLIND = ("nope", "query_temperature")  # the latter works on long texts, beside another
+
+
+@pytest.mark.parametrize("name", [name for name in posenc.names() if name not in BLIND])
 def test_with_position_who_bites_whom_is_known_unless_the_encoding_is_blind_to_direction(name: str) -> None:
     encoding = posenc.card(name).examples()[0]
     if posenc.card(name).traits["symmetric"]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.mapped import Wrapper, refuse_layers
+from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
 _DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "score_scale", "layer", "resolve"]
 
@@ -42,6 +42,11 @@ class Compose(Encoding):
             raise ValueError(
                 "Compose: at most one member may change the score scale; "
                 f"got {[members[i].name for i in self._scaling]}."
+            )
+        if self._scaling and (readers := [e.name for e in members if e.reads_qk]):
+            raise ValueError(
+                "Compose: a term that looks at q and k divides by the root of head_dim as q·k does, so it cannot stand "
+                f"beside a member that changes the score scale; got {readers} and {members[self._scaling[0]].name}."
             )
         refuse_layers("Compose", members)
         self.encodings = nn.ModuleList(members)
@@ -87,7 +92,7 @@ class Compose(Encoding):
     def resolve(self, seq_len: int) -> "Compose":
         """Resolve the members that depend on the length; itself if none does."""
         resolved = [e.resolve(seq_len) for e in self._members]
-        return self if _same(resolved, self._members) else Compose(*resolved)
+        return self if same(resolved, self._members) else as_before(Compose(*resolved), self)
 
     def reset_parameters(self) -> None:
         """Draw each member's learned tensors anew."""
@@ -175,7 +180,9 @@ class PerLayer(Encoding):
     def resolve(self, seq_len: int) -> "PerLayer":
         """Resolve each distinct encoding that depends on the length, once; itself if none does."""
         resolved = [e.resolve(seq_len) for e in self._members]
-        return self if _same(resolved, self._members) else PerLayer([resolved[i] for i in self.index])
+        if same(resolved, self._members):
+            return self
+        return as_before(PerLayer([resolved[i] for i in self.index]), self)
 
     def reset_parameters(self) -> None:
         """Draw each distinct encoding's learned tensors anew."""
@@ -194,10 +201,6 @@ class PerLayer(Encoding):
             "PerLayer: each layer has its own encoding, so choose one first: "
             "encoding, placed = per_layer.layer(index, placed)."
         )
-
-
-def _same(resolved: Sequence[Encoding], members: Sequence[Encoding]) -> bool:
-    return all(a is b for a, b in zip(resolved, members, strict=True))
 
 
 def _rescales(encoding: Encoding) -> bool:

@@ -9,8 +9,10 @@ itself is NoPE. distance = q_pos - k_pos: positive looks back.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -94,7 +96,7 @@ class Encoding(nn.Module):
 
     family: ClassVar[str] = "none"
     n_axes: int = 1
-    accepts_real: ClassVar[bool] = True  # False: there is nothing between two positions, and real ones are refused
+    accepts_real: bool = True  # False: there is nothing between two positions, and real ones are refused
     reads_x: bool = False
     reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
@@ -196,6 +198,29 @@ class Encoding(nn.Module):
         """Return the constructor's keyword-only arguments as they stand."""
         named = (p.name for p in inspect.signature(type(self)).parameters.values() if p.kind is p.KEYWORD_ONLY)
         return {name: getattr(self, name) for name in named if hasattr(self, name)}
+
+    def _count(self, least: int = 1, **counts: Any) -> None:
+        """Raise unless each of the constructor's numbers is whole and at least `least`.
+
+        Raises:
+            TypeError: One of them is no integer.
+            ValueError: One of them is too small.
+        """
+        for name, n in counts.items():
+            if isinstance(n, bool) or not isinstance(n, Integral):
+                raise TypeError(f"{self.name}: {name} must be a whole number; got {name}={n!r}.")
+            if n < least:
+                raise ValueError(f"{self.name}: {name} must be at least {least}; got {name}={n}.")
+
+    def _measure(self, **sizes: Any) -> None:
+        """Raise unless each of the constructor's sizes is a finite number above zero.
+
+        Raises:
+            ValueError: One of them is not.
+        """
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, Real) or not 0 < float(size) < math.inf:
+                raise ValueError(f"{self.name}: {name} must be a finite number above zero; got {name}={size!r}.")
 
     def extra_repr(self) -> str:
         """Show the constructor's arguments."""

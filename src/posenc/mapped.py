@@ -1,7 +1,7 @@
 """One encoding that sees other positions than those that are passed in: mapped ones, or some of their axes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,8 +34,18 @@ class Wrapper(Encoding):
         raise NotImplementedError(f"{self.name} must define around(encoding).")
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Place the mapped positions."""
-        return (self.encoding.place(self.seen(pos), x, past=past.parts[0] if past else None, dtype=dtype),)
+        """Place the positions that the encoding gets.
+
+        Raises:
+            ValueError: They are not as many as those that were passed in.
+        """
+        placed = self.encoding.place(self.seen(pos), x, past=past.parts[0] if past else None, dtype=dtype)
+        n, seen = pos.shape[pos.ndim - 1 - (self.n_axes > 1)], placed.pos.shape[placed.seq_dim]
+        if n != seen:
+            raise ValueError(
+                f"{self.name}: the map must return a position for each position that it gets; got {seen} for {n}."
+            )
+        return (placed,)
 
     def embed(self, x: Tensor, placed: Placed) -> Tensor:
         """Embed by the encoding."""
@@ -60,7 +70,7 @@ class Wrapper(Encoding):
     def resolve(self, seq_len: int) -> Encoding:
         """Resolve the encoding, where it depends on the length."""
         resolved = self.encoding.resolve(seq_len)
-        return self if resolved is self.encoding else self.around(resolved)
+        return self if resolved is self.encoding else as_before(self.around(resolved), self)
 
     def reset_parameters(self) -> None:
         """Draw the encoding's learned tensors anew."""
@@ -131,6 +141,20 @@ class OnAxes(Wrapper):
     def around(self, encoding: Encoding) -> Encoding:
         """Return the same choice of axes before another encoding."""
         return OnAxes(encoding, self.axes, n_axes=self.n_axes)
+
+
+_Encoding = TypeVar("_Encoding", bound=Encoding)
+
+
+def same(resolved: Sequence[Encoding], members: Sequence[Encoding]) -> bool:
+    """Whether resolving changed none of the members."""
+    return all(a is b for a, b in zip(resolved, members, strict=True))
+
+
+def as_before(resolved: _Encoding, original: Encoding) -> _Encoding:
+    """Return what was resolved in the original's mode; the members, which may be shared, keep theirs."""
+    resolved.training = original.training
+    return resolved
 
 
 def refuse_layers(who: str, members: Sequence[Encoding]) -> None:

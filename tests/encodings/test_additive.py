@@ -35,8 +35,8 @@ def test_padding_has_the_row_before_the_first_position_and_no_gradient() -> None
     assert gradient.sum(1).tolist() == [0, 0, 3, 3, 0, 0, 0]
     (gradient,) = torch.autograd.grad(posenc.Learned(d_model=3, max_len=5, offset=2)(out[None], pos).sum(), out)
     assert gradient.eq(1).all()
-    with refuses(ValueError, "Learned: padding_idx must be one of the table's 7 rows", "got 7"):
-        posenc.Learned(d_model=3, max_len=5, offset=2, padding_idx=7)
+    with refuses(ValueError, "Learned: padding_idx must be one of the offset=2 rows", "got padding_idx=2"):
+        posenc.Learned(d_model=3, max_len=5, offset=2, padding_idx=2)
 
 
 def test_a_resized_table_keeps_its_ends_its_offset_and_what_lies_on_a_line() -> None:
@@ -50,6 +50,49 @@ def test_a_resized_table_keeps_its_ends_its_offset_and_what_lies_on_a_line() -> 
     assert learned.bfloat16().resized(7).weight.dtype == torch.bfloat16
 
 
+class Wide(posenc.Learned):
+    """A subclass of a user's own."""
+
+
+def test_a_resized_table_is_of_its_own_kind_and_as_frozen_and_draws_nothing() -> None:
+    frozen = Wide(d_model=2, max_len=3).eval()
+    frozen.weight.requires_grad_(False)
+    state = torch.random.get_rng_state()
+    longer = frozen.resized(5)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert (type(longer), longer.training, longer.weight.requires_grad) == (Wide, False, False)
+    assert longer.options() == frozen.options() | {"max_len": 5}
+    assert frozen.weight.shape == (3, 2)
+    with refuses(ValueError, "Wide: max_len must be at least 1; got max_len=0"):
+        frozen.resized(0)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "bad"),
+    [
+        (posenc.Learned(d_model=3, max_len=5, offset=2), [0, -2]),
+        (posenc.Learned(d_model=3, max_len=5), [0, -1]),
+        (posenc.Learned2D(d_model=3, height=2, width=2, n_prefix=1), [[0, 0], [0, 2]]),
+        (posenc.Learned2D(d_model=3, height=2, width=2, n_prefix=1), [[0, 0], [-7, 0]]),
+    ],
+    ids=str,
+)
+def test_a_position_outside_a_table_never_takes_the_row_of_another(encoding: Any, bad: Any, monkeypatch: Any) -> None:
+    """Where nobody may look, as in compiled code, the look-up's own check speaks."""
+    monkeypatch.setattr(positions.checks, "may_look", lambda _: False)
+    monkeypatch.setattr(positions, "may_look", lambda _: False)
+    with pytest.raises(IndexError):
+        encoding.place(torch.tensor(bad))
+
+
+def test_a_position_beyond_the_digits_is_nan_where_nobody_may_look(monkeypatch: Any) -> None:
+    monkeypatch.setattr(positions.checks, "may_look", lambda _: False)
+    vectors = posenc.Binary(d_model=3).vectors(torch.tensor([7, 8, -1]))
+    assert vectors[0].tolist() == [1, 1, 1]
+    assert vectors[1:].isnan().all()
+    assert posenc.Binary(d_model=70).vectors(torch.tensor([2**63 - 1])).sum() == 63
+
+
 def test_learned_draws_its_table() -> None:
     torch.manual_seed(1)
     weight = posenc.Learned(d_model=100, max_len=100, init_std=0.5).weight.detach()
@@ -60,7 +103,7 @@ def test_learned_draws_its_table() -> None:
 @pytest.mark.parametrize("bad", [{"d_model": 0}, {"max_len": 0}, {"offset": -1}])
 def test_learned_refuses(bad: dict[str, int]) -> None:
     got = ", ".join(f"{name}={value}" for name, value in bad.items())
-    with refuses(ValueError, "Learned: ", "must be at least 1", got):
+    with refuses(ValueError, "Learned: ", "must be at least", got):
         posenc.Learned(**{"d_model": 2, "max_len": 2} | bad)
 
 

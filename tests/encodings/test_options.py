@@ -107,6 +107,16 @@ def heads(n: int, width: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("construct", "kind", "words"),
     [
+        (lambda: posenc.ALiBi(n_heads=2.5), TypeError, "ALiBi: n_heads must be a whole number; got n_heads=2.5"),
+        (lambda: posenc.ALiBi(n_heads=True), TypeError, "ALiBi: n_heads must be a whole number; got n_heads=True"),
+        (lambda: posenc.RoPE(head_dim=64.0), TypeError, "RoPE: head_dim must be a whole number; got head_dim=64.0"),
+        (lambda: posenc.Integer(d_model="4"), TypeError, "Integer: d_model must be a whole number; got d_model='4'"),
+        (lambda: posenc.Normalised(d_model=1, length=2.5), TypeError, "length must be a whole number; got length=2.5"),
+        (lambda: posenc.GaussianFourier(d_model=2, sigma=float("inf")), ValueError, "sigma must be a finite number"),
+        (lambda: posenc.GaussianFourier(d_model=2, seed=None), TypeError, "seed must be a whole number; got seed=None"),
+        (lambda: posenc.NeRFFourier(d_model=400, n_octaves=60), ValueError, "float64 tells 50 octaves apart"),
+        (lambda: posenc.CAPE(d_model=2, max_global_shift=float("inf")), ValueError, "and all finite"),
+        (lambda: posenc.Sinusoidal(d_model=2, learned_scale=float("nan")), ValueError, "learned_scale must be finite"),
         (lambda: posenc.NoPE(n_axes=0), ValueError, "NoPE: n_axes must be at least 1; got n_axes=0"),
         (lambda: posenc.Integer(d_model=0), ValueError, "Integer: d_model must be at least 1; got d_model=0"),
         (lambda: posenc.Normalised(d_model=1, over="end"), ValueError, "over must be 'length' or 'last'; got 'end'"),
@@ -122,16 +132,18 @@ def heads(n: int, width: int) -> torch.Tensor:
         (lambda: posenc.NeRFFourier(d_model=8, n_octaves=5), ValueError, "n_octaves=5"),
         (lambda: posenc.LearnableFourier(d_model=2, n_features=3), ValueError, "n_features must be even"),
         (lambda: posenc.LearnableFourier(d_model=2, gamma=0.0), ValueError, "gamma=0.0"),
-        (lambda: posenc.Learned2D(d_model=2, height=0, width=1), ValueError, "Learned2D: height and width"),
+        (lambda: posenc.Learned2D(d_model=2, height=0, width=1), ValueError, "height must be at least 1; got height=0"),
         (lambda: posenc.Hierarchical(d_model=3, combine="concat"), ValueError, "got d_model=3 and 2 axes"),
         (lambda: posenc.Hierarchical(d_model=4, combine="mix"), ValueError, "combine must be 'sum' or 'concat'"),
-        (lambda: posenc.Hierarchical(d_model=4, axes=("rope",)), TypeError, "RoPE needs head_dim"),
+        (lambda: posenc.Hierarchical(d_model=4, axes=("rope",)), TypeError, "constructed with d_model=4 alone"),
+        (lambda: posenc.Hierarchical(d_model=4, axes="sine"), TypeError, "got the one name 'sine'"),
+        (lambda: posenc.Hierarchical(d_model=4, axes=(3, 4)), TypeError, "must be additive encodings"),
         (lambda: posenc.Hierarchical(d_model=4, axes=(posenc.NoPE(),)), TypeError, "members must be additive"),
         (lambda: posenc.Hierarchical(d_model=4, axes=(posenc.Sine(d_model=3),)), ValueError, "on 1 with d_model=3"),
-        (lambda: posenc.ALiBi(n_heads=2, bias_max=0.0), ValueError, "ALiBi: bias_max must be positive; got 0.0"),
+        (lambda: posenc.ALiBi(n_heads=2, bias_max=0.0), ValueError, "bias_max must be a finite number above zero"),
         (lambda: posenc.ALiBi(n_heads=2, sides="left"), ValueError, "sides must be 'symmetric' or 'one-sided'"),
         (lambda: posenc.Sandwich(n_heads=2, width=3), ValueError, "Sandwich: width must be even"),
-        (lambda: posenc.Shaw(head_dim=2, max_distance=-1), ValueError, "Shaw: head_dim must be at least 1"),
+        (lambda: posenc.Shaw(head_dim=2, max_distance=-1), ValueError, "max_distance must be at least 0; got"),
         (lambda: posenc.Shaw(head_dim=2).bias(heads(1, 3), heads(1, 3), None, None), ValueError, "made for head_dim=2"),
     ],
 )  # fmt: skip
@@ -157,3 +169,56 @@ def test_shaw_reads_grouped_keys_batches_and_half_precision() -> None:
     # the first query stands at 2, two ahead of the first key and two behind the last
     torch.testing.assert_close(bias[:, :, 0, 0], q[:, :, 0].float() @ shaw.weight[4] / 2)
     torch.testing.assert_close(bias[:, :, 0, 4], q[:, :, 0].float() @ shaw.weight[0] / 2)
+
+
+WIDE = [e for name in posenc.names() for e in posenc.card(name).examples() if e.keeps_float32 and list(e.parameters())]
+
+
+@pytest.mark.parametrize("encoding", WIDE, ids=str)
+def test_learned_frequencies_are_float32_whatever_the_default_and_the_cast(encoding: Any) -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        made = type(encoding)(**encoding.options())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for module in (made, made.half(), made.bfloat16()):
+        kinds = {name: p.dtype for name, p in module.named_parameters() if name != "scale"}
+        assert set(kinds.values()) <= {torch.float32}, kinds
+
+
+def test_what_is_learned_starts_where_the_docstring_says() -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        check_starts()
+
+
+def check_starts() -> None:
+    t2v = posenc.Time2Vec(d_model=4000)
+    assert float(t2v.inv_freq[0]) == pytest.approx(1e-4)
+    assert float(t2v.inv_freq[1]) == 1.0
+    assert float(t2v.phase.std()) == pytest.approx(2 * torch.pi / 12**0.5, rel=0.05)
+    assert float(posenc.Time2Vec(d_model=1).inv_freq) == pytest.approx(1e-4)
+    assert float(posenc.LearnableFourier(d_model=4000, gamma=5.0).weight_r.std()) == pytest.approx(0.2, rel=0.05)
+    cpvt = posenc.CPVT(d_model=2000)
+    assert float(cpvt.weight.abs().max()) == pytest.approx(1 / 3, rel=0.01)
+    power = 2 * posenc.KERPLEPower(n_heads=4000).logit_r2.sigmoid()
+    assert (float(power.min()), float(power.max())) == pytest.approx((0.01, 1.99), abs=0.01)
+    both = posenc.Hierarchical(d_model=4, axes=(posenc.Learned(d_model=4, max_len=3), "sine"))
+    before = both.members[0].weight.detach().clone()
+    both.reset_parameters()
+    assert not torch.equal(before, both.members[0].weight)
+
+
+def test_a_network_of_features_is_not_rounded_by_autocast() -> None:
+    encoding, pos = posenc.LearnableFourier(d_model=16), positions.arange(9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(encoding.place(pos).parts[0], encoding.vectors(pos))
+
+
+def test_tokens_without_a_batch_or_with_two_stand_where_they_are() -> None:
+    integer = posenc.Integer(d_model=1)
+    assert integer(torch.zeros(3, 1), positions.arange(3)).flatten().tolist() == [0.0, 1.0, 2.0]
+    assert integer(torch.zeros(2, 5, 3, 1), positions.arange(3)).shape == (2, 5, 3, 1)
+    for x in (torch.zeros(3, 1), torch.zeros(2, 2, 3, 1)):
+        with refuses(ValueError, "Integer: x must have a token for each position"):
+            integer(x, torch.arange(6).view(2, 3))

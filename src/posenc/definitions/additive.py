@@ -213,9 +213,7 @@ def sinusoidal_nd(
     no sine lacks its cosine, and what exceeds d_model in all is cut from the end, off the last axes.
     """
     width = 2 * math.ceil(d_model / (2 * n_axes))
-    runs = [
-        sinusoidal(pos[:, axis], d_model=width, base=base, order=order, exponent=exponent) for axis in range(n_axes)
-    ]
+    runs = [sinusoidal(p, d_model=width, base=base, order=order, exponent=exponent) for p in pos.reshape(-1, n_axes).T]
     return np.concatenate(runs, axis=1)[:, :d_model]
 
 
@@ -264,5 +262,7 @@ def hierarchical(
         "cape": cape,
     }
     width = {"sum": d_model, "concat": d_model // len(axes)}[combine]
-    parts = [kinds[name](pos[:, axis], d_model=width) for axis, name in enumerate(axes)]
+    if unknown := [name for name in axes if name not in kinds]:
+        raise NotImplementedError(f"{unknown} need more than d_model")
+    parts = [kinds[name](p, d_model=width) for p, name in zip(pos.reshape(len(pos), -1).T, axes, strict=True)]
     return {"sum": sum(parts[1:], start=parts[0]), "concat": np.concatenate(parts, axis=1)}[combine]

@@ -15,7 +15,7 @@ Positions = NDArray[Any]
 def complex_order(x: Array, pos: Positions, *, d_model: int, inv_freq: Array) -> Array:
     """Each pair of lanes is a complex number, which turns with the position at a trained frequency.
 
-    Paper: Wang et al. 2020, "Encoding word order in complex embeddings", arXiv 1912.12333, section 3: word j
+    Paper: Wang et al. 2019, "Encoding word order in complex embeddings", arXiv 1912.12333, section 3: word j
     at position pos is r_j * exp(i (omega_j * pos + theta_j)) in each dimension.
 
     x (n, d_model), lanes 2k and 2k+1 the real and imaginary part of r * exp(i theta); pos (n,) in positions,

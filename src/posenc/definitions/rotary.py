@@ -113,6 +113,7 @@ def axial_rope(
     pairs: "half" lanes j, j + head_dim/2, "interleaved" lanes 2j, 2j+1. Departure: the paper's base is 100.
     """
     run = head_dim // n_axes // 2
+    at = np.atleast_1d(p)
     turn = np.eye(head_dim)
     for axis in range(n_axes):
         for k in range(run):
@@ -120,8 +121,8 @@ def axial_rope(
             x, y = {"half": (j, j + head_dim // 2), "interleaved": (2 * j, 2 * j + 1)}[pairing]
             m, n_thetas = {"shared": (k, run), "dealt": (axis + k * n_axes, n_axes * run)}[spectrum]
             theta = base ** (-m / n_thetas) if inv_freq is None else inv_freq[m]
-            turn[x, x], turn[x, y] = math.cos(p[axis] * theta), -math.sin(p[axis] * theta)
-            turn[y, x], turn[y, y] = math.sin(p[axis] * theta), math.cos(p[axis] * theta)
+            turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
+            turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
     return turn, turn.copy()
 
 
@@ -154,6 +155,7 @@ def mrope(
     its defaults are base 1e6 (qwen2_vl), base 5e5 and sections (24, 20, 20) (qwen3_vl).
     """
     n_axes = len(sections)
+    at = np.atleast_1d(p)
     turn = np.eye(head_dim)
     for k in range(head_dim // 2):
         axis = {
@@ -162,8 +164,8 @@ def mrope(
         }[layout]
         x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         theta = base ** (-2 * k / head_dim) if inv_freq is None else inv_freq[k]
-        turn[x, x], turn[x, y] = math.cos(p[axis] * theta), -math.sin(p[axis] * theta)
-        turn[y, x], turn[y, y] = math.sin(p[axis] * theta), math.cos(p[axis] * theta)
+        turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
+        turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
     return turn, turn.copy()
 
 

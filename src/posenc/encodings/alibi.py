@@ -33,6 +33,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 0,
+        "cost": "score",
     },
 )
 class ALiBi(Bias):
@@ -71,8 +72,7 @@ class ALiBi(Bias):
             raise ValueError(f"{self.name}: slopes must be 'authors' or 'geometric'; got {slopes!r}.")
         if sides not in ("symmetric", "one-sided"):
             raise ValueError(f"{self.name}: sides must be 'symmetric' or 'one-sided'; got {sides!r}.")
-        if not bias_max > 0:
-            raise ValueError(f"{self.name}: bias_max must be positive; got {bias_max}. The paper's is 8.")
+        self._measure(bias_max=bias_max)
         self.slopes, self.bias_max, self.sides = slopes, bias_max, sides
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:

@@ -14,7 +14,7 @@ from posenc.registry import register
 
 @register(
     "axial_rope",
-    paper="Su et al. (RoFormer), on several axes: Heo et al., Rotary Position Embedding for Vision Transformer",
+    paper="Heo et al., Rotary Position Embedding for Vision Transformer; after Su et al., RoFormer",
     year=2024,
     arxiv="2403.13298",
     formula="score = q_iᵀ R((p_j - p_i)·ω) k_j,  pair k of axis a turning by p_a·base^(-2k·n/d)",
@@ -40,6 +40,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class AxialRoPE(OwnFrequencies, Rotary):
@@ -79,10 +80,11 @@ class AxialRoPE(OwnFrequencies, Rotary):
         inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
     ) -> None:
-        if n_axes < 1 or head_dim % (2 * n_axes):
+        self._count(n_axes=n_axes, head_dim=head_dim)
+        if head_dim % (2 * n_axes):
             raise ValueError(
-                f"{type(self).__name__}: head_dim must be a multiple of {2 * max(n_axes, 1)}, because {n_axes} axes "
-                f"share its pairs of lanes evenly; got head_dim={head_dim}, n_axes={n_axes}."
+                f"{self.name}: head_dim must be a multiple of {2 * n_axes}, because {n_axes} axes share its pairs of "
+                f"lanes evenly; got head_dim={head_dim}, n_axes={n_axes}."
             )
         super().__init__(head_dim=head_dim, pairing=pairing)
         if spectrum not in ("shared", "dealt"):

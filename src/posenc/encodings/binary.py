@@ -30,6 +30,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class Binary(Additive):
@@ -42,7 +43,8 @@ class Binary(Additive):
         d_model: Width of the token embeddings, and the number of digits.
 
     Raises:
-        ValueError: A position is negative or needs more than d_model digits (seen on the CPU).
+        ValueError: A position is negative or needs more than d_model digits (seen on the CPU; where nobody may
+            look, such a position is NaN).
         TypeError: Positions that are not integers.
 
     >>> Binary(d_model=3).vectors(torch.tensor([1, 6])).tolist()
@@ -60,4 +62,5 @@ class Binary(Additive):
         positions.check_range(pos, end, self.name, f"d_model={self.d_model} lanes hold that many digits")
         # int64 has 63 digits; a shift by more is undefined, and digit 63 of a position is 0
         shift = torch.arange(self.d_model - 1, -1, -1, device=pos.device).clamp(max=63)
-        return ((pos[..., None] >> shift) & 1).to(torch.float32)
+        digits = ((pos[..., None] >> shift) & 1).to(torch.float32)
+        return digits.where(((pos >= 0) & (pos <= end - 1))[..., None], torch.nan)

@@ -35,6 +35,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class CAPE(Additive):
@@ -70,9 +71,10 @@ class CAPE(Additive):
         max_global_scaling: float = 1.03,
     ) -> None:
         super().__init__(d_model=d_model)
-        if not (max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
+        finite = math.isfinite(max_global_shift + max_local_shift + max_global_scaling)
+        if not (finite and max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
             raise ValueError(
-                f"{self.name}: shifts must not be negative and the scaling not below 1; got "
+                f"{self.name}: shifts must not be negative, the scaling not below 1 and all finite; got "
                 f"max_global_shift={max_global_shift}, max_local_shift={max_local_shift}, "
                 f"max_global_scaling={max_global_scaling}. 0, 0 and 1 switch the augmentation off."
             )

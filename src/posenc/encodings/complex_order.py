@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenc import frequencies, kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Embedded
+from posenc.families import Embedded, wide_parameter
 from posenc.registry import register
 
 
@@ -34,6 +34,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 16,
+        "cost": "token",
     },
 )
 class ComplexOrder(Embedded):
@@ -42,7 +43,7 @@ class ComplexOrder(Embedded):
     A word is a function of its position: amplitude and initial phase are the token embedding's own, seen as
     complex numbers, and the position turns them. Of the paper's ways to share numbers this is the one in which
     all words have the same frequencies; they stay in float32 whatever the module is cast to. What RoPE does to
-    queries and keys, before any projection. Source: Wang 2020, section 2.3.
+    queries and keys, before any projection. Source: Wang 2019, section 3.
 
     Args:
         d_model: Width of the token embeddings; even.
@@ -64,7 +65,7 @@ class ComplexOrder(Embedded):
             raise ValueError(
                 f"{self.name}: d_model must be even, because lanes are real and imaginary parts; got d_model={d_model}."
             )
-        self.inv_freq = nn.Parameter(torch.empty(d_model // 2))
+        self.inv_freq = wide_parameter(d_model // 2)
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 320,
+        "cost": "token",
     },
 )
 class CPVT(Embedded):
@@ -42,8 +43,9 @@ class CPVT(Embedded):
     The zeros beyond the image's border tell where the border is, and from there the layers count; at any image
     size. The grid is read from the positions, so that an incomplete image needs no care: a place without a token
     counts as zero. Tokens in a negative row, where `positions.grid` puts class tokens, pass unchanged, as in the
-    paper. A token's neighbours must be in the same call, and one row of the batch holds one image. Source: Chu
-    2021, section 3.2.
+    paper. A token's neighbours must be in the same call, and one row of the batch holds one image: of two tokens in
+    one place, one is not seen. The paper puts the convolution behind the first layer; here it stands before it, as
+    every embedding does. Source: Chu 2021, section 3.2.
 
     Args:
         d_model: Width of the token embeddings.
@@ -64,7 +66,8 @@ class CPVT(Embedded):
 
     def __init__(self, *, d_model: int, kernel_size: int = 3) -> None:
         super().__init__(d_model=d_model)
-        if kernel_size < 1 or kernel_size % 2 == 0:
+        self._count(kernel_size=kernel_size)
+        if kernel_size % 2 == 0:
             raise ValueError(
                 f"{self.name}: kernel_size must be odd, so that a token stands in the middle; got {kernel_size}."
             )

@@ -37,6 +37,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class GaussianFourier(Additive):
@@ -44,7 +45,7 @@ class GaussianFourier(Additive):
 
     The dot product of two vectors approaches a Gaussian of the distance, the narrower the larger sigma. The
     frequencies follow from the seed (NumPy's RandomState, whose stream is frozen), so nothing is kept that a
-    cast could spoil, and the same options mean the same vectors everywhere. Source: Tancik 2020, section 4.
+    cast could spoil, and the same options mean the same vectors everywhere. Source: Tancik 2020, section 6.1.
 
     Args:
         d_model: Width of the token embeddings; even.
@@ -66,10 +67,13 @@ class GaussianFourier(Additive):
         self, *, d_model: int, n_axes: int = 1, sigma: float = 10.0, extent: float = 1024.0, seed: int = 0
     ) -> None:
         super().__init__(d_model=d_model)
-        if d_model % 2 or n_axes < 1 or not (sigma > 0 and extent > 0):
+        self._count(n_axes=n_axes)
+        self._count(least=0, seed=seed)
+        self._measure(sigma=sigma, extent=extent)
+        if d_model % 2:
             raise ValueError(
-                f"{self.name}: d_model must be even, because each frequency has a sine and a cosine, n_axes at least "
-                f"1, sigma and extent positive; got d_model={d_model}, n_axes={n_axes}, sigma={sigma}, extent={extent}."
+                f"{self.name}: d_model must be even, because each frequency has a sine and a cosine; "
+                f"got d_model={d_model}."
             )
         self.n_axes, self.sigma, self.extent, self.seed = n_axes, sigma, extent, seed
         drawn = np.random.RandomState(seed).standard_normal((d_model // 2, n_axes))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from posenc import registry
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.families import Additive
+from posenc.mapped import as_before, same
 
 
 @registry.register(
@@ -35,6 +36,7 @@ from posenc.families import Additive
         "linear_shift": False,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class Hierarchical(Additive):
@@ -67,6 +69,8 @@ class Hierarchical(Additive):
         super().__init__(d_model=d_model)
         if combine not in ("sum", "concat"):
             raise ValueError(f"{self.name}: combine must be 'sum' or 'concat'; got {combine!r}.")
+        if isinstance(axes, str):
+            raise TypeError(f"{self.name}: axes must hold an encoding for each axis; got the one name {axes!r}.")
         if not axes or (combine == "concat" and d_model % len(axes)):
             raise ValueError(
                 f"{self.name}: needs an encoding for each axis, and combine='concat' lanes that they share evenly; "
@@ -74,8 +78,8 @@ class Hierarchical(Additive):
             )
         self.axes, self.combine, self.n_axes = tuple(axes), combine, len(axes)
         share = d_model if combine == "sum" else d_model // len(axes)
-        made = [registry.create(a, dims=registry.Dims(d_model=share)) if isinstance(a, str) else a for a in axes]
-        self.members = nn.ModuleList(self._fitting(member, share) for member in made)
+        self.members = nn.ModuleList(self._fitting(self._make(axis, share), share) for axis in axes)
+        self.accepts_real = all(member.accepts_real for member in self._members)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Let each member look at its own axis, and bring their vectors together."""
@@ -91,9 +95,9 @@ class Hierarchical(Additive):
     def resolve(self, seq_len: int) -> Encoding:
         """Resolve each member that depends on the length."""
         resolved = [m.resolve(seq_len) for m in self._members]
-        if all(a is b for a, b in zip(resolved, self._members, strict=True)):
+        if same(resolved, self._members):
             return self
-        return Hierarchical(d_model=self.d_model, axes=resolved, combine=self.combine)
+        return as_before(Hierarchical(d_model=self.d_model, axes=resolved, combine=self.combine), self)
 
     def reset_parameters(self) -> None:
         """Draw each member's learned tensors anew."""
@@ -104,10 +108,23 @@ class Hierarchical(Additive):
     def _members(self) -> list[Additive]:
         return list(self.members)  # type: ignore[arg-type]
 
-    def _fitting(self, member: Encoding, share: int) -> Additive:
+    def _make(self, axis: Any, share: int) -> Any:
+        """Construct a member that is named; any other is one already, or will be found out."""
+        if not isinstance(axis, str):
+            return axis
+        try:
+            return registry.create(axis, dims=registry.Dims(d_model=share))
+        except TypeError as error:
+            raise TypeError(
+                f"{self.name}: by name, members are constructed with d_model={share} alone; got axes with {axis!r}. "
+                f"{error} Here, pass the encoding itself."
+            ) from error
+
+    def _fitting(self, member: Any, share: int) -> Additive:
         if not isinstance(member, Additive):
             raise TypeError(
-                f"{self.name}: members must be additive, since their vectors are brought together; got {member.name}."
+                f"{self.name}: members must be additive encodings, since their vectors are brought together; "
+                f"got {member!r}."
             )
         if (member.d_model, member.n_axes) != (share, 1):
             raise ValueError(

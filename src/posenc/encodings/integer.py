@@ -29,6 +29,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class Integer(Additive):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc.encoding import Pos
-from posenc.families import Additive, wide
+from posenc.families import Additive, no_autocast, wide_parameter
 from posenc.registry import register
 
 
@@ -33,6 +33,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 2_128,
+        "cost": "token",
     },
 )
 class LearnableFourier(Additive):
@@ -70,16 +71,17 @@ class LearnableFourier(Additive):
         super().__init__(d_model=d_model)
         n_features = 2 * -(-d_model // 2) if n_features is None else n_features
         hidden = d_model if hidden is None else hidden
-        if n_features % 2 or min(n_features, hidden, n_axes) < 1 or not gamma > 0:
+        self._count(n_axes=n_axes, n_features=n_features, hidden=hidden)
+        self._measure(gamma=gamma)
+        if n_features % 2:
             raise ValueError(
-                f"{self.name}: n_features must be even, because each frequency has a cosine and a sine, widths at "
-                f"least 1 and gamma positive; got n_features={n_features}, hidden={hidden}, n_axes={n_axes}, "
-                f"gamma={gamma}."
+                f"{self.name}: n_features must be even, because each frequency has a cosine and a sine; "
+                f"got n_features={n_features}."
             )
         self.n_axes, self.n_features, self.hidden, self.gamma = n_axes, n_features, hidden, gamma
-        self.weight_r = nn.Parameter(torch.empty(n_features // 2, n_axes))
-        self.weight_1, self.bias_1 = nn.Parameter(torch.empty(hidden, n_features)), nn.Parameter(torch.empty(hidden))
-        self.weight_2, self.bias_2 = nn.Parameter(torch.empty(d_model, hidden)), nn.Parameter(torch.empty(d_model))
+        self.weight_r = wide_parameter(n_features // 2, n_axes)
+        self.weight_1, self.bias_1 = wide_parameter(hidden, n_features), wide_parameter(hidden)
+        self.weight_2, self.bias_2 = wide_parameter(d_model, hidden), wide_parameter(d_model)
         self.reset_parameters()
 
     def vectors(self, pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
@@ -87,8 +89,9 @@ class LearnableFourier(Additive):
         coordinates = pos.double() if self.n_axes > 1 else pos.double()[..., None]
         angle = coordinates @ self.weight_r.double().T
         features = torch.cat((angle.cos(), angle.sin()), -1) * self.n_features**-0.5
-        middle = F.gelu(F.linear(features.to(wide(self.weight_1).dtype), wide(self.weight_1), wide(self.bias_1)))
-        return F.linear(middle, wide(self.weight_2), wide(self.bias_2))
+        with no_autocast(pos.device):
+            middle = F.gelu(F.linear(features.to(self.weight_1.dtype), self.weight_1, self.bias_1))
+            return F.linear(middle, self.weight_2, self.bias_2)
 
     def reset_parameters(self) -> None:
         """Draw the frequencies from N(0, 1 / gamma²) and the network as `nn.Linear` does."""

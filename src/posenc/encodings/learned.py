@@ -34,6 +34,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 4_096,
+        "cost": "token",
     },
 )
 class Learned(Additive):
@@ -49,7 +50,8 @@ class Learned(Additive):
         max_len: How many positions there are.
         offset: Rows before that of position 0, as OPT, BART and RoBERTa have 2.
         init_std: Standard deviation of the initial values.
-        padding_idx: A row, counted from the table's first, that starts at zero and gets no gradient; None for none.
+        padding_idx: One of the rows before that of position 0, counted from the table's first, that starts at zero
+            and gets no gradient; None for none.
 
     Raises:
         ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there), except
@@ -72,14 +74,12 @@ class Learned(Additive):
         padding_idx: int | None = None,
     ) -> None:
         super().__init__(d_model=d_model)
-        if max_len < 1 or offset < 0:
+        self._count(max_len=max_len)
+        self._count(least=0, offset=offset, padding_idx=padding_idx or 0)
+        if padding_idx is not None and padding_idx >= offset:
             raise ValueError(
-                f"{self.name}: max_len must be at least 1 and offset at least 0; "
-                f"got max_len={max_len}, offset={offset}."
-            )
-        if padding_idx is not None and not 0 <= padding_idx < max_len + offset:
-            raise ValueError(
-                f"{self.name}: padding_idx must be one of the table's {max_len + offset} rows; got {padding_idx}."
+                f"{self.name}: padding_idx must be one of the offset={offset} rows before that of position 0; "
+                f"got padding_idx={padding_idx}."
             )
         self.max_len, self.offset, self.init_std, self.padding_idx = max_len, offset, init_std, padding_idx
         self.weight = nn.Parameter(torch.empty(max_len + offset, d_model))
@@ -87,9 +87,11 @@ class Learned(Additive):
 
     def vectors(self, pos: Int64[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq d_model"]:
         """Look up the rows."""
-        why = f"the table was made with max_len={self.max_len}"
-        positions.check_range(pos, self.max_len, self.name, why, start=-1 if self.offset else 0)
-        return F.embedding(pos + self.offset, self.weight, self.padding_idx)
+        start, why = -1 if self.offset else 0, f"the table was made with max_len={self.max_len}"
+        positions.check_range(pos, self.max_len, self.name, why, start=start)
+        # where nobody may look, a wrong position meets the look-up's own check and no other position's row
+        row = torch.where(pos >= start, pos + self.offset, self.weight.shape[0])
+        return F.embedding(row, self.weight, self.padding_idx)
 
     def resized(self, max_len: int) -> "Learned":
         """Return a longer or shorter table by linear interpolation, its ends kept; rows of the offset stay as they are.
@@ -97,11 +99,11 @@ class Learned(Additive):
         Raises:
             ValueError: A max_len below 1.
         """
-        twin = Learned(**self.options() | {"max_len": max_len}).to(self.weight)
-        with torch.no_grad():
-            table = self.weight[self.offset :].T[None]
-            wider = F.interpolate(wide(table), size=max_len, mode="linear", align_corners=True)[0].T
-            twin.weight.copy_(torch.cat((self.weight[: self.offset], wider.to(table))))
+        self._count(max_len=max_len)
+        table = self.weight.detach()[self.offset :].T[None]
+        wider = F.interpolate(wide(table), size=max_len, mode="linear", align_corners=True)[0].T
+        twin = self._with_table(torch.cat((self.weight.detach()[: self.offset], wider.to(table))))
+        twin.max_len = max_len
         return twin
 
     def reset_parameters(self) -> None:

@@ -33,6 +33,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 131_080,
+        "cost": "token",
     },
 )
 class Learned2D(Additive):
@@ -63,11 +64,8 @@ class Learned2D(Additive):
 
     def __init__(self, *, d_model: int, height: int, width: int, n_prefix: int = 0, init_std: float = 0.02) -> None:
         super().__init__(d_model=d_model)
-        if min(height, width) < 1 or n_prefix < 0:
-            raise ValueError(
-                f"{self.name}: height and width must be at least 1 and n_prefix not negative; "
-                f"got height={height}, width={width}, n_prefix={n_prefix}."
-            )
+        self._count(height=height, width=width)
+        self._count(least=0, n_prefix=n_prefix)
         self.height, self.width, self.n_prefix, self.init_std = height, width, n_prefix, init_std
         self.weight = nn.Parameter(torch.empty(n_prefix + height * width, d_model))
         self.reset_parameters()
@@ -81,8 +79,12 @@ class Learned2D(Additive):
         """Look up the rows."""
         row, column = pos.unbind(-1)
         patch = row >= 0
-        self._check_cells(row, column, patch)
-        return F.embedding(torch.where(patch, self.n_prefix + row * self.width + column, column), self.weight)
+        there = torch.where(patch, (row < self.height) & (column < self.width), (row == -1) & (column < self.n_prefix))
+        there &= column >= 0
+        self._check_cells(pos, there)
+        # where nobody may look, a wrong place meets the look-up's own check and not another patch
+        cell = torch.where(patch, self.n_prefix + row * self.width + column, column)
+        return F.embedding(torch.where(there, cell, self.weight.shape[0]), self.weight)
 
     def resized(self, height: int, width: int) -> "Learned2D":
         """Return a table for another image size, bicubic with antialiasing; the tokens before the patches keep theirs.
@@ -90,26 +92,22 @@ class Learned2D(Additive):
         Raises:
             ValueError: A size below 1.
         """
-        twin = Learned2D(**self.options() | {"height": height, "width": width}).to(self.weight)
-        with torch.no_grad():
-            prefix, patches = self.weight[: self.n_prefix], self.weight[self.n_prefix :]
-            image = wide(patches).T.unflatten(-1, (self.height, self.width))[None]
-            scaled = F.interpolate(image, size=(height, width), mode="bicubic", antialias=True)
-            twin.weight.copy_(torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
+        self._count(height=height, width=width)
+        prefix, patches = self.weight.detach().tensor_split((self.n_prefix,))
+        image = wide(patches).T.unflatten(-1, (self.height, self.width))[None]
+        scaled = F.interpolate(image, size=(height, width), mode="bicubic", antialias=True)
+        twin = self._with_table(torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
+        twin.height, twin.width = height, width
         return twin
 
     def reset_parameters(self) -> None:
         """Draw the table from N(0, init_std)."""
         nn.init.normal_(self.weight, std=self.init_std)
 
-    def _check_cells(self, row: Tensor, column: Tensor, patch: Tensor) -> None:
-        if not positions.may_look(row):
-            return
-        inside = torch.where(patch, (row < self.height) & (column < self.width), (row == -1) & (column < self.n_prefix))
-        wrong = ~(inside & (column >= 0))
-        if wrong.any():
-            where = int(row[wrong][0]), int(column[wrong][0])
+    def _check_cells(self, pos: Tensor, there: Tensor) -> None:
+        if positions.may_look(pos) and not there.all():
             raise ValueError(
                 f"{self.name}: positions must be patches of {self.height} x {self.width}, or (-1, i) for one of "
-                f"{self.n_prefix} tokens before them; got {where}. `resized` makes a larger table."
+                f"{self.n_prefix} tokens before them; got {tuple(pos[~there][0].tolist())}. `resized` makes a larger "
+                "table."
             )

@@ -40,6 +40,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class MRoPE(OwnFrequencies, Rotary):

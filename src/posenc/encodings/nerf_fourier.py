@@ -36,6 +36,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class NeRFFourier(Additive):
@@ -59,12 +60,14 @@ class NeRFFourier(Additive):
 
     def __init__(self, *, d_model: int, n_axes: int = 1, extent: float = 1024.0, n_octaves: int | None = None) -> None:
         super().__init__(d_model=d_model)
-        room = d_model // (2 * n_axes) if n_axes > 0 else 0
+        self._count(n_axes=n_axes)
+        self._measure(extent=extent)
+        room = d_model // (2 * n_axes)
         n_octaves = min(10, room) if n_octaves is None else n_octaves
-        if not (1 <= n_octaves <= room and extent > 0):
+        if not 1 <= n_octaves <= min(room, 50):
             raise ValueError(
-                f"{self.name}: d_model must hold 2 lanes for each axis and octave, and extent must be positive; "
-                f"got d_model={d_model}, n_axes={n_axes}, n_octaves={n_octaves}, extent={extent}."
+                f"{self.name}: d_model must hold 2 lanes for each axis and octave, and float64 tells 50 octaves apart; "
+                f"got d_model={d_model}, n_axes={n_axes}, n_octaves={n_octaves}."
             )
         self.n_axes, self.extent, self.n_octaves = n_axes, extent, n_octaves
 

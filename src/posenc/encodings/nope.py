@@ -28,6 +28,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 0,
+        "cost": "nothing",
     },
 )
 class NoPE(Encoding):
@@ -49,6 +50,5 @@ class NoPE(Encoding):
 
     def __init__(self, *, n_axes: int = 1) -> None:
         super().__init__()
-        if n_axes < 1:
-            raise ValueError(f"{self.name}: n_axes must be at least 1; got n_axes={n_axes}.")
+        self._count(n_axes=n_axes)
         self.n_axes = n_axes

@@ -32,14 +32,15 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": True,
         "learned": 0,
+        "cost": "token",
     },
 )
 class Normalised(OfLength, Additive):
     """Add the position over the length of the sequence, to every lane.
 
-    Bounded, but the same token moves when the sequence grows, and the step between neighbours shrinks:
-    what a model learned of one length is wrong for another. As with `Integer`, a layer norm takes away again
-    what is common to all lanes.
+    Below one within the sequence, but the same token moves when the sequence grows, and the step between
+    neighbours shrinks: what a model learned of one length is wrong for another. As with `Integer`, a layer norm
+    takes away again what is common to all lanes.
 
     Args:
         d_model: Width of the token embeddings.

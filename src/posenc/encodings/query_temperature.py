@@ -35,6 +35,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class QueryTemperature(Encoding):
@@ -71,11 +72,9 @@ class QueryTemperature(Encoding):
         super().__init__()
         if law not in ("llama4", "ministral", "log_n"):
             raise ValueError(f"{self.name}: law must be 'llama4', 'ministral' or 'log_n'; got {law!r}.")
-        if original_max_len < 2 or not weight >= 0:
-            raise ValueError(
-                f"{self.name}: original_max_len must be at least 2 and weight not negative; "
-                f"got original_max_len={original_max_len}, weight={weight}."
-            )
+        self._count(least=2, original_max_len=original_max_len)
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"{self.name}: weight must be finite and not negative; got weight={weight}.")
         self.law, self.original_max_len, self.weight = law, original_max_len, weight
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:

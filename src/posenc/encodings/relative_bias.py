@@ -31,6 +31,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 132,
+        "cost": "score",
     },
 )
 class RelativeBias(Bias):

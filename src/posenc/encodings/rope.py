@@ -42,6 +42,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class RoPE(OwnFrequencies, Rotary):

@@ -32,6 +32,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 0,
+        "cost": "score",
     },
 )
 class Sandwich(Bias):

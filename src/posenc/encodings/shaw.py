@@ -35,13 +35,14 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 264,
+        "cost": "score",
     },
 )
 class Shaw(ContentBias):
     """Add to each score what the query says of a learned vector for the clipped distance.
 
     All heads share the vectors. The paper adds others to the values, which it found not to matter beside these
-    (its table 3), and which the contract leaves out. Source: Shaw 2018, equations 2 to 5.
+    (its table 3), and which the contract leaves out. Source: Shaw 2018, section 3.2 and equation 4.
 
     Args:
         head_dim: Lanes of one head.
@@ -63,18 +64,15 @@ class Shaw(ContentBias):
     def __init__(self, *, head_dim: int, max_distance: int = 16, max_ahead: int | None = None) -> None:
         super().__init__()
         ahead = max_distance if max_ahead is None else max_ahead
-        if head_dim < 1 or min(max_distance, ahead) < 0:
-            raise ValueError(
-                f"{self.name}: head_dim must be at least 1 and the limits not negative; "
-                f"got head_dim={head_dim}, max_distance={max_distance}, max_ahead={max_ahead}."
-            )
+        self._count(head_dim=head_dim)
+        self._count(least=0, max_distance=max_distance, max_ahead=ahead)
         self.head_dim, self.max_distance, self.max_ahead = head_dim, max_distance, ahead
         self.weight = nn.Parameter(torch.empty(max_distance + ahead + 1, head_dim))
         self.reset_parameters()
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Keep the positions in the precision of the scores' bias."""
-        return (pos, pos.new_zeros((), dtype=dtype).expand(pos.shape))
+        """Keep the positions exact; as float64 where the bias shall be."""
+        return (pos.double() if dtype == torch.float64 else pos,)
 
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
@@ -85,7 +83,7 @@ class Shaw(ContentBias):
                 f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
                 "(batch, heads, seq, head_dim)."
             )
-        dtype = placed.parts[1].dtype
+        dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
         with no_autocast(q.device):  # half precision would round the products before the softmax
             by_row = q.to(dtype) @ self.weight.to(dtype).T * self.score_scale(self.head_dim)
         distance = placed.pos[..., None, :, None] - k_placed.pos[..., None, None, :]

@@ -1,5 +1,6 @@
 """Sinusoidal vectors, added to the token embeddings."""
 
+import math
 from typing import Literal
 
 import torch
@@ -58,6 +59,7 @@ def waves(
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class Sinusoidal(OwnFrequencies, Additive):
@@ -107,6 +109,8 @@ class Sinusoidal(OwnFrequencies, Additive):
             if value not in allowed:
                 raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
         self.order, self.exponent = order, exponent
+        if learned_scale is not None and not math.isfinite(learned_scale):
+            raise ValueError(f"{self.name}: learned_scale must be finite; got {learned_scale}.")
         self.base, self.learned_scale = frequencies.check_base(base, self.name), learned_scale
         if learned_scale is not None:
             self.scale = nn.Parameter(torch.empty(()))

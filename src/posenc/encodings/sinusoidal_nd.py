@@ -36,6 +36,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class SinusoidalND(Additive):
@@ -69,8 +70,9 @@ class SinusoidalND(Additive):
         exponent: Literal["paper", "tensor2tensor"] = "paper",
     ) -> None:
         super().__init__(d_model=d_model)
-        share = 2 * -(-d_model // (2 * n_axes)) if n_axes > 0 else 0
-        if n_axes < 1 or d_model <= share * (n_axes - 1):
+        self._count(n_axes=n_axes)
+        share = 2 * -(-d_model // (2 * n_axes))
+        if d_model <= share * (n_axes - 1):
             raise ValueError(
                 f"{self.name}: each of n_axes={n_axes} axes needs lanes of its own, {share} a piece; "
                 f"got d_model={d_model}."

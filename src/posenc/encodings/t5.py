@@ -37,6 +37,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 128,
+        "cost": "score",
     },
 )
 class T5(Bias):

@@ -34,6 +34,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": True,
         "learned": 0,
+        "cost": "token",
     },
 )
 class TAPE(OfLength, Additive):

@@ -4,11 +4,11 @@ import math
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive
+from posenc.families import Additive, wide_parameter
 from posenc.registry import register
 
 
@@ -34,6 +34,7 @@ from posenc.registry import register
         "linear_shift": False,
         "length_dependent": False,
         "learned": 64,
+        "cost": "token",
     },
 )
 class Time2Vec(Additive):
@@ -60,8 +61,7 @@ class Time2Vec(Additive):
 
     def __init__(self, *, d_model: int) -> None:
         super().__init__(d_model=d_model)
-        self.inv_freq = nn.Parameter(torch.empty(d_model))
-        self.phase = nn.Parameter(torch.empty(d_model))
+        self.inv_freq, self.phase = wide_parameter(d_model), wide_parameter(d_model)
         self.reset_parameters()
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
@@ -74,4 +74,5 @@ class Time2Vec(Additive):
         with torch.no_grad():
             fall = frequencies.geometric(self.d_model, base=10000.0, width=2 * max(self.d_model - 1, 1))
             self.inv_freq.copy_(fall.roll(1))
+            self.inv_freq[0] = 1e-4
             self.phase.uniform_(-math.pi, math.pi)[:1].zero_()

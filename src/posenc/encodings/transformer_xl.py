@@ -35,6 +35,7 @@ from posenc.registry import register
         "linear_shift": None,
         "length_dependent": False,
         "learned": 576,
+        "cost": "score",
     },
 )
 class TransformerXL(ContentBias):

@@ -35,6 +35,7 @@ from posenc.registry import register
         "linear_shift": True,
         "length_dependent": False,
         "learned": 0,
+        "cost": "token",
     },
 )
 class XPos(Rotary):

@@ -2,7 +2,7 @@
 
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded
-from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide
+from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide, wide_parameter
 from posenc.families.options import OfLength, OwnFrequencies
 from posenc.families.rotary import Rotary, check_heads
 
@@ -19,4 +19,5 @@ __all__ = [
     "floating",
     "no_autocast",
     "wide",
+    "wide_parameter",
 ]

@@ -23,8 +23,7 @@ class Bias(Encoding):
 
     def __init__(self, *, n_heads: int) -> None:
         super().__init__()
-        if n_heads < 1:
-            raise ValueError(f"{self.name}: n_heads must be at least 1; got n_heads={n_heads}.")
+        self._count(n_heads=n_heads)
         self.n_heads = n_heads
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:

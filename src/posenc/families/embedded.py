@@ -1,10 +1,11 @@
 """What enters at the token embeddings: vectors that are added, and anything else."""
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc.encoding import Encoding, Placed, Pos
 
@@ -22,8 +23,7 @@ class Embedded(Encoding):
     def __init__(self, *, d_model: int | None = None) -> None:
         super().__init__()
         if d_model is not None:
-            if d_model < 1:
-                raise ValueError(f"{self.name}: d_model must be at least 1; got d_model={d_model}.")
+            self._count(d_model=d_model)
             self.d_model = d_model
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
@@ -38,7 +38,7 @@ class Embedded(Encoding):
                 f"got x of shape {tuple(x.shape)}. Construct it with d_model={x.shape[-1]}."
             )
         where = placed.pos.shape[: placed.seq_dim + 1]
-        if x.shape[-2] != where[-1] or (len(where) == 2 and where[0] not in (1, x.shape[0])):
+        if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 3 or where[0] not in (1, x.shape[0]))):
             raise ValueError(
                 f"{self.name}: x must have a token for each position; got x of shape {tuple(x.shape)} and positions "
                 f"of shape {tuple(where)}. When decoding, pass the positions of the new tokens only."
@@ -48,7 +48,7 @@ class Embedded(Encoding):
     def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
         """Place and embed in one call, the commonest use."""
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return self.embed(x, self.place(pos, dtype=dtype))
+        return self.embed(x, self.place(pos, x if self.reads_x else None, dtype=dtype))
 
 
 class Additive(Embedded):
@@ -67,3 +67,10 @@ class Additive(Embedded):
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
         """Return x plus the vectors."""
         return x + parts[0]
+
+    def _with_table(self, weight: Tensor) -> Self:
+        """Return a copy, for tables that are resized, that has another table and shares nothing."""
+        twin, (table,) = copy.copy(self), self.parameters()
+        twin._parameters = {}
+        twin.weight = nn.Parameter(weight, requires_grad=table.requires_grad)
+        return twin

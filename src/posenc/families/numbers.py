@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -28,3 +28,9 @@ def wide(t: Tensor) -> Tensor:
 def floating(distance: Tensor) -> Tensor:
     """Return an exact distance as float32, or as float64 if it is one already."""
     return distance if distance.dtype == torch.float64 else distance.float()
+
+
+def wide_parameter(*shape: int) -> nn.Parameter:
+    """Return an empty parameter in float32 or wider, whatever the default dtype is."""
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    return nn.Parameter(torch.empty(shape, dtype=dtype))

@@ -1,5 +1,6 @@
 """What several families share: own frequencies, a known length; mixed into a family."""
 
+import copy
 from typing import Any
 
 import torch
@@ -8,10 +9,11 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Encoding
+from posenc.families.numbers import wide_parameter
 
 
 class OwnFrequencies(Encoding):
-    """Frequencies by formula, given, or learned, for `Sinusoidal` and `RoPE`; mixed into a family.
+    """Frequencies by formula, given, or learned, as those of `Sinusoidal` and `RoPE`; mixed into a family.
 
     Learned ones are a parameter in float32 or wider, whatever the module is cast to: in half
     precision, angles would be garbage after a thousand positions.
@@ -42,8 +44,7 @@ class OwnFrequencies(Encoding):
         self.trainable = trainable
         self.inv_freq: nn.Parameter | tuple[float, ...] | None = self._given
         if trainable:
-            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-            self.inv_freq = nn.Parameter(torch.empty(n, dtype=dtype))
+            self.inv_freq = wide_parameter(n)
         self.reset_parameters()
 
     def _start(self) -> Float64[Tensor, " n"]:
@@ -62,7 +63,9 @@ class OfLength(Encoding):
         """Return the encoding for one length; itself where the length is given already."""
         if self.length is not None:
             return self
-        return type(self)(**self.options() | {"length": seq_len})
+        twin = copy.copy(self)  # shares what is learned
+        twin._set_length(seq_len)
+        return twin
 
     def given_length(self) -> int:
         """Return the length.
@@ -78,6 +81,6 @@ class OfLength(Encoding):
         return self.length
 
     def _set_length(self, length: int | None) -> None:
-        if length is not None and length < 1:
-            raise ValueError(f"{self.name}: length must be at least 1; got length={length}.")
+        if length is not None:
+            self._count(length=length)
         self.length = length

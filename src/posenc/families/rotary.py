@@ -36,6 +36,7 @@ class Rotary(Encoding):
         pairing: kernels.eager.Pairing = "half",
     ) -> None:
         super().__init__()
+        self._count(head_dim=head_dim, rotary_dim=head_dim if rotary_dim is None else rotary_dim)
         width = head_dim if rotary_dim is None else rotary_dim
         if rotary_dim is None and head_dim % 2:
             raise ValueError(

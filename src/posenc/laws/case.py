@@ -77,7 +77,7 @@ class Case(Probe):
         if self.max_len is not None and self.max_len < 64:
             raise ValueError(
                 f"laws: need 64 positions to look at; got {encoding.name} with max_len={self.max_len}. "
-                "Hold one with max_len=64 or more against them."
+                "Hold one with more positions against them."
             )
 
     def tokens(self, seq_len: int, batch: int | None = None) -> Tensor:

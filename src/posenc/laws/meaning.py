@@ -28,7 +28,10 @@ def definition(case: Case) -> Iterable[str]:
     x = case.tokens(19, batch=1)
     placed = case.place(pos, x)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
-    wanted = _define(card.family, define, case, pos, x, q, k)
+    try:
+        wanted = _define(card.family, define, case, pos, x, q, k)
+    except NotImplementedError:  # a definition covers what can be said in a few lines
+        return
     if card.family == "additive":
         yield from case.differ(case.encoding.embed(x, placed)[0] - x[0], torch.from_numpy(wanted))
     elif card.family == "embedded":
@@ -77,7 +80,9 @@ def traits(case: Case) -> Iterable[str]:
     if not moved and card.traits["shift_invariant"] is False:
         yield "declared not shift_invariant, but moving all positions changes nothing"
     accepts = character.accepts_real(case)
-    if accepts != card.traits["real_positions"]:
+    # an encoding made of others accepts what they do
+    as_its_class = case.encoding.accepts_real == type(case.encoding).accepts_real
+    if as_its_class and accepts != card.traits["real_positions"]:
         yield f"declared real_positions={card.traits['real_positions']}, but {'takes' if accepts else 'refuses'} them"
     elif accepts and card.family != "none":
         x, pos = case.tokens(9), case.positions(9)

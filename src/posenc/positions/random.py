@@ -8,16 +8,17 @@ from torch import Tensor
 
 
 def shifted(
-    pos: Shaped[Tensor, "*batch seq"], max_shift: int, *, generator: torch.Generator | None = None
-) -> Shaped[Tensor, "*batch seq"]:
+    pos: Shaped[Tensor, "*pos"], max_shift: int, *, n_axes: int = 1, generator: torch.Generator | None = None
+) -> Shaped[Tensor, "*pos"]:
     """Move each sequence by a random whole number from 0 to max_shift (SHAPE; Kiyono 2021, 2109.05644).
 
     For training: a model that has seen every offset must look at differences. One number for (seq_len,), one a
-    row for (batch, seq_len).
+    row for (batch, seq_len), and one an axis where there are several.
 
     Args:
-        pos: Positions on one axis.
+        pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes for several axes.
         max_shift: The largest shift, itself included.
+        n_axes: Of the positions.
         generator: Of the random numbers, on the device of `pos`.
 
     Raises:
@@ -28,7 +29,8 @@ def shifted(
     """
     if max_shift < 0:
         raise ValueError(f"positions.shifted: max_shift must not be negative; got {max_shift}. 0 moves nothing.")
-    shape = (*pos.shape[:-1], 1)
+    lead = pos.shape[: pos.ndim - 1 - (n_axes > 1)]
+    shape = (*lead, 1) if n_axes == 1 else (*lead, 1, n_axes)
     return pos + torch.randint(max_shift + 1, shape, generator=generator, device=pos.device)
 
 

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
+from posenc.positions.checks import may_look
+
 
 def arange(n: int, *, start: int = 0, device: torch.device | str | None = None) -> Int64[Tensor, " n"]:
     """Count from `start`: the positions of one plain sequence.
@@ -39,10 +41,18 @@ def padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "batch 
     A table with rows before that of position 0 gives padding the last of them (`Learned`): with two such rows,
     these are the rows of RoBERTa and OPT.
 
+    Raises:
+        ValueError: The mask has other values than 0 and 1 (seen on the CPU).
+
     >>> padded(torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]]))
     tensor([[ 0,  1,  2, -1],
             [-1,  0,  1,  2]])
     """
+    if may_look(attention_mask) and not ((attention_mask == 0) | (attention_mask == 1)).all():
+        raise ValueError(
+            "positions.padded: attention_mask must be 0 or False for padding and 1 or True for tokens; got "
+            f"{attention_mask.unique().tolist()}. A mask that is added to scores has 0 for tokens: pass mask == 0."
+        )
     real = attention_mask.long()
     return real.cumsum(-1) * real - 1
 
