@@ -25,8 +25,24 @@ COMPOSED = [
 ]
 
 
-@laws.parametrize(EXAMPLES)
+FIRST = [posenc.card(name).examples()[0] for name in posenc.names()]
+VARIANTS = [variant for name in posenc.names() for variant in posenc.card(name).examples()[1:]]
+COMPILES = [name for name, law in laws.LAWS.items() if law.compiles]
+
+
+@laws.parametrize(FIRST)
 def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
+    assert laws.run(encoding, [law], dtype) == []
+
+
+@laws.parametrize(VARIANTS, [name for name in laws.LAWS if name not in COMPILES])
+def test_law_of_variants(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
+    assert laws.run(encoding, [law], dtype) == []
+
+
+@pytest.mark.slow  # each takes seconds, and most variants compile as their example does
+@laws.parametrize(VARIANTS, COMPILES)
+def test_compiled_variants(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
 
