@@ -5,6 +5,7 @@ and is rounded only after its cosine and sine are taken.
 """
 
 from posenc.frequencies.basic import Given, check_base, geometric, given
+from posenc.frequencies.configured import Frequencies, from_config
 from posenc.frequencies.scaling import (
     by_parts,
     critical_dim,
@@ -23,12 +24,14 @@ from posenc.frequencies.scaling import (
 )
 
 __all__ = [
+    "Frequencies",
     "Given",
     "by_parts",
     "check_base",
     "critical_dim",
     "dynamic_base",
     "first_negative",
+    "from_config",
     "geometric",
     "given",
     "linear",

@@ -47,7 +47,7 @@ def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, origin
 
 
 def by_parts(
-    inv_freq: InvFreq, *, factor: float, original_max_len: float, low_turns: float = 1.0, high_turns: float = 32.0
+    inv_freq: InvFreq, *, factor: float, original_max_len: int | float, low_turns: float = 1.0, high_turns: float = 32.0
 ) -> InvFreq:
     """Divide the pairs that turn little within the trained length, and keep those that turn often.
 
@@ -64,7 +64,7 @@ def yarn_bounds(
     *,
     width: int,
     base: float,
-    original_max_len: float,
+    original_max_len: int | float,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     truncate: bool = True,
@@ -83,7 +83,7 @@ def yarn_bounds(
     low, high = pair(beta_fast), pair(beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
-    return max(low, 0), min(high, width - 1)
+    return max(float(low), 0.0), min(float(high), width - 1.0)
 
 
 def yarn(
@@ -91,7 +91,7 @@ def yarn(
     width: int,
     base: float,
     factor: float,
-    original_max_len: float,
+    original_max_len: int | float,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     truncate: bool = True,
@@ -125,7 +125,7 @@ def mscale(factor: float, weight: float = 1.0) -> float:
 
 
 def llama3(
-    inv_freq: InvFreq, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: float
+    inv_freq: InvFreq, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int | float
 ) -> InvFreq:
     """Divide pairs that turn less than low_freq_factor times within the trained length, blend up to high_freq_factor.
 
@@ -145,7 +145,7 @@ def longrope(inv_freq: InvFreq, factors: Sequence[float]) -> InvFreq:
     return inv_freq / torch.tensor(factors, dtype=torch.float64, device="cpu")
 
 
-def longrope_gain(factor: float, original_max_len: float) -> float:
+def longrope_gain(factor: float, original_max_len: int | float) -> float:
     """Return what LongRoPE multiplies q and k by: sqrt(1 + ln factor / ln L), and 1 for a factor up to 1.
 
     >>> longrope_gain(4096.0, 4096) ** 2
@@ -170,7 +170,7 @@ def resonance(inv_freq: InvFreq) -> InvFreq:
     return 2 * math.pi / (2 * math.pi / inv_freq).round()
 
 
-def critical_dim(*, width: int, base: float, original_max_len: float) -> int:
+def critical_dim(*, width: int, base: float, original_max_len: int | float) -> int:
     """Return how many lanes belong to pairs that make a full turn within the trained length (Liu 2023, 2310.05209).
 
     >>> critical_dim(width=128, base=1e4, original_max_len=4096)
@@ -188,6 +188,9 @@ def first_negative(inv_freq: InvFreq, *, end: int = 1_000_000) -> int | None:
     >>> first_negative(geometric(64, base=1e4, width=128))
     1707
     """
+    turning = int((inv_freq != 0).sum())
+    if 2 * turning <= len(inv_freq):  # each pair that does not turn adds 1, and none takes away more
+        return None
     block = 4096
     for start in range(0, end + 1, block):
         distance = torch.arange(start, min(start + block, end + 1), dtype=torch.float64, device="cpu")

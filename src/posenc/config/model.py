@@ -1,0 +1,91 @@
+"""The part of a configuration that speaks of one language model, and what is noticed while it is read."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from posenc.config import values
+from posenc.config.models import TYPES
+from posenc.config.reading import Source, read
+
+WHO = "config"
+_INNER = ("text_config", "thinker_config", "language_config", "llm_config")
+_SIZES = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "n_heads": ("num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"),
+    "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "decoder_num_hidden_layers", "num_layers"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
+    "max_len": ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"),
+    "window": ("sliding_window", "attention_window_size", "local_attention"),
+}
+_MOST = {"hidden_size": 1 << 24, "n_heads": 1 << 16, "n_layers": 10_000, "head_dim": 8192}
+
+
+@dataclass(frozen=True)
+class ConfigWarning:
+    """What is odd in a configuration with which the model still runs.
+
+    Args:
+        code: A short name of the kind of oddity.
+        key: The key of the file that it is about.
+        message: One sentence for a person.
+    """
+
+    code: str
+    key: str
+    message: str
+
+
+@dataclass
+class Model:
+    """The fields of the language model, its type as `models` names it, and the warnings so far."""
+
+    fields: dict[str, Any]
+    model_type: str | None
+    warnings: list[ConfigWarning] = field(default_factory=list)
+
+    def warn(self, code: str, key: str, message: str) -> None:
+        """Add a warning."""
+        self.warnings.append(ConfigWarning(code, key, message))
+
+    @property
+    def name(self) -> str:
+        """The type under which facts are looked up: a model with vision counts as its text part."""
+        plain = self.model_type or ""
+        return f"{plain}_text" if plain not in TYPES and f"{plain}_text" in TYPES else plain
+
+    def size(self, name: str, default: int | None = None) -> int | None:
+        """Return a positive integer under any of its names, None where it is null or absent.
+
+        Args:
+            name: A key of the table above.
+            default: What transformers takes where the file is silent; noted as a warning.
+
+        Raises:
+            TypeError: It is no integer.
+            ValueError: It is not positive, or beyond what any model has.
+        """
+        for key in _SIZES[name]:
+            if self.fields.get(key) is not None:
+                return values.integer(WHO, key, self.fields[key], high=_MOST.get(name, values.LONGEST))
+        if default is not None:
+            key = _SIZES[name][0]
+            self.warn("assumed", key, f"{key} is missing; {default} is taken, as transformers does for {self.name}.")
+        return default
+
+
+def open_model(source: Source) -> Model:
+    """Read a configuration and step into the part of its language model.
+
+    Raises:
+        TypeError: Its type is no string.
+    """
+    fields = read(source)
+    model_type = fields.get("model_type")
+    for _ in range(3):  # an omni model holds a thinker that holds the text
+        inner = next((fields[key] for key in _INNER if isinstance(fields.get(key), dict) and fields[key]), None)
+        if inner is None:
+            break
+        fields, model_type = inner, inner.get("model_type", model_type)
+    if model_type is not None:
+        values.text(WHO, "model_type", model_type)
+    return Model(fields, model_type)

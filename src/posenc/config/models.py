@@ -1,0 +1,128 @@
+"""What a model type does that its configuration does not say."""
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from posenc.config.table import ROWS
+from posenc.config.values import short
+
+Pairing = Literal["half", "interleaved"]
+
+# types that also read `rope_interleave`, and turn in halves where it is false
+READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
+# multi-head latent attention: widths of the lanes that stay and of those that turn, where a file leaves them out
+LATENT = {
+    "axk1": (128, 64),
+    "axk2": (64, 32),
+    "bailing_hybrid": (128, 64),
+    "deepseek_v2": (128, 64),
+    "deepseek_v3": (128, 64),
+    "deepseek_v32": (128, 64),
+    "glm4_moe_lite": (192, 64),
+    "glm_moe_dsa": (192, 64),
+    "hy_v4": (192, 64),
+    "longcat_flash": (128, 64),
+    "minicpm3": (64, 32),
+    "mistral4": (64, 64),
+    "mistral_large4": (64, 64),
+    "mistral_large4_text": (64, 64),
+    "youtu": (128, 64),
+}
+# whose layers of full attention have no position where others have a window
+ROTATES_IN_WINDOWS_ONLY = {"afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "kolibri1"}
+# which leave rotation out unless a key has this value
+ROTATES_IF = {
+    "esm": ("position_embedding_type", "rotary"),
+    "falcon": ("alibi", False),
+    "granitemoehybrid": ("position_embedding_type", "rope"),
+    "zamba2": ("use_mem_rope", True),
+}
+# which fill in a scaling of their own where a file has none
+OWN_SCALING = {
+    "apertus",
+    "cwm",
+    "diffusion_gemma_text",
+    "gemma4_text",
+    "gemma4_unified_text",
+    "gpt_oss",
+    "higgs_audio_v2",
+    "lfm3",
+    "ministral3",
+    "mistral4",
+    "mistral_large4_text",
+    "openai_privacy_filter",
+}
+# bases of layers with a window, where they differ from the others': (key of the old spelling, default)
+LOCAL_BASE = {
+    "embedding_gemma2_text": ("rope_local_base_freq", 1e4),
+    "gemma3_text": ("rope_local_base_freq", 1e4),
+    "gemma3n_text": ("rope_local_base_freq", 1e4),
+    "gemma4_text": ("rope_local_base_freq", 1e4),
+    "modernbert": ("local_rope_theta", 1e4),
+    "modernbert-decoder": ("local_rope_theta", 1e4),
+    "t5gemma2_decoder": ("rope_local_base_freq", 1e4),
+    "t5gemma2_text": ("rope_local_base_freq", 1e4),
+}
+# a kind whose parameters are missing or null is plain in these
+FILLS_IN = {*LOCAL_BASE, "olmo3"}
+# widths that turn, where a file leaves `rotary_dim` out; the other types do not read it
+ROTARY_DIM = {"codegen": 64, "gptj": 64, "minimax_m2": None}
+# whose base stands in their code, not in a file
+FIXED_BASE = {"codegen", "gptj", "roformer"}
+# whose nested parameters stand under other names than the kinds of layers
+LABELS = {
+    "deepseek_v4": {
+        "sliding_attention": "main",
+        "compressed_sparse_attention": "compress",
+        "heavily_compressed_attention": "compress",
+    }
+}
+# the old spelling scales their layers of full attention only
+SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model type does, and what its configuration means where it is silent."""
+
+    pairing: Pairing
+    base: float = 1e4
+    share: float = 1.0
+    reads_share: bool = True
+    hidden_size: int | None = None
+    n_heads: int | None = None
+    head_dim: int | None = None
+    max_len: int | None = None
+
+
+def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
+    """Return the facts of a type; the caller's pairing replaces the type's, and makes an unknown type possible.
+
+    Raises:
+        ValueError: The type is unknown and no pairing is given, or the pairing is neither of the two.
+    """
+    if pairing not in (None, "half", "interleaved"):
+        raise ValueError(f"config.rotary: pairing must be 'half' or 'interleaved'; got {short(pairing)}. Pass one.")
+    name = model_type if model_type in TYPES else f"{model_type}_text"
+    if name in TYPES:
+        known = TYPES[name]
+        return known if pairing is None else replace(known, pairing=pairing)
+    if pairing is not None:
+        return Facts(pairing=pairing)
+    near = get_close_matches(str(model_type)[:64], TYPES, n=3) or sorted(TYPES)[:3]
+    raise ValueError(
+        f"config.rotary: model_type must be one of the {len(TYPES)} that are known (config.MODEL_TYPES), because the "
+        f"pairing of lanes stands in no file; got {short(model_type)}, near {', '.join(near)}. "
+        f"Pass pairing='half' or 'interleaved'."
+    )
+
+
+def _facts(row: str) -> tuple[str, Facts]:
+    name, pairing, base, share, *sizes = row.split()
+    widths = [None if size == "-" else int(size) for size in sizes]
+    plain = 1.0 if share == "-" else float(share)
+    return name, Facts("half" if pairing == "h" else "interleaved", float(base), plain, share != "-", *widths)
+
+
+TYPES = dict(_facts(row) for row in ROWS.splitlines())

@@ -1,0 +1,160 @@
+"""Reading a configuration as plain JSON values, within limits that no real one meets.
+
+A file comes from a stranger. Nothing in it is executed, imported or fetched (`auto_map` names code and stays a
+string), and no number in it decides how much memory is taken.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posenc.config.values import finite, short
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_STRING = 1 << 16
+MAX_KEY = 512
+MAX_NODES = 1 << 19  # what a file of MAX_BYTES can hold at most: a mapping may hold one list many times
+_MAX_DIGITS = 64
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def read(source: Source) -> dict[str, Any]:
+    """Read a model's configuration and return it as plain JSON values.
+
+    Unknown keys are kept. A mapping passes the same limits and is copied; its tuples become lists and its integer
+    keys strings, as in a file.
+
+    Args:
+        source: The path of a config.json, of a directory that holds one, or a mapping.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is larger than 1 MiB, deeper than 32, no JSON object, has NaN, Infinity, a key twice, a string
+            over 65,536 characters or a key over 512.
+        TypeError: The source is of another kind, or holds a value that JSON has not.
+
+    >>> read({"model_type": "llama", "head_dim": 128})
+    {'model_type': 'llama', 'head_dim': 128}
+    """
+    if isinstance(source, Mapping):
+        return _plain(source)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"config.read: the source must be a path or a mapping; got {type(source).__name__}. "
+            f"Pass the path of a config.json, its directory, or what json.load returned."
+        )
+    path = Path(source)
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        data = _bytes(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ValueError(f"config.read: {short(str(path))} cannot be read: {short(str(error))}.") from error
+    return _plain(_parse(data, short(str(path))))
+
+
+def _bytes(path: Path) -> bytes:
+    """Return a regular file's content, of which no more than the limit is ever held."""
+    if not path.is_file():  # a pipe or a device would block or never end
+        raise FileNotFoundError(
+            f"config.read: there is no file {short(str(path))}. Pass a config.json or the directory that holds one."
+        )
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"over {MAX_BYTES} bytes, more than any configuration has")
+    return data
+
+
+def _parse(data: bytes, name: str) -> object:
+    """Return what the JSON text means, refusing what JSON has not and what would be ambiguous."""
+    try:
+        return json.loads(
+            data.decode("utf-8"), parse_constant=_no_constant, parse_int=_int, object_pairs_hook=_no_duplicates
+        )
+    except RecursionError as error:
+        raise ValueError(f"config.read: {name} is nested deeper than {MAX_DEPTH}; no configuration is.") from error
+    except _RefusedError as error:
+        raise ValueError(f"config.read: {name} {error}") from None
+    except ValueError as error:  # of json and of utf-8
+        raise ValueError(f"config.read: {name} is not JSON in UTF-8: {short(str(error))}.") from error
+
+
+class _RefusedError(ValueError):
+    """What is valid for Python's parser and not for this one."""
+
+
+def _no_constant(name: str) -> float:
+    raise _RefusedError(f"holds {name}, which is not JSON; got a number that is not finite. Remove the key.")
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise _RefusedError(f"holds an integer that is too long; got {len(digits)} digits. Correct the file.")
+    return int(digits)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise _RefusedError(f"holds a key twice, and readers differ in which they take; got {short(key)} twice.")
+        out[key] = value
+    return out
+
+
+def _plain(source: object) -> dict[str, Any]:
+    """Return a copy made of dict, list, str, int, float, bool and None, checked against the limits."""
+    if not isinstance(source, Mapping):
+        raise ValueError(f"config.read: a configuration is a JSON object at the top; got {type(source).__name__}.")
+    left = [MAX_NODES]
+    return {_key(key): _copy(value, 2, left) for key, value in _entries(source)}
+
+
+def _copy(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"config.read: the configuration holds more than {MAX_NODES} values; no model's does.")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, int | float):
+        if not finite(value):
+            raise ValueError(f"config.read: numbers must be finite; got {short(value)}. Remove the key.")
+        return int(value) if isinstance(value, int) else float(value)
+    if not isinstance(value, Mapping | list | tuple):
+        raise TypeError(
+            f"config.read: a configuration holds JSON values; got {short(type(value).__name__)}. Pass config.to_dict()."
+        )
+    if depth > MAX_DEPTH:
+        raise ValueError(f"config.read: the configuration is nested deeper than {MAX_DEPTH}; no model's is.")
+    if isinstance(value, Mapping):
+        return {_key(key): _copy(inner, depth + 1, left) for key, inner in _entries(value)}
+    return [_copy(inner, depth + 1, left) for inner in value]
+
+
+def _entries(source: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """Return what a mapping holds, where integer keys have not become a key that is there already."""
+    if len({str(key) for key in source}) != len(source):
+        raise ValueError("config.read: two keys are the same as strings, which a file cannot hold. Remove one.")
+    return list(source.items())
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str | int):
+        raise TypeError(f"config.read: keys must be strings; got {short(key)}.")
+    if len(name := str(key)) > MAX_KEY:
+        raise ValueError(f"config.read: keys have at most {MAX_KEY} characters; got {len(name)}.")
+    return name
+
+
+def _string(value: str) -> str:
+    if len(value) > MAX_STRING:
+        raise ValueError(f"config.read: strings have at most {MAX_STRING} characters; got {len(value)}.")
+    return str(value)

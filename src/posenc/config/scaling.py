@@ -1,0 +1,177 @@
+"""The parameters of each type of scaling, checked, with what transformers 5.23 takes where they are missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from posenc.config import values
+from posenc.config.model import WHO, Model
+from posenc.config.spelling import Spelled
+
+MAX_FACTOR = 1e4
+_LENGTH = "original_max_position_embeddings"
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How frequencies are stretched; lengths in positions."""
+
+    factor: float | None = None
+    original_max_len: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: float, max_len: int | None) -> Scaling:
+    """Return the parameters of a type.
+
+    Args:
+        model: The model, which collects warnings.
+        found: The parameters of the kind of layer.
+        name: The type, in the words of transformers 5.
+        rotary_dim: How many lanes turn.
+        share: The part of a head's lanes that the file names.
+        max_len: The longest text that the file allows.
+
+    Raises:
+        TypeError: A parameter is of a wrong kind.
+        ValueError: One is missing where there is no default, or out of range.
+    """
+    own = found.own
+    if own.get("attn_factor") is not None:
+        model.warn("attn_factor", "attn_factor", "attn_factor is not read by transformers; attention_factor is.")
+    sections = _sections(own, rotary_dim)
+    if name in ("yarn", "llama3", "longrope"):
+        read = {"yarn": _yarn, "llama3": _llama3, "longrope": _longrope}[name]
+        length = _original(model, found, max_len)
+        factor = _factor(model, own, name, length, max_len)
+        return Scaling(factor, length, {**read(model, found, rotary_dim), **sections})
+    stated = own.get(_LENGTH, model.fields.get(_LENGTH))
+    length_or_none = None if stated is None else values.integer(WHO, _LENGTH, stated, low=2)
+    if name == "dynamic":
+        model.warn("dynamic_cache", "rope_type", "dynamic NTK turns old and new keys of a cache by other frequencies.")
+        if length_or_none not in (None, max_len):
+            model.warn("original_unread", _LENGTH, f"dynamic NTK in transformers reads {max_len} as trained length.")
+        return Scaling(_number(own, "factor"), _needed(max_len), sections)
+    if name == "linear":
+        return Scaling(_number(own, "factor"), length_or_none, sections)
+    if name == "proportional":
+        factor = _number(own, "factor") if own.get("factor") is not None else 1.0
+        return Scaling(factor, length_or_none, {"share": share, **sections})
+    if name == "ntk_alpha":
+        return Scaling(_number(own, "alpha"), max_len, sections)
+    if name == "default" and length_or_none is not None and max_len is not None and length_or_none < max_len:
+        model.warn(
+            "unscaled",
+            "max_position_embeddings",
+            f"max_position_embeddings {max_len} is above the trained length {length_or_none}, and nothing is scaled.",
+        )
+    return Scaling(None, max_len if length_or_none is None else length_or_none, sections)
+
+
+def _needed(max_len: int | None) -> int:
+    if max_len is None:
+        raise ValueError(f"{WHO}: max_position_embeddings is missing, and the scaling needs it; got None. Add it.")
+    return max_len
+
+
+def _number(own: dict[str, Any], key: str, low: float = 1.0, high: float = MAX_FACTOR, above: bool = False) -> float:
+    if own.get(key) is None:
+        raise ValueError(f"{WHO}: {key} is missing, and the scaling needs it; got None. Add it.")
+    return values.number(WHO, key, own[key], low=low, high=high, above=above)
+
+
+def _original(model: Model, found: Spelled, max_len: int | None) -> int:
+    """Return the trained length: beside flat parameters first, then among them, then the longest text."""
+    stated = None if found.nested else model.fields.get(_LENGTH)
+    stated = found.own.get(_LENGTH) if stated is None else stated
+    if stated is None:
+        model.warn(
+            "original_missing", _LENGTH, f"{_LENGTH} is missing; max_position_embeddings {max_len} is taken instead."
+        )
+        stated = _needed(max_len)
+    elif stated == max_len:
+        model.warn("original_is_max", _LENGTH, f"{_LENGTH} equals max_position_embeddings: nothing is longer.")
+    return values.integer(WHO, _LENGTH, stated, low=2)
+
+
+def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: int | None) -> float:
+    """Return the stated factor, or how many times longer the longest text is than the trained length."""
+    if own.get("factor") is not None or name == "llama3":
+        factor = _number(own, "factor")
+        if name == "yarn" and max_len is not None and max_len not in (length, factor * length):
+            model.warn("factor_differs", "factor", f"factor {factor:g} is taken, which {max_len} / {length} is not.")
+        return factor
+    if name == "yarn":
+        model.warn("factor_missing", "factor", "factor is missing; max_position_embeddings over the original is taken.")
+    ratio = _needed(max_len) / length
+    return values.number(WHO, "max_position_embeddings over the original", ratio, low=1.0, high=MAX_FACTOR)
+
+
+def _yarn(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+    own = found.own
+    fast, slow = (
+        default if own.get(key) is None else values.number(WHO, key, own[key], low=0.0, high=MAX_FACTOR, above=True)
+        for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
+    )
+    if fast <= slow:
+        code = "betas_swapped" if fast < slow else "betas_equal"
+        model.warn(code, "beta_fast", f"beta_fast {fast:g} should be above beta_slow {slow:g}: the ramp is reversed.")
+    if found.nested and own.get("truncate") is not None:
+        model.warn(
+            "nested_truncate",
+            "truncate",
+            "truncate has no effect here: it is read beside the kinds of layers only.",
+        )
+    truncate = found.around.get("truncate")
+    out: dict[str, Any] = {"beta_fast": fast, "beta_slow": slow}
+    out["truncate"] = True if truncate is None else values.flag(WHO, "truncate", truncate)
+    for key in ("mscale", "mscale_all_dim"):
+        if own.get(key) is not None:
+            out[key] = values.number(WHO, key, own[key], low=0.0, high=MAX_FACTOR)
+    return {**out, **_gain(own)}
+
+
+def _llama3(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+    low, high = (_number(found.own, key, 0.0, MAX_FACTOR, True) for key in ("low_freq_factor", "high_freq_factor"))
+    if high <= low:
+        code = "turns_swapped" if high < low else "turns_equal"
+        model.warn(code, "high_freq_factor", f"high_freq_factor {high:g} should be above low_freq_factor {low:g}.")
+    return {"low_freq_factor": low, "high_freq_factor": high}
+
+
+def _longrope(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key in ("short_factor", "long_factor"):
+        if found.own.get(key) is None:
+            model.warn("list_missing", key, f"{key} is missing, which lengths may need.")
+            continue
+        listed = values.sequence(WHO, key, found.own[key], longest=4096)
+        out[key] = tuple(values.number(WHO, f"{key}'s entry", x, low=1e-6, high=1e9) for x in listed)
+        if len(listed) != rotary_dim // 2:
+            model.warn("list_length", key, f"{key} must have {rotary_dim // 2} entries, one a pair, not {len(listed)}.")
+    if model.name == "phimoe":
+        for key in ("short_mscale", "long_mscale"):
+            if found.own.get(key) is not None:
+                out[key] = _number(found.own, key, 0.0, MAX_FACTOR, True)
+        model.warn("long_unread", "long_factor", "PhiMoE in transformers 5.23 takes short_factor at every length.")
+    return {**out, **_gain(found.own)}
+
+
+def _gain(own: dict[str, Any]) -> dict[str, float]:
+    """Return the attention factor, if the file states it."""
+    if own.get("attention_factor") is None:
+        return {}
+    return {"attention_factor": _number(own, "attention_factor", 0.0, MAX_FACTOR, True)}
+
+
+def _sections(own: dict[str, Any], rotary_dim: int) -> dict[str, Any]:
+    """Return how many pairs each axis of a grid has, where a file says so."""
+    if own.get("mrope_section") is None:
+        return {}
+    listed = values.sequence(WHO, "mrope_section", own["mrope_section"], longest=64)
+    sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in listed)
+    if sum(sizes) != rotary_dim // 2:
+        raise ValueError(
+            f"{WHO}: mrope_section must add up to the {rotary_dim // 2} pairs that turn; got {sum(sizes)}. Correct it."
+        )
+    return {"mrope_section": sizes, "mrope_interleaved": own.get("mrope_interleaved") is True}

@@ -1,0 +1,115 @@
+"""Where a configuration says how its layers rotate: old and new spellings, flat or nested by kind of layer."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posenc.config import kinds, values
+from posenc.config.model import WHO, Model
+from posenc.config.models import FILLS_IN, FIXED_BASE, LABELS, LOCAL_BASE, OWN_SCALING, SCALES_FULL_ONLY, Facts
+
+Spelling = Literal["rope_parameters", "rope_scaling", "top level"]
+SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
+KNOWN = ("default", *SCALED, "proportional", "ntk_alpha")
+_BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta")
+MAX_BASE = 1e12
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """What a file says of one kind of layer: the parameters themselves, and those around them where they are nested."""
+
+    own: dict[str, Any]
+    around: dict[str, Any]
+    key: Spelling
+    nested: bool
+
+
+def spelled(model: Model, kind: str) -> Spelled:
+    """Return the parameters of a kind of layer.
+
+    Raises:
+        TypeError: They are no object.
+        ValueError: There are none for this kind, or none where transformers would fill in a scaling of its own.
+    """
+    old, new = (model.fields.get(key) for key in ("rope_scaling", "rope_parameters"))
+    if old and new and old != new:
+        model.warn("two_spellings", "rope_scaling", "rope_scaling and rope_parameters differ; the former is taken.")
+    key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
+    around = values.mapping(WHO, key, old or new or {})
+    if not around and model.name in OWN_SCALING:
+        raise ValueError(
+            f"{WHO}: rope_parameters is missing, and for {model.name} transformers fills in a scaling of its own; "
+            f"got None. Write the parameters into the file."
+        )
+    nested = any(isinstance(value, dict) for value in around.values())
+    if not nested:
+        full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
+        return Spelled({} if full_only else around, around, key, False)
+    label = LABELS.get(model.name, {}).get(kind, kind)
+    if label not in around and model.name not in FILLS_IN:
+        inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
+        raise ValueError(
+            f"{WHO}: {key} must have an entry for each kind of layer; got {', '.join(inner)} and none for {kind}. "
+            f"Pass one of these as layer_type, or add the entry."
+        )
+    own = around.get(label)
+    return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True)
+
+
+def rope_type(model: Model, own: dict[str, Any]) -> str:
+    """Return the type of the rotation in the words of transformers 5; one that is unknown stays, with a warning.
+
+    Raises:
+        TypeError: It is no string.
+    """
+    name = own.get("rope_type")
+    name = own.get("type") if name is None else name
+    name = "default" if name is None else values.text(WHO, "rope_type", name)
+    if name == "su" or (name == "yarn" and model.name in ("phi3", "phi4_multimodal")):
+        return "longrope"  # names of Phi-3 before the paper had one
+    if name == "mrope":
+        return "default"
+    if name == "dynamic" and own.get("alpha") and model.name.startswith("hunyuan"):
+        return "ntk_alpha"  # a fixed stretch of the base, whatever the name says
+    if name not in KNOWN:
+        model.warn("unknown_type", "rope_type", f"rope_type {values.short(name)} is unknown: it has no frequencies.")
+    return name
+
+
+def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str]) -> float:
+    """Return the base, in the file's own words rope_theta.
+
+    Args:
+        model: The model.
+        found: The parameters of the kind.
+        kind: The kind of layer.
+        facts: What is taken where the file is silent.
+        listed: The kind of each layer, for files that give a base to each.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not above 1 and at most 1e12, or differs among layers of a kind.
+    """
+    if (each := kinds.thetas(model, len(listed))) is not None:
+        own = {theta for theta, name in zip(each, listed, strict=True) if name == kind}
+        if len(own) > 1:
+            raise ValueError(f"{WHO}: layer_rope_theta must agree among layers of {kind}; got {len(own)} bases.")
+        if own:
+            return _checked("layer_rope_theta", own.pop())
+    if found.own.get("rope_theta") is not None:
+        return _checked("rope_theta", found.own["rope_theta"])
+    keys: tuple[str, ...] = _BASE_KEYS
+    default = facts.base
+    if kind == kinds.SLIDING and model.name in LOCAL_BASE:
+        local, default = LOCAL_BASE[model.name]
+        keys = (local,)
+    for key in keys:
+        if model.fields.get(key) is not None:
+            return _checked(key, model.fields[key])
+    if model.name not in FIXED_BASE:
+        model.warn("theta_missing", keys[0], f"{keys[0]} is missing; {default:g} is taken.")
+    return default
+
+
+def _checked(key: str, value: object) -> float:
+    return values.number(WHO, key, value, low=1.0, high=MAX_BASE, above=True)

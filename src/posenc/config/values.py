@@ -1,0 +1,111 @@
+"""Values of a configuration: what was got in one short line, and checks of kind and range."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 10**12  # positions; no text is longer
+
+
+def short(value: object) -> str:
+    """Return a value as one short line for a message.
+
+    >>> short("a" * 100)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    """
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"  # Python itself refuses to print the largest
+    if isinstance(value, Mapping | list | tuple):
+        return f"{type(value).__name__} of {len(value)} entries"
+    line = repr(value[:100] if isinstance(value, str) else value)
+    line = " ".join(line.split())
+    return line if len(line) <= 60 else line[:52] + "..."
+
+
+def number(who: str, key: str, value: object, *, low: float, high: float, above: bool = False) -> float:
+    """Return a number of a file as a float.
+
+    Args:
+        who: What is being read, for the message.
+        key: Where the number stands in the file.
+        value: What stands there.
+        low: The least value, or with `above` what it must exceed.
+        high: The greatest value.
+        above: Whether `low` itself is refused.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{who}: {key} must be a number; got {short(value)}. Correct the file.")
+    if not (low < value if above else low <= value) or not value <= high:
+        span = f"{'above' if above else 'at least'} {low:g} and at most {high:g}"
+        raise ValueError(f"{who}: {key} must be {span}; got {short(value)}. Correct the file.")
+    return float(value)
+
+
+def integer(who: str, key: str, value: object, *, low: int = 1, high: int = LONGEST) -> int:
+    """Return a whole number of a file.
+
+    Raises:
+        TypeError: It is not an integer; True and 4096.0 are not.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{who}: {key} must be an integer; got {short(value)}. Correct the file.")
+    if not low <= value <= high:
+        raise ValueError(f"{who}: {key} must be from {low} to {high}; got {short(value)}. Correct the file.")
+    return value
+
+
+def flag(who: str, key: str, value: object) -> bool:
+    """Return a true or false of a file.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{who}: {key} must be true or false; got {short(value)}. Correct the file.")
+    return value
+
+
+def text(who: str, key: str, value: object) -> str:
+    """Return a string of a file.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{who}: {key} must be a string; got {short(value)}. Correct the file.")
+    return value
+
+
+def mapping(who: str, key: str, value: object) -> dict[str, Any]:
+    """Return an object of a file; `read` has made dictionaries of all.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, dict):
+        raise TypeError(f"{who}: {key} must be an object; got {short(value)}. Correct the file.")
+    return value
+
+
+def sequence(who: str, key: str, value: object, *, longest: int) -> list[Any]:
+    """Return a list of a file.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is longer than `longest`.
+    """
+    if not isinstance(value, list):
+        raise TypeError(f"{who}: {key} must be a list; got {short(value)}. Correct the file.")
+    if len(value) > longest:
+        raise ValueError(f"{who}: {key} must have at most {longest} entries; got {len(value)}. Correct the file.")
+    return value
+
+
+def finite(value: int | float) -> bool:
+    """Return whether a number is neither NaN nor infinite, and an integer small enough to become a float."""
+    return value.bit_length() <= 256 if isinstance(value, int) else math.isfinite(value)

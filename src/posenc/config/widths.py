@@ -1,0 +1,122 @@
+"""How wide a head is, and which of its lanes turn."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posenc.config import values
+from posenc.config.model import WHO, Model
+from posenc.config.models import LATENT, ROTARY_DIM, TYPES, Facts
+
+Side = Literal["first", "last"]
+MAX_HEAD_DIM = 8192
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Lanes of a head, how many turn and where; `share` is what the file says of the part that turns."""
+
+    head_dim: int
+    rotary_dim: int
+    side: Side
+    share: float
+
+
+def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str, name: str, facts: Facts) -> Widths:
+    """Return the widths of a kind of layer.
+
+    Args:
+        model: The model.
+        own: The parameters of the kind.
+        first_layer: The number of the kind's first layer, for files with widths of single layers.
+        kind: The kind of layer.
+        name: The type of the rotation.
+        facts: What is taken where the file is silent.
+
+    Raises:
+        TypeError: A width is no integer, or a share no number.
+        ValueError: They are missing, out of range, odd, or more lanes turn than there are.
+    """
+    latent = _latent(model)
+    if latent is not None:
+        still, turning = latent
+        head_dim = turning + still if still is not None else _head_dim(model, first_layer, kind, facts)
+        found = Widths(head_dim, turning, "last", turning / head_dim)
+    else:
+        head_dim = _head_dim(model, first_layer, kind, facts)
+        rotary_dim, share = _turning(model, own, head_dim, name, facts)
+        found = Widths(head_dim, rotary_dim, "first", share)
+    _check(found)
+    return found
+
+
+def _check(found: Widths) -> None:
+    if found.head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"{WHO}: head_dim must be at most {MAX_HEAD_DIM}; got {found.head_dim}. Correct the file.")
+    if found.rotary_dim % 2 or not 2 <= found.rotary_dim <= found.head_dim:
+        raise ValueError(
+            f"{WHO}: the lanes that turn must be an even number from 2 to head_dim, because they turn in pairs; "
+            f"got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that turns."
+        )
+
+
+def _latent(model: Model) -> tuple[int | None, int] | None:
+    """Return how many lanes stay and how many turn in multi-head latent attention, None for other attention."""
+    default = LATENT.get(model.name, (None, None))
+    out: list[int | None] = []
+    for key, usual in zip(("qk_nope_head_dim", "qk_rope_head_dim"), default, strict=True):
+        value = model.fields.get(key)
+        if value is None and usual is not None:
+            model.warn("assumed", key, f"{key} is missing; {usual} is taken, as transformers does for {model.name}.")
+        out.append(usual if value is None else values.integer(WHO, key, value, low=0, high=MAX_HEAD_DIM))
+    still, turning = out
+    return (still, turning) if turning else None
+
+
+def _head_dim(model: Model, first_layer: int | None, kind: str, facts: Facts) -> int:
+    """Return the width of a head: its own of the layer, the file's, or the model's width over its heads."""
+    singled = model.fields.get("per_layer_config")
+    if isinstance(singled, dict) and first_layer is not None:
+        layer = next((one for key, one in singled.items() if key.isdecimal() and int(key[:9]) == first_layer), None)
+        if isinstance(layer, dict) and layer.get("head_dim") is not None:
+            return values.integer(WHO, "per_layer_config.head_dim", layer["head_dim"], high=MAX_HEAD_DIM)
+    if kind == "full_attention" and model.fields.get("global_head_dim") is not None:
+        return values.integer(WHO, "global_head_dim", model.fields["global_head_dim"], high=MAX_HEAD_DIM)
+    if (given := model.size("head_dim")) is not None:
+        return given
+    if facts.head_dim is not None:
+        return model.size("head_dim", facts.head_dim) or facts.head_dim
+    hidden, heads = model.size("hidden_size", facts.hidden_size), model.size("n_heads", facts.n_heads)
+    if hidden is None or heads is None:
+        raise ValueError(
+            f"{WHO}: the width of a head must stand in the file; got neither head_dim nor hidden_size and "
+            f"num_attention_heads. Add head_dim."
+        )
+    return hidden // heads
+
+
+def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float]:
+    """Return how many of the first lanes turn, and the share that the file names."""
+    share = _share(model, own, facts)
+    if share is None and (model.name in ROTARY_DIM or model.name not in TYPES):
+        lanes = model.fields.get("rotary_dim")
+        lanes = ROTARY_DIM.get(model.name) if lanes is None and "rotary_dim" not in model.fields else lanes
+        if lanes is not None:
+            return values.integer(WHO, "rotary_dim", lanes, high=MAX_HEAD_DIM), 1.0
+    share = facts.share if share is None else share
+    if name == "proportional":
+        return head_dim, share
+    if share != 1 and not facts.reads_share:
+        what = "and all lanes turn" if name == "default" else "though the frequencies of its scaling do"
+        model.warn("share_unread", "partial_rotary_factor", f"{model.name} in transformers does not read it, {what}.")
+        share = 1.0 if name == "default" else share
+    return int(head_dim * share), share
+
+
+def _share(model: Model, own: dict[str, Any], facts: Facts) -> float | None:
+    for holder, key in ((own, "partial_rotary_factor"), *((model.fields, key) for key in _SHARES)):
+        if holder.get(key) is not None:
+            return values.number(WHO, key, holder[key], low=0.0, high=1.0, above=True)
+    return None
+
+
+_SHARES = ("partial_rotary_factor", "rotary_pct")

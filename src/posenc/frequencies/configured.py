@@ -1,0 +1,160 @@
+"""Frequencies of a model, from its configuration and the pure scalings."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import config
+from posenc.config.values import short
+from posenc.frequencies import scaling
+from posenc.frequencies.basic import geometric
+
+InvFreq = Float64[Tensor, " n_pairs"]
+_LONGEST = 10**12
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How a model turns queries and keys.
+
+    Args:
+        inv_freq: Radians per position, one a pair of lanes.
+        gain: What multiplies the rotated lanes of q and of k, so that their scores get its square; Hugging Face's
+            attention_scaling, which multiplies cos and sin.
+        score_factor: What multiplies all scores besides.
+        rotary_dim: How many lanes turn.
+        pairing: Which lanes turn together.
+    """
+
+    inv_freq: InvFreq = field(hash=False, compare=False)
+    gain: float
+    score_factor: float
+    rotary_dim: int
+    pairing: config.Pairing
+
+
+def from_config(
+    source: config.Source,
+    layer_type: str | None = None,
+    *,
+    pairing: config.Pairing | None = None,
+    seq_len: int | None = None,
+) -> Frequencies:
+    """Return the frequencies of one kind of layer of a model, as transformers 5.23 computes them, but in float64.
+
+    Args:
+        source: A configuration, as for `config.read`.
+        layer_type: The kind of layer, as for `config.rotary`.
+        pairing: Which lanes turn together; None takes what the model type does.
+        seq_len: The length of the text in positions, on which LongRoPE's list and dynamic NTK's base depend; None
+            takes a text that is no longer than those of training.
+
+    Raises:
+        ValueError: As `config.rotary` does; the type of rotation is unknown, or the list that is needed is missing
+            or has another length than the pairs.
+        TypeError: As `config.rotary` does, or seq_len is no integer.
+
+    >>> found = from_config({"model_type": "gptj", "head_dim": 256, "rotary_dim": 4, "rope_theta": 1e4})
+    >>> found.inv_freq.tolist(), found.pairing
+    ([1.0, 0.01], 'interleaved')
+    """
+    if seq_len is not None and (isinstance(seq_len, bool) or not isinstance(seq_len, int)):
+        raise TypeError(
+            f"from_config: seq_len must be an integer; got {type(seq_len).__name__}. Pass a length or None."
+        )
+    if seq_len is not None and not 1 <= seq_len <= _LONGEST:
+        raise ValueError(
+            f"from_config: seq_len must be from 1 to {_LONGEST}; got {short(seq_len)}. Pass a length or None."
+        )
+    rotary = config.rotary(source, layer_type, pairing=pairing)
+    return Frequencies(
+        inv_freq=_inv_freq(rotary, seq_len),
+        gain=_gain(rotary, seq_len),
+        score_factor=_score_factor(rotary),
+        rotary_dim=rotary.rotary_dim,
+        pairing=rotary.pairing,
+    )
+
+
+def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> InvFreq:
+    width, base, parameters = rotary.rotary_dim, rotary.base, rotary.parameters
+    factor, original_max_len = rotary.factor or 1.0, rotary.original_max_len or 1
+    plain = geometric(width // 2, base=base, width=width)
+    match rotary.rope_type:
+        case "default":
+            return plain
+        case "linear":
+            return scaling.linear(plain, factor=factor)
+        case "proportional":
+            slow = scaling.proportional(head_dim=width, base=base, share=parameters["share"])
+            return scaling.linear(slow, factor=factor)
+        case "ntk_alpha":
+            base = scaling.ntk_base(base, width=width, factor=factor)
+            return geometric(width // 2, base=base, width=width)
+        case "dynamic":
+            lengths = {"seq_len": seq_len or original_max_len, "original_max_len": original_max_len}
+            base = scaling.dynamic_base(base, width=width, factor=factor, **lengths)
+            return geometric(width // 2, base=base, width=width)
+        case "yarn":
+            ramp = {key: parameters[key] for key in ("beta_fast", "beta_slow", "truncate")}
+            return scaling.yarn(width=width, base=base, factor=factor, original_max_len=float(original_max_len), **ramp)
+        case "llama3":
+            return _llama3(plain, rotary, factor, float(original_max_len))
+        case "longrope":
+            return scaling.longrope(plain, _factors(rotary, seq_len))
+    raise ValueError(
+        f"from_config: rope_type must be one of those in transformers 5.23; got {rotary.rope_type[:60]!r}. "
+        f"Compute the frequencies and pass them as inv_freq."
+    )
+
+
+def _llama3(plain: InvFreq, rotary: config.Rotary, factor: float, original_max_len: float) -> InvFreq:
+    low, high = rotary.parameters["low_freq_factor"], rotary.parameters["high_freq_factor"]
+    if high <= low:  # a ramp without width or the wrong way round is a step, as in transformers
+        seldom = plain * (original_max_len / (2 * torch.pi)) < low
+        return torch.where(seldom, plain / factor, plain)
+    return scaling.llama3(
+        plain, factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_len=original_max_len
+    )
+
+
+def _is_long(rotary: config.Rotary, seq_len: int | None) -> bool:
+    return seq_len is not None and rotary.original_max_len is not None and seq_len > rotary.original_max_len
+
+
+def _factors(rotary: config.Rotary, seq_len: int | None) -> tuple[float, ...]:
+    """Return LongRoPE's list for a length."""
+    key = "long_factor" if _is_long(rotary, seq_len) else "short_factor"
+    factors: tuple[float, ...] = rotary.parameters.get(key, ())
+    if len(factors) != rotary.rotary_dim // 2:
+        raise ValueError(
+            f"from_config: {key} must have {rotary.rotary_dim // 2} entries, one a pair of lanes that turn; "
+            f"got {len(factors)}. Correct the file."
+        )
+    return factors
+
+
+def _gain(rotary: config.Rotary, seq_len: int | None) -> float:
+    """Return the stated attention factor, or what its scaling derives."""
+    parameters, factor = rotary.parameters, rotary.factor or 1.0
+    key = "long_mscale" if _is_long(rotary, seq_len) else "short_mscale"
+    if (stated := parameters.get(key, parameters.get("attention_factor"))) is not None:
+        return float(stated)
+    if rotary.rope_type == "longrope":
+        return scaling.longrope_gain(factor, float(rotary.original_max_len or 2))
+    if rotary.rope_type != "yarn":
+        return 1.0
+    weight, all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    if weight and all_dim:
+        return scaling.mscale(factor, weight) / scaling.mscale(factor, all_dim)
+    return scaling.mscale(factor)
+
+
+def _score_factor(rotary: config.Rotary) -> float:
+    """Return DeepSeek's factor of the softmax scale, which its attention applies besides the gain."""
+    all_dim = rotary.parameters.get("mscale_all_dim")
+    if not rotary.scales_scores or not all_dim or rotary.factor is None:
+        return 1.0
+    return scaling.mscale(rotary.factor, all_dim) ** 2
