@@ -1,0 +1,102 @@
+"""`posenc inspect`: what a model's configuration means for its positions."""
+
+import math
+from typing import Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+_LABEL = 17  # characters of the column of labels
+
+
+def inspect_model(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name as llama-3.1-8b.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers, every frequency included.")] = False,
+    pairing: Annotated[
+        str | None, typer.Option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
+    ] = None,
+) -> None:
+    """Say of each kind of layer: encoding, frequencies, scaling, and what its pairs of lanes reach.
+
+    Exit code 1 if something is odd, though the model runs.
+    """
+    from posenc import inspection
+
+    if pairing not in (None, "half", "interleaved"):
+        raise ValueError(f"inspect: --pairing must be half or interleaved; got {pairing}.")
+    try:
+        found = inspection.inspect(target, pairing=pairing)  # type: ignore[arg-type]
+    except FileNotFoundError as error:
+        names = ", ".join(inspection.known_models())
+        raise ValueError(
+            f"inspect: no file, no directory and no known model is called {target!r}. Known: {names}."
+        ) from (error)
+    if as_json:
+        output.write_json(found)
+    else:
+        blocks = [_describe(layer) for layer in found["layers"]]
+        blocks += [[f"warning: {w['message']} ({w['code']})"] for w in found["warnings"]]
+        output.write("\n\n".join("\n".join(block) for block in blocks))
+    if found["warnings"]:
+        raise typer.Exit(1)
+
+
+def _describe(layer: dict[str, Any]) -> list[str]:
+    """Write one kind of layer: facts, then a line for some of its pairs."""
+    count = "" if layer["count"] is None else f", {layer['count']} layers"
+    title = f"{layer['kind']}{count}: {layer['encoding']}"
+    if layer["encoding"] != "rope":
+        return [title]
+    lines = [f"{label:<{_LABEL}}{said}" for label, said in _facts(layer).items() if said]
+    return [title, *(f"  {line}" for line in lines), *_list_pairs(layer)]
+
+
+def _facts(layer: dict[str, Any]) -> dict[str, str]:
+    pairs, negative = layer["pairs"], layer["first_negative"]
+    lanes = f"{layer['rotary_dim']} of {layer['head_dim']}, {layer['pairing']}"
+    scaling = layer["rope_type"] + (f", factor {layer['factor']:g}" if layer["factor"] else "")
+    score = f"; scores times {layer['score_factor']:.6g}" if layer["score_factor"] != 1 else ""
+    never = "" if pairs["never_full_turn"] is None else f"; {pairs['never_full_turn']} make no full turn in training"
+    lengths = [f"{layer[key]:,} {word}" for key, word in (("original_max_len", "trained"), ("max_len", "declared"))
+               if layer[key]]  # fmt: skip
+    errors = layer["phase_error"] or {}
+    return {
+        "lanes that turn": lanes,
+        "base": f"{layer['base']:,.10g}",
+        "scaling": scaling,
+        "attention factor": f"{layer['attention_factor']:.6g}{score}",
+        "positions": ", ".join(lengths),
+        "window": f"{layer['window']:,}" if layer["window"] else "",
+        "pairs": f"{pairs['kept']} kept, {pairs['blended']} blended, {pairs['divided']} divided{never}",
+        "critical lanes": f"{layer['critical_dim']} turn fully in training (Liu 2023)" if layer["critical_dim"] else "",
+        "sum of cosines": f"negative from distance {_say(negative['rotated'])} over pairs that turn, "
+        f"{_say(negative['all'])} over all (Men 2024; shipped models lie below their length)",
+        "phase error": ", ".join(f"{error:.2g} in {name}" for name, error in errors.items())
+        + (" radians, at the last position" if errors else ""),
+    }
+
+
+def _say(distance: int | None) -> str:
+    return "none" if distance is None else f"{distance:,}"
+
+
+def _list_pairs(layer: dict[str, Any]) -> list[str]:
+    """Write wavelength and turns of a few pairs, fast to slow."""
+    pairs, n = layer["pairs"], len(layer["inv_freq"])
+    shown = sorted({round(i * (n - 1) / 8) for i in range(9)})
+    rows: list[tuple[str, ...]] = [("pair", "wavelength", "turns in training", "turns at the longest")]
+    for k in shown:
+        turns = [pairs[key][k] if pairs[key] else None for key in ("turns_trained", "turns_max")]
+        wavelength = pairs["wavelength"][k]
+        rows.append((str(k), _number(math.inf if wavelength is None else wavelength), *map(_number, turns)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["", *("  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)]
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isinf(value):
+        return "-"
+    return f"{value:,.2f}" if value < 1e5 else f"{value:,.0f}"

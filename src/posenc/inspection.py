@@ -1,0 +1,144 @@
+"""What a model's configuration means for its positions: frequencies, scaling, and what they reach."""
+
+import json
+import math
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import config, frequencies
+from posenc.config import kinds
+
+InvFreq = Float64[Tensor, " n_pairs"]
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_OF_ROTATION = (
+    *("pairing", "head_dim", "rotary_dim", "base", "rope_type", "factor", "inv_freq", "attention_factor"),
+    *(
+        "score_factor",
+        "original_max_len",
+        "max_len",
+        "window",
+        "pairs",
+        "critical_dim",
+        "first_negative",
+        "phase_error",
+    ),
+)
+
+
+def known_models() -> dict[str, Any]:
+    """Return the settings of real models that come with the package, by name."""
+    found: dict[str, Any] = json.loads(files("posenc").joinpath("known_models.json").read_text("utf-8"))["models"]
+    return found
+
+
+def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> dict[str, Any]:
+    """Return what a configuration says of positions, for each kind of layer, as plain JSON values.
+
+    Args:
+        target: A config.json, a directory that holds one, a mapping, or the name of a model in `known_models`.
+        pairing: Which lanes turn together; None takes what the model type does.
+
+    Returns:
+        `layers`, one entry a kind: frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
+        and the first distance at which the sum of cosines is negative (Men 2024), the phase error by dtype at the
+        longest text; and `warnings`.
+
+    Raises:
+        ValueError: The configuration cannot be read, or says something that no model can mean.
+        TypeError: It holds a value of a wrong kind.
+
+    >>> found = inspect("llama-2-7b")
+    >>> found["layers"][0]["critical_dim"], found["layers"][0]["first_negative"]["rotated"]
+    (92, 1707)
+    """
+    trained = None
+    if isinstance(target, str) and target in (models := known_models()) and not Path(target).exists():
+        known = models[target]
+        target, trained = known["config"], known["original_max_len"]
+        pairing = known["pairing"] if pairing is None else pairing
+    counts: list[tuple[str | None, int | None]] = [(None, None)]
+    with suppress(ValueError):  # the number of layers is not told; one kind is, or `rotary` says what is wrong
+        counts = [*config.layer_types(target).items()]
+    found, warnings = [], []
+    for kind, count in counts:
+        if kind is not None and not kinds.turns(kind):
+            encoding = "nope" if kind == kinds.NOPE else "none"
+            found.append({"kind": kind, "count": count, "encoding": encoding, **dict.fromkeys(_OF_ROTATION)})
+            continue
+        rotary = config.rotary(target, kind, pairing=pairing)
+        found.append(_layer(target, rotary, count, pairing, trained))
+        warnings += [w for w in rotary.warnings if w not in warnings]
+    return {"layers": found, "warnings": [{"code": w.code, "key": w.key, "message": w.message} for w in warnings]}
+
+
+def _layer(
+    target: config.Source,
+    rotary: config.Rotary,
+    count: int | None,
+    pairing: config.Pairing | None,
+    trained: int | None,
+) -> dict[str, Any]:
+    whole = frequencies.from_config(target, rotary.layer_type, pairing=pairing, seq_len=rotary.max_len)
+    plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
+    original = rotary.original_max_len or trained or rotary.max_len
+    resting = torch.zeros((rotary.head_dim - rotary.rotary_dim) // 2, dtype=torch.float64)
+    return {
+        "kind": rotary.layer_type,
+        "count": count,
+        "encoding": "rope",
+        "pairing": whole.pairing,
+        "head_dim": rotary.head_dim,
+        "rotary_dim": rotary.rotary_dim,
+        "base": rotary.base,
+        "rope_type": rotary.rope_type,
+        "factor": rotary.factor,
+        "inv_freq": whole.inv_freq.tolist(),
+        "attention_factor": whole.gain,
+        "score_factor": whole.score_factor,
+        "original_max_len": original,
+        "max_len": rotary.max_len,
+        "window": rotary.window,
+        "pairs": _pairs(plain, whole.inv_freq, rotary.factor, original, rotary.max_len),
+        "critical_dim": original
+        and frequencies.critical_dim(width=rotary.rotary_dim, base=rotary.base, original_max_len=original),
+        "first_negative": {
+            "rotated": frequencies.first_negative(whole.inv_freq),
+            "all": frequencies.first_negative(torch.cat((whole.inv_freq, resting))),
+        },
+        "phase_error": rotary.max_len and _phase_errors(whole.inv_freq, rotary.max_len),
+    }
+
+
+def _pairs(
+    plain: InvFreq, scaled: InvFreq, factor: float | None, original: int | None, max_len: int | None
+) -> dict[str, Any]:
+    """Count what becomes of the pairs, and list wavelengths and turns."""
+    kept = torch.isclose(scaled, plain, rtol=1e-9, atol=0)
+    divided = ~kept & torch.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
+    turns = scaled / (2 * math.pi)
+    return {
+        "kept": int(kept.sum()),
+        "blended": int((~kept & ~divided).sum()),
+        "divided": int(divided.sum()),
+        "never_full_turn": None if original is None else int((plain * original < 2 * math.pi).sum()),
+        "wavelength": [1 / t if t else None for t in turns.tolist()],
+        "turns_trained": None if original is None else (turns * original).tolist(),
+        "turns_max": None if max_len is None else (turns * max_len).tolist(),
+    }
+
+
+def _phase_errors(inv_freq: InvFreq, max_len: int) -> dict[str, float]:
+    """Return by dtype the largest error in radians, at most half a turn, of angles formed in it near the end."""
+    pos = torch.arange(max(max_len - 256, 0), max_len, dtype=torch.float64)[:, None]
+    errors = {}
+    for name, dtype in DTYPES.items():
+        off = (pos.to(dtype) * inv_freq.to(dtype)).double() - pos * inv_freq
+        part = (off - 2 * math.pi * (off / (2 * math.pi)).round()).abs().max()
+        errors[name] = float(part) if part.isfinite() else math.pi  # float16 ends at 65,504
+    return errors

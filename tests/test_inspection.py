@@ -1,0 +1,85 @@
+"""What a configuration means for positions, against numbers computed elsewhere."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from posenc import inspection
+from posenc.inspection import inspect
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}
+LLAMA |= {"max_position_embeddings": 131072, "rope_theta": 5e5}
+SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SCALING |= {"original_max_position_embeddings": 8192}
+KEYS = {
+    *("kind", "count", "encoding", "pairing", "head_dim", "rotary_dim", "base", "rope_type", "inv_freq"),
+    *("attention_factor", "original_max_len", "max_len", "pairs", "critical_dim", "first_negative"),
+}
+
+
+def test_llama_31() -> None:
+    found = inspect(LLAMA | {"rope_scaling": SCALING})
+    (layer,) = found["layers"]
+    assert set(layer) >= KEYS
+    assert (layer["kind"], layer["count"], layer["pairing"]) == ("full_attention", 32, "half")
+    assert (layer["rotary_dim"], layer["base"], layer["rope_type"]) == (128, 5e5, "llama3")
+    # wavelength 8192 / 4 and 8192 / 1 at pairs 64 ln(2048 / 2 pi) / ln 5e5 = 28.2 and 35.0
+    assert {k: layer["pairs"][k] for k in ("kept", "blended", "divided")} == {"kept": 29, "blended": 6, "divided": 29}
+    assert layer["pairs"]["never_full_turn"] == 64 - 35
+    assert layer["critical_dim"] == 70
+    assert layer["inv_freq"][-1] == pytest.approx(5e5 ** (-126 / 128) / 8)
+    assert json.loads(json.dumps(found)) == found
+    # the same settings under the name that comes with the package
+    known = inspect("llama-3.1-8b")["layers"][0]
+    assert known["inv_freq"] == layer["inv_freq"]
+
+
+@pytest.mark.parametrize(("base", "first"), [(1e4, 1707), (5e5, 18438), (1e6, 27115)])
+def test_first_negative_sum(base: float, first: int) -> None:
+    found = inspect(LLAMA | {"rope_theta": base})["layers"][0]["first_negative"]
+    assert found == {"rotated": first, "all": first}
+
+
+def test_lanes_that_do_not_turn_hold_the_sum_up() -> None:
+    found = inspect(LLAMA | {"partial_rotary_factor": 0.5, "model_type": "phi"})["layers"][0]
+    assert found["rotary_dim"] == 64
+    assert found["first_negative"]["rotated"] is not None
+    assert found["first_negative"]["all"] is None
+
+
+def test_deepseek_scales_its_scores_and_turns_a_slice() -> None:
+    layer = inspect("deepseek-v3")["layers"][0]
+    assert (layer["head_dim"], layer["rotary_dim"], layer["pairing"]) == (192, 64, "interleaved")
+    assert layer["attention_factor"] == 1.0
+    assert layer["score_factor"] == pytest.approx((0.1 * math.log(40) + 1) ** 2)
+
+
+def test_layers_without_position_are_told_and_warnings_are_given() -> None:
+    smol = LLAMA | {"model_type": "smollm3", "num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
+    found = inspect(smol)
+    assert {layer["kind"]: (layer["count"], layer["encoding"]) for layer in found["layers"]} == {
+        "full_attention": (6, "rope"),
+        "nope": (2, "nope"),
+    }
+    assert found["layers"][1]["inv_freq"] is None
+    without = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    (warning,) = inspect(without)["warnings"]
+    assert set(warning) == {"code", "key", "message"}
+    assert "10000" in warning["message"].replace(",", "")
+
+
+@pytest.mark.parametrize("name", inspection.known_models())
+def test_every_known_model_can_be_read(name: str) -> None:
+    layers = inspect(name)["layers"]
+    assert all(len(layer["inv_freq"]) == layer["rotary_dim"] // 2 for layer in layers)
+
+
+def test_phase_errors_are_those_of_the_dtype() -> None:
+    """At 131,072 a float32 angle is off by up to half a unit in the last place of 131,072 and of the frequency."""
+    errors = inspect(LLAMA)["layers"][0]["phase_error"]
+    exact = torch.tensor(131_000.0, dtype=torch.float64)
+    assert 0 < errors["float32"] < 4 * float(exact) * 2**-24
+    assert errors["bfloat16"] > 3.0  # any angle is as likely as the right one
+    assert errors["float16"] > 3.0
