@@ -135,6 +135,7 @@ def _rope(draw: st.DrawFn) -> dict[str, Any]:
         "rotary_side": draw(st.sampled_from(["first", "last"])),
         "trainable": draw(st.booleans()),
         "attention_factor": draw(st.sampled_from([1.0, 1.36])),
+        "score_factor": draw(st.sampled_from([1.0, 1.87])),
         **draw(_given((rotary_dim or head_dim) // 2)),
     }
 

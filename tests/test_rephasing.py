@@ -78,5 +78,7 @@ def test_what_cannot_be_turned_on_is_refused(old: Any, new: Any, words: str) -> 
 
 @pytest.mark.parametrize("gain", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_gain_that_is_no_size_is_refused(gain: float) -> None:
-    with refuses(ValueError, "RoPE: attention_factor must be positive and finite", f"got {gain}"):
+    with refuses(
+        ValueError, "RoPE: attention_factor must be a finite number above zero", f"got attention_factor={gain}"
+    ):
         posenc.RoPE(head_dim=4, attention_factor=gain)

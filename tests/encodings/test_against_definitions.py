@@ -16,7 +16,7 @@ from posenc import definitions
 
 EPS = 2.0**-52
 # of the constructor, not of the mathematics: how learned tensors start, and what training draws
-UNDEFINED = {"init_std", "trainable", "score_scale", "learned_scale", "padding_idx"}
+UNDEFINED = {"init_std", "trainable", "score_scale", "learned_scale", "padding_idx", "score_factor"}
 UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling"}
 
 
@@ -110,7 +110,8 @@ def test_rotary(name: str, data: st.DataObject) -> None:
             wanted, size = x[0, :, i].numpy() @ matrix.T, np.abs(x[0, :, i].numpy()) @ np.abs(matrix).T
             ones = np.maximum(size, np.finfo(float).tiny)
             close(turned[side][0, :, i] / torch.from_numpy(ones), wanted / ones, 8 * slack(pos, k_pos))
-    assert encoding.score_scale(head_dim) == pytest.approx(1 / np.sqrt(head_dim), rel=1e-15)
+    factor = encoding.options().get("score_factor", 1.0)
+    assert encoding.score_scale(head_dim) == pytest.approx(factor / np.sqrt(head_dim), rel=1e-15)
 
 
 @pytest.mark.parametrize(

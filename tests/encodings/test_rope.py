@@ -105,3 +105,36 @@ def test_own_frequencies_as_a_tensor() -> None:
         assert rope.options()["inv_freq"] == (0.5, 0.25)
     own.zero_()
     assert rope.frequencies().all(), "the encoding keeps numbers of its own"
+
+
+def test_a_model_is_turned_as_its_configuration_says() -> None:
+    """DeepSeek-V3: the last 64 of 192 lanes, interleaved, YaRN without gain, and scores times mscale(40) squared."""
+    yarn = {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }
+    config = {"model_type": "deepseek_v3", "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rope_scaling": yarn}
+    rope = posenc.RoPE.from_config(config | {"max_position_embeddings": 163840, "rope_theta": 10000})
+    assert (rope.head_dim, rope.rotary_dim, rope.rotary_side, rope.pairing) == (192, 64, "last", "interleaved")
+    assert rope.gain() == 1.0
+    assert rope.score_scale(192) == pytest.approx(192**-0.5 * 1.368888**2, rel=1e-6)
+    wanted = posenc.frequencies.yarn(width=64, base=1e4, factor=40.0, original_max_len=4096)
+    torch.testing.assert_close(rope.frequencies()[0], wanted, rtol=1e-15, atol=0)
+
+
+def test_a_longer_text_takes_the_long_list_and_its_cache_can_be_rephased() -> None:
+    lists = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 8.0], "original_max_position_embeddings": 64}
+    config = {
+        "model_type": "phi3",
+        "head_dim": 4,
+        "max_position_embeddings": 256,
+        "rope_scaling": {"type": "su"} | lists,
+    }
+    short, long = (posenc.RoPE.from_config(config, seq_len=n) for n in (64, 65))
+    torch.testing.assert_close(short.frequencies() / long.frequencies(), torch.tensor([[2.0, 16 / 3]]).double())
+    k, pos = normal(1, 1, 9, 4), torch.arange(9)
+    again = posenc.rephase(short.rotate_k(k, short.place(pos, dtype=torch.float64)), pos, short, long)
+    torch.testing.assert_close(again, long.rotate_k(k, long.place(pos, dtype=torch.float64)))

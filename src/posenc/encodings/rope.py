@@ -1,11 +1,9 @@
 """RoPE: queries and keys turned by their positions."""
 
-import math
-
 from jaxtyping import Float64
 from torch import Tensor
 
-from posenc import frequencies
+from posenc import config, frequencies
 from posenc.families import OwnFrequencies, Rotary
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
@@ -28,7 +26,7 @@ from posenc.registry import register
         {"rotary_dim": 32},
         {"rotary_dim": 32, "rotary_side": "last", "pairing": "interleaved"},
         {"trainable": True},
-        {"attention_factor": 1.25, "rotary_dim": 32},
+        {"attention_factor": 1.25, "rotary_dim": 32, "score_factor": 1.5},
     ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
@@ -64,10 +62,11 @@ class RoPE(OwnFrequencies, Rotary):
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
         attention_factor: The gain: what multiplies the turned lanes of q and of k, as YaRN and LongRoPE want it;
             scores get its square.
+        score_factor: What multiplies all scores besides, those of lanes that do not turn included, as in DeepSeek.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, a base not above 1, frequencies that do not fit, or a gain that
-            is not positive.
+        ValueError: An odd width, one beyond head_dim, a base not above 1, frequencies that do not fit, or a factor
+            that is not positive.
 
     >>> import torch
     >>> rope = RoPE(head_dim=2)
@@ -87,15 +86,12 @@ class RoPE(OwnFrequencies, Rotary):
         inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
         attention_factor: float = 1.0,
+        score_factor: float = 1.0,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self.base = frequencies.check_base(base, self.name)
-        if not 0 < attention_factor < math.inf:
-            raise ValueError(
-                f"{self.name}: attention_factor must be positive and finite, because it multiplies q and k; "
-                f"got {attention_factor}. 1.0 leaves them as long as they are."
-            )
-        self.attention_factor = float(attention_factor)
+        self._measure(attention_factor=attention_factor, score_factor=score_factor)
+        self.attention_factor, self.score_factor = float(attention_factor), float(score_factor)
         self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
@@ -109,3 +105,44 @@ class RoPE(OwnFrequencies, Rotary):
     def gain(self) -> float:
         """Return attention_factor."""
         return self.attention_factor
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return head_dim^-0.5 times score_factor."""
+        return super().score_scale(head_dim) * self.score_factor
+
+    @classmethod
+    def from_config(
+        cls,
+        source: config.Source,
+        layer_type: str | None = None,
+        *,
+        pairing: Pairing | None = None,
+        seq_len: int | None = None,
+    ) -> "RoPE":
+        """Construct the encoding of one kind of layer of a model, from its configuration.
+
+        Args:
+            source: A config.json, a directory that holds one, or a mapping.
+            layer_type: The kind of layer, where kinds rotate differently.
+            pairing: Which lanes turn together; None takes what the model type does.
+            seq_len: The longest text, in positions, on which LongRoPE's list and dynamic NTK's base depend.
+
+        Raises:
+            ValueError: As `config.rotary` does.
+            TypeError: As `config.rotary` does.
+
+        >>> RoPE.from_config({"model_type": "gptj", "head_dim": 256, "rotary_dim": 64}).pairing
+        'interleaved'
+        """
+        rotary = config.rotary(source, layer_type, pairing=pairing)
+        found = frequencies.from_config(source, layer_type, pairing=pairing, seq_len=seq_len)
+        return cls(
+            head_dim=rotary.head_dim,
+            base=rotary.base,
+            rotary_dim=found.rotary_dim,
+            rotary_side=rotary.rotary_side,
+            pairing=found.pairing,
+            inv_freq=found.inv_freq,
+            attention_factor=found.gain,
+            score_factor=found.score_factor,
+        )

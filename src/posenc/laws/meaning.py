@@ -47,7 +47,8 @@ def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Ten
     learned = {name: _array(p) for name, p in encoding.named_parameters()}
     facts = {"head_dim": case.head_dim} | encoding.options() | learned
     options = {name: value for name, value in facts.items() if name in known}
-    scale = encoding.options().get("score_scale") or case.head_dim**-0.5
+    stated = encoding.options()
+    scale = (stated.get("score_scale") or case.head_dim**-0.5) * stated.get("score_factor", 1.0)
     p, queries = _array(pos), _array(q[0])
     keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
     product = scale * np.einsum("hid,hjd->hij", queries, keys)
