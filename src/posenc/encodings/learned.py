@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.families import Additive, wide
+from posenc.families import Additive, wide, with_table
 from posenc.registry import register
 
 
@@ -102,7 +102,7 @@ class Learned(Additive):
         self._count(max_len=max_len)
         table = self.weight.detach()[self.offset :].T[None]
         wider = F.interpolate(wide(table), size=max_len, mode="linear", align_corners=True)[0].T
-        twin = self._with_table(torch.cat((self.weight.detach()[: self.offset], wider.to(table))))
+        twin = with_table(self, torch.cat((self.weight.detach()[: self.offset], wider.to(table))))
         twin.max_len = max_len
         return twin
 

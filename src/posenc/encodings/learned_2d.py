@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.families import Additive, wide
+from posenc.families import Additive, wide, with_table
 from posenc.registry import register
 
 
@@ -96,7 +96,7 @@ class Learned2D(Additive):
         prefix, patches = self.weight.detach().tensor_split((self.n_prefix,))
         image = wide(patches).T.unflatten(-1, (self.height, self.width))[None]
         scaled = F.interpolate(image, size=(height, width), mode="bicubic", antialias=True)
-        twin = self._with_table(torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
+        twin = with_table(self, torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
         twin.height, twin.width = height, width
         return twin
 

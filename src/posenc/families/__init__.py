@@ -1,7 +1,7 @@
 """The families: an author writes one method, and the family does the rest of the contract."""
 
 from posenc.families.bias import Bias, ContentBias
-from posenc.families.embedded import Additive, Embedded
+from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide, wide_parameter
 from posenc.families.options import OfLength, OwnFrequencies
 from posenc.families.rotary import Rotary, check_heads
@@ -20,4 +20,5 @@ __all__ = [
     "no_autocast",
     "wide",
     "wide_parameter",
+    "with_table",
 ]

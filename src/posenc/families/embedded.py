@@ -1,7 +1,7 @@
 """What enters at the token embeddings: vectors that are added, and anything else."""
 
 import copy
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -68,9 +68,13 @@ class Additive(Embedded):
         """Return x plus the vectors."""
         return x + parts[0]
 
-    def _with_table(self, weight: Tensor) -> Self:
-        """Return a copy, for tables that are resized, that has another table and shares nothing."""
-        twin, (table,) = copy.copy(self), self.parameters()
-        twin._parameters = {}
-        twin.weight = nn.Parameter(weight, requires_grad=table.requires_grad)
-        return twin
+
+_Table = TypeVar("_Table", bound=Additive)
+
+
+def with_table(encoding: _Table, weight: Tensor) -> _Table:
+    """Return a copy that has another table and shares nothing, for tables that are resized."""
+    twin, (table,) = copy.copy(encoding), encoding.parameters()
+    twin._parameters = {}
+    twin.weight = nn.Parameter(weight, requires_grad=table.requires_grad)
+    return twin
