@@ -432,16 +432,16 @@ def test_an_unknown_declaration_is_one_sentence() -> None:
     assert sentence.startswith("alibi: 'colour' is no trait. The traits are distinct, longest, ")
 
 
-class Squares(posenc.Bias):
-    """Three numbers a score, computed for each head: the difference, its square, the sum with the head."""
+class Falls(posenc.Bias):
+    """Four numbers a score: the distance, the same as float32, its negative, and, in each head, the product."""
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        return (q - k) * (q - k) + h
+        return -(q - k).float() * h
 
 
 def test_work_is_counted_by_the_numbers_that_are_computed() -> None:
-    """Of Squares, two differences and a product are common to the heads, and the sum is not: 3 + 5."""
-    found = measure(Squares(n_heads=5))
+    """Three of them are common to the heads, and the product is not: 3 + 5."""
+    found = measure(Falls(n_heads=5))
     assert (found.cost, found.per_token, found.per_score) == ("score", 0.0, 8.0)
     found = measure(posenc.Learned(d_model=12, max_len=128))
     assert (found.cost, found.per_token, found.per_score) == ("token", 12.0, 0.0)
