@@ -158,3 +158,37 @@ def test_text_with_pictures_goes_on_after_the_largest_number_and_frames_are_apar
 def test_positions_of_hugging_face_put_the_axes_last() -> None:
     ids = torch.arange(24).reshape(3, 2, 4)
     assert positions.from_hf(ids)[1, 2].tolist() == [6, 14, 22]
+
+
+def test_a_tree_in_any_order_has_the_depth_of_each_node() -> None:
+    """A chain, a fork whose children stand before it, and two roots."""
+    parents = torch.tensor([[-1, 0, 1, 2], [3, 3, 0, -1], [-1, -1, 0, 1]])
+    assert positions.tree(parents).tolist() == [[0, 1, 2, 3], [1, 1, 2, 0], [0, 0, 1, 1]]
+    assert positions.tree(parents.int(), start=7)[0].tolist() == [7, 8, 9, 10]
+    assert positions.tree(torch.zeros(0, dtype=torch.int64)).shape == (0,)
+
+
+def test_the_unit_grid_keeps_the_extent_of_an_image_and_refuses_other_words() -> None:
+    small, large = positions.unit_grid(2, 2), positions.unit_grid(4, 4)
+    assert small.tolist() == [[-0.5, -0.5], [-0.5, 0.5], [0.5, -0.5], [0.5, 0.5]]
+    # the middle of the four cells that were one
+    assert large.reshape(4, 4, 2)[:2, :2].mean((0, 1)).tolist() == small[0].tolist()
+    with refuses(ValueError, "positions.unit_grid: sides must be one of", "got 'wide'"):
+        positions.unit_grid(2, 2, sides="wide")
+
+
+def test_jitter_moves_and_stretches_an_image_as_a_whole() -> None:
+    random, pos = torch.Generator().manual_seed(0), positions.unit_grid(3, 5)
+    seen = torch.stack([positions.jittered(pos, shift=0.5, generator=random) - pos for _ in range(400)])
+    assert (seen - seen[:, :1]).abs().max() < 1e-12
+    assert 0.48 < float(seen.max()) <= 0.5
+    assert not torch.allclose(seen[:, 0, 0], seen[:, 0, 1])
+    for option, axes_alike in (("jitter", False), ("rescale", True)):
+        ratio = torch.stack([positions.jittered(pos, **{option: 2.0}, generator=random) for _ in range(400)]) / pos
+        first, second = ratio[:, 0].unbind(-1)
+        assert (first.min() > 0.5, first.max() <= 2.0, first.max() > 1.9) == (True, True, True)
+        assert torch.allclose(first, second) == axes_alike
+        assert abs(float(first.log().mean())) < 0.1
+    assert torch.equal(positions.jittered(pos), pos)
+    with refuses(ValueError, "positions.jittered: shift must not be negative", "jitter=0.5"):
+        positions.jittered(pos, jitter=0.5)

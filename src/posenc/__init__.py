@@ -29,7 +29,7 @@ _HOMES = {
     "rephasing": "rephase",
     "registry": "Card Dims card create names register",
 }
-_MODULES = ("character", "definitions", "frequencies", "laws", "nn", "positions", "registry")
+_MODULES = ["character", "config", "definitions", "frequencies", "inspection", "laws", "nn", "positions", "registry"]
 _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported.split()}
 
 

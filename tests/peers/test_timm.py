@@ -7,6 +7,7 @@ models import `timm` itself, so that of Twins the one class is compiled that is 
 import ast
 import importlib
 import importlib.util
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +83,18 @@ def test_axial_rope_interleaved_is_theirs():
     rope = posenc.AxialRoPE(head_dim=24, base=100.0, pairing="interleaved")
     for x, ours in zip((q, k), rope.rotate(q, k, rope.place(positions.grid(6, 11))), strict=True):
         assert_same(ours, sincos.apply_rot_embed_cat(x, table), [x], atol=5e-6)
+
+
+@pytest.mark.parametrize("size", [(6, 11), (4, 4)])
+@pytest.mark.parametrize(("theirs", "ours"), [("separate", "separate"), ("max", "longer"), ("min", "shorter")])
+def test_an_axial_rotation_of_the_unit_grid_is_dinov3s(theirs, ours, size):
+    """As the guide says: coordinates between -1 and 1, and 2 pi times frequencies of base 100."""
+    n = size[0] * size[1]
+    q, k = leaf(2, 3, n, 24), leaf(2, 3, n, 24)
+    table = sincos.RotaryEmbeddingDinoV3(24, feat_shape=list(size), normalize_coords=theirs).get_embed()
+    rope = posenc.AxialRoPE(head_dim=24, inv_freq=lambda k: 2 * math.pi * 100.0 ** (-4 * k / 24))
+    for x, turned in zip((q, k), rope.rotate(q, k, rope.place(positions.unit_grid(*size, sides=ours))), strict=True):
+        assert_same(turned, sincos.apply_rot_embed_cat(x, table, half=True), [x], atol=5e-6)
 
 
 def test_nerf_features_are_theirs():
