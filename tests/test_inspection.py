@@ -83,3 +83,11 @@ def test_phase_errors_are_those_of_the_dtype() -> None:
     assert 0 < errors["float32"] < 4 * float(exact) * 2**-24
     assert errors["bfloat16"] > 3.0  # any angle is as likely as the right one
     assert errors["float16"] > 3.0
+
+
+def test_frequencies_that_depend_on_the_length_are_those_of_the_longest_text() -> None:
+    lists = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 8.0], "original_max_position_embeddings": 64}
+    phi = {"model_type": "phi3", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    phi |= {"max_position_embeddings": 256, "rope_theta": 1e4, "rope_scaling": {"type": "longrope"} | lists}
+    (layer,) = inspect(phi)["layers"]
+    assert layer["inv_freq"] == pytest.approx([1 / 2, 0.01 / 8])

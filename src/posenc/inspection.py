@@ -47,7 +47,7 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
     Returns:
         `layers`, one entry a kind: frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
         and the first distance at which the sum of cosines is negative (Men 2024), the phase error by dtype at the
-        longest text; and `warnings`.
+        longest text; and `warnings`. Where frequencies depend on the length, they are those of the longest text.
 
     Raises:
         ValueError: The configuration cannot be read, or says something that no model can mean.

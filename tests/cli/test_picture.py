@@ -99,3 +99,16 @@ def test_nothing_is_drawn_where_nothing_enters_or_tokens_decide():
 def test_an_unfinished_class_says_what_it_lacks():
     with pytest.raises(NotImplementedError, match="must define vectors"):
         measure(Unfinished, "")
+
+
+def test_what_training_draws_is_not_in_the_picture():
+    """CAPE shakes positions while training; at position 0 it adds 0, 1, 0, 1."""
+    assert values(measure(lambda: posenc.CAPE(d_model=4), ""), 0) == [0, 1, 0, 1]
+
+
+def test_where_nothing_is_added_a_token_of_ones_is_shown():
+    """ComplexOrder's first pair turns by a radian a position: (cos 1 - sin 1, cos 1 + sin 1)."""
+    picture = measure(lambda: posenc.ComplexOrder(d_model=4), "")
+    assert picture.title == "a token of ones at each position"
+    assert values(picture, 0) == [1, 1, 1, 1]
+    assert values(picture, 1)[:2] == pytest.approx([-0.301169, 1.381773], abs=1e-6)

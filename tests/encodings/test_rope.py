@@ -138,3 +138,19 @@ def test_a_longer_text_takes_the_long_list_and_its_cache_can_be_rephased() -> No
     k, pos = normal(1, 1, 9, 4), torch.arange(9)
     again = posenc.rephase(short.rotate_k(k, short.place(pos, dtype=torch.float64)), pos, short, long)
     torch.testing.assert_close(again, long.rotate_k(k, long.place(pos, dtype=torch.float64)))
+
+
+def test_the_gain_of_a_configuration_is_the_encodings() -> None:
+    """YaRN without its two weights: 0.1 ln 40 + 1."""
+    yarn = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 163840, "rope_theta": 10000.0}
+    assert posenc.RoPE.from_config(config | {"rope_scaling": yarn}).gain() == pytest.approx(1.368888, abs=1e-6)
+
+
+def test_a_model_that_turns_clockwise_is_turned_so() -> None:
+    """nanochat: (a cos + b sin, b cos - a sin)."""
+    config = {"model_type": "nanochat", "hidden_size": 8, "num_attention_heads": 2, "rope_theta": 10000.0}
+    rope = posenc.RoPE.from_config(config)
+    turned = rope.rotate_q(torch.ones(1, 1, 1, 4), rope.place(torch.tensor([1])))[0, 0, 0]
+    cos, sin = (f(torch.tensor([1.0, 0.01])) for f in (torch.cos, torch.sin))
+    torch.testing.assert_close(turned, torch.cat((cos + sin, cos - sin)))

@@ -121,6 +121,9 @@ class RoPE(OwnFrequencies, Rotary):
     ) -> "RoPE":
         """Construct the encoding of one kind of layer of a model, from its configuration.
 
+        Of a model with pictures it is what turns text, whose positions are the same on all axes; `MRoPE` does the rest.
+        A model that turns clockwise (nanochat) gets negative frequencies.
+
         Args:
             source: A config.json, a directory that holds one, or a mapping.
             layer_type: The kind of layer, where kinds rotate differently.
@@ -136,13 +139,14 @@ class RoPE(OwnFrequencies, Rotary):
         """
         rotary = config.rotary(source, layer_type, pairing=pairing)
         found = frequencies.from_config(source, layer_type, pairing=pairing, seq_len=seq_len)
+        clockwise = any(warning.code == "clockwise" for warning in rotary.warnings)
         return cls(
             head_dim=rotary.head_dim,
             base=rotary.base,
             rotary_dim=found.rotary_dim,
             rotary_side=rotary.rotary_side,
             pairing=found.pairing,
-            inv_freq=found.inv_freq,
+            inv_freq=-found.inv_freq if clockwise else found.inv_freq,
             attention_factor=found.gain,
             score_factor=found.score_factor,
         )
