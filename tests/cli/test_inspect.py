@@ -41,7 +41,7 @@ def test_json_is_complete_and_a_warning_is_a_finding(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("nowhere", "no file, no directory and no known model is called 'nowhere'. Known: gpt-j-6b, "),
+        ("nowhere", "no configuration is at 'nowhere', and no known model is called so. Known: gpt-j-6b, "),
         (CONFIG | {"model_type": "brandnew"}, "model_type"),
         (CONFIG | {"rope_theta": 0.5}, "rope_theta"),
         ("{not json", "is not JSON in UTF-8"),

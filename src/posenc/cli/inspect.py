@@ -32,7 +32,7 @@ def inspect_model(
     except FileNotFoundError as error:
         names = ", ".join(inspection.known_models())
         raise ValueError(
-            f"inspect: no file, no directory and no known model is called {target!r}. Known: {names}."
+            f"inspect: no configuration is at {target!r}, and no known model is called so. Known: {names}."
         ) from (error)
     if as_json:
         output.write_json(found)
