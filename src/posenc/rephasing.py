@@ -7,6 +7,7 @@ from torch import Tensor
 from posenc import kernels
 from posenc.encoding import Pos
 from posenc.families import Rotary
+from posenc.families.angles import tabulate
 
 
 def rephase(
@@ -35,12 +36,11 @@ def rephase(
     >>> torch.allclose(rephase(turned, pos, old, new), wanted)
     True
     """
-    exact = old._check(pos, torch.float32).double()
+    exact = old._check(pos, torch.float32)
     _compare(old, new, exact)
-    change = (new.frequencies() - old.frequencies()).to(pos.device)
-    angle = exact @ change if old.n_axes > 1 else exact[..., None] * change
-    ratio, dtype = new.gain() / old.gain(), torch.float64 if k.dtype == torch.float64 else torch.float32
-    cos, sin = ((table * ratio).to(dtype) for table in (angle.cos(), angle.sin()))
+    change = new.frequencies() - old.frequencies()
+    dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
+    cos, sin = (t.unsqueeze(-3) for t in tabulate(exact, change, dtype=dtype, gain=new.gain() / old.gain()))
     return kernels.turn(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
 
 
@@ -54,8 +54,8 @@ def _compare(old: Rotary, new: Rotary, exact: Tensor) -> None:
                 f"old {old.name} and {after!r} in the new {new.name}. Compute the keys anew."
             )
     for encoding in (old, new):
-        if encoding.amplitude(exact) is not None:
+        if encoding.n_kv_heads is not None or encoding.amplitude(exact) is not None:
             raise ValueError(
-                f"rephase: {encoding.name} changes the size of lanes by position, which no turn undoes exactly; got "
-                f"{old.name} and {new.name}. Compute the keys anew."
+                f"rephase: {encoding.name} changes the size of lanes by position, or turns each head otherwise, and "
+                f"one turn for all undoes neither; got {old.name} and {new.name}. Compute the keys anew."
             )

@@ -75,7 +75,7 @@ class ComplexOrder(Embedded):
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
         """Return the turned tokens."""
-        return kernels.turn(x.unsqueeze(-3), *parts, pairing="interleaved").squeeze(-3)
+        return kernels.turn(x, *parts, pairing="interleaved")
 
     def reset_parameters(self) -> None:
         """Set the frequencies to RoPE's, which the paper leaves open."""

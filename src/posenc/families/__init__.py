@@ -4,7 +4,7 @@ from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide, wide_parameter
 from posenc.families.options import OfLength, OwnFrequencies
-from posenc.families.rotary import Rotary, check_heads
+from posenc.families.rotary import Rotary, by_key_head, check_heads
 
 __all__ = [
     "Additive",
@@ -15,6 +15,7 @@ __all__ = [
     "OwnFrequencies",
     "Rotary",
     "autocast_dtype",
+    "by_key_head",
     "check_heads",
     "floating",
     "no_autocast",

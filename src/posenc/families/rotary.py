@@ -1,14 +1,16 @@
 """What turns queries and keys, each by its own position."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from posenc import kernels
 from posenc.encoding import Encoding, Placed, Pos
+from posenc.families.angles import tabulate
 
 
 class Rotary(Encoding):
@@ -16,7 +18,8 @@ class Rotary(Encoding):
 
     Angles are formed in float64 and rounded after cosine and sine. `gain()` multiplies the turned
     lanes of q and of k (scores get its square); `amplitude(pos)` does so by position, with its
-    inverse on keys (xPos).
+    inverse on keys (xPos). Where `n_kv_heads` is set, each key head has frequencies of its own, and the
+    queries of its group share them.
 
     Args:
         head_dim: Lanes of one head.
@@ -26,6 +29,8 @@ class Rotary(Encoding):
     """
 
     family = "rotary"
+    n_kv_heads: int | None = None
+    table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` refuses; yours to set
 
     def __init__(
         self,
@@ -58,29 +63,38 @@ class Rotary(Encoding):
         self.head_dim, self.rotary_dim = head_dim, width
         self.rotary_side, self.pairing = rotary_side, pairing
 
-    def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
-        """Return radians per position and pair: angle = pos @ frequencies."""
+    def frequencies(self) -> Float64[Tensor, "*heads n_axes n_pairs"]:
+        """Return radians per position and pair, for each key head where they differ: angle = pos @ frequencies."""
         raise NotImplementedError(f"{self.name} must define frequencies().")
 
     def gain(self) -> float:
         """Return what multiplies the turned lanes of q and of k."""
         return 1.0
 
-    def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_pairs"] | None:
-        """Return what multiplies queries by position and divides keys, or None."""
+    def amplitude(self, pos: Pos) -> Float64[Tensor, "*batch n"] | None:
+        """Return what multiplies queries by position and divides keys, for each pair or for all, or None."""
         return None
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute the tables: (cos, sin), or those of q and then those of k where they differ."""
-        exact, inv_freq = pos.double(), self.frequencies().to(pos.device)
-        # a product over one axis is written as such: as a matrix product, compilers specialise on its length
-        angle = exact @ inv_freq if self.n_axes > 1 else exact[..., None] * inv_freq
-        cos, sin = angle.cos() * self.gain(), angle.sin() * self.gain()
-        amplitude = self.amplitude(exact)
-        tables: tuple[Tensor, ...] = (cos, sin)
+        """Compute the tables: (cos, sin), or those of q and then those of k where they differ.
+
+        Raises:
+            ValueError: They would take more than `table_budget` bytes.
+        """
+        inv_freq = self.frequencies()
+        if inv_freq.ndim == 3:  # heads: one wide table, of which each has a part
+            inv_freq = inv_freq.movedim(0, 1).flatten(1)
+        numbers = math.prod(pos.shape) // self.n_axes * (self.n_kv_heads or 1) * self.rotary_dim
+        self._afford(numbers * dtype.itemsize)
+        tables = tabulate(pos, inv_freq, dtype=dtype, gain=self.gain())
+        if self.n_kv_heads is not None:
+            tables = tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
+        amplitude = self.amplitude(pos)
         if amplitude is not None:
-            tables = (cos * amplitude, sin * amplitude, cos / amplitude, sin / amplitude)
-        return tuple(t.to(dtype) for t in tables)
+            inverse = (1 / amplitude).to(dtype)
+            amplitude = amplitude.to(dtype)
+            return (*(t * amplitude for t in tables), *(t * inverse for t in tables))
+        return tables
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Turn queries by their own positions."""
@@ -105,9 +119,22 @@ class Rotary(Encoding):
                 f"{self.name}: q and k must have head_dim={self.head_dim} lanes; got shape {tuple(x.shape)}. "
                 f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
             )
-        cos, sin = tables
-        check_heads(self.name, x, cos.shape[:-1])
-        return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+        check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
+        if self.n_kv_heads is None:  # tables have no head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
+            cos, sin = (t.unsqueeze(-3) for t in tables)
+            return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+        grouped = by_key_head(self.name, x, self.n_kv_heads)
+        cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
+        turned: Tensor = kernels.turn(grouped, cos, sin, pairing=self.pairing, side=self.rotary_side)
+        return turned.flatten(1, 2)
+
+    def _afford(self, size: int) -> None:
+        if size > self.table_budget:
+            raise ValueError(
+                f"{self.name}: tables of cos and sin must fit into table_budget={self.table_budget / 2**30:.3g} GiB; "
+                f"these positions would take {size / 2**30:.3g} GiB. Place fewer at a time, or set "
+                f"{self.name}.table_budget to more bytes."
+            )
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         def back(x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
@@ -116,6 +143,21 @@ class Rotary(Encoding):
             return self._turn(x, (cos / square, -sin / square))
 
         return back(q, placed.parts[:2]), back(k, k_placed.parts[-2:])
+
+
+def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_kv_heads group seq head_dim"]:
+    """Return queries or keys (batch, heads, seq, head_dim) with their heads grouped by the key head that they share.
+
+    Raises:
+        ValueError: The heads are no multiple of the key heads.
+    """
+    if x.ndim != 4 or x.shape[1] % n_kv_heads or not x.shape[1]:
+        raise ValueError(
+            f"{who}: has numbers of its own for n_kv_heads={n_kv_heads} key heads, so q and k must have a multiple of "
+            f"that many heads; got shape {tuple(x.shape)}. Construct it with the number of heads of k."
+        )
+    grouped: Tensor = x.unflatten(1, (n_kv_heads, -1))
+    return grouped
 
 
 def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:

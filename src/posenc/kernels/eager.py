@@ -11,13 +11,13 @@ Side = Literal["first", "last"]
 
 
 def turn(
-    x: Float[Tensor, "*x_batch heads seq head_dim"],
-    cos: Float[Tensor, "*batch seq n_pairs"],
-    sin: Float[Tensor, "*batch seq n_pairs"],
+    x: Float[Tensor, "*x_batch seq head_dim"],
+    cos: Float[Tensor, "*t_batch seq n_pairs"],
+    sin: Float[Tensor, "*t_batch seq n_pairs"],
     *,
     pairing: Pairing,
     side: Side = "first",
-) -> Float[Tensor, "*x_batch heads seq head_dim"]:
+) -> Float[Tensor, "*x_batch seq head_dim"]:
     """Turn pairs of lanes counter-clockwise: (a, b) -> (a cos - b sin, b cos + a sin).
 
     The products are formed in the tables' precision (float32 or wider) and rounded to the dtype
@@ -25,7 +25,7 @@ def turn(
 
     Args:
         x: Queries or keys.
-        cos: Cosines of the angles, one a pair, already multiplied by any gain.
+        cos: Cosines of the angles, one a pair, already multiplied by any gain; for each head, or one for all.
         sin: The same for sines.
         pairing: "half" pairs lane k with lane k + n_pairs (GPT-NeoX, Llama in Hugging Face);
             "interleaved" pairs lanes 2k and 2k + 1 (the paper, GPT-J, Meta's Llama).
@@ -35,8 +35,6 @@ def turn(
     rest = x.shape[-1] - 2 * n_pairs
     head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
     lanes, untouched = (head, tail) if side == "first" else (tail, head)
-    # tables have no head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
-    cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
     a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
     turned: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
     if pairing == "interleaved":

@@ -2,7 +2,7 @@
 
 import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 _REALS = (torch.float32, torch.float64)
@@ -74,7 +74,11 @@ def check_reach(away: Float64[Tensor, "..."], reach: float, who: str, why: str) 
 
 def may_look(t: Tensor) -> bool:
     """Whether values can be read without stalling a device, breaking a graph or leaving a transform."""
-    plain = type(t) is Tensor and t.device.type == "cpu" and t.numel() > 0
-    if not plain or torch.compiler.is_compiling():
+    return is_plain(t) and t.device.type == "cpu" and t.numel() > 0
+
+
+def is_plain(t: Tensor) -> bool:
+    """Whether a tensor is memory that may be written to in pieces: not traced, compiled, or within a transform."""
+    if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(t)

@@ -1,0 +1,150 @@
+"""Cosines and sines of angles, right at any position: formed in float64 and rounded once.
+
+A position is split into a multiple of 1024 and the rest, and the two angles are added by the addition theorem.
+The near angles are then the same 1024 rows for all, so that a long run of positions takes one product a number.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from posenc.encoding import Pos
+from posenc.positions import is_plain, may_look
+
+BLOCK = 1024
+_CHUNK = 2**16  # numbers of a table formed at once: what a core's cache holds
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device can compute in float64."""
+    return device.type != "mps"
+
+
+def tabulate(
+    pos: Pos, inv_freq: Float64[Tensor, "n_axes n"], *, dtype: torch.dtype, gain: float = 1.0
+) -> tuple[Float[Tensor, "*batch seq n"], Float[Tensor, "*batch seq n"]]:
+    """Return the tables (cos, sin) of pos @ inv_freq, times a gain.
+
+    The same position gets the same numbers whatever stands beside it, but for a rounding of float64. Nothing but the
+    tables takes their memory, unless gradients or a compiler need the whole formula. On the CPU, runs of positions
+    are found by looking at them; on other devices nothing is read.
+
+    Args:
+        pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes if that is more than one; int64 or float64.
+        inv_freq: Radians per position.
+        dtype: Of the tables: float32 or float64.
+        gain: What multiplies both.
+    """
+    if not has_float64(pos.device):
+        return _without_float64(pos, inv_freq, dtype, gain)
+    inv_freq = inv_freq.to(pos.device)
+    learned = torch.is_grad_enabled() and (inv_freq.requires_grad or pos.requires_grad)
+    if learned or not (is_plain(pos) and is_plain(inv_freq)):
+        cos, sin = cos_sin(pos, inv_freq, gain)
+        return cos.to(dtype), sin.to(dtype)
+    n_axes, n = inv_freq.shape
+    where = pos.shape if n_axes == 1 else pos.shape[:-1]
+    rows = pos.reshape(-1) if n_axes == 1 else pos.reshape(-1, n_axes)
+    out = tuple(torch.empty(len(rows), n, dtype=dtype, device=pos.device) for _ in "cs")
+    starts = _runs(rows) if n_axes == 1 else None
+    if starts is None:
+        _fill_any(out, rows, inv_freq, gain)
+    else:
+        _fill_runs(out, rows, starts, inv_freq, gain)
+    return out[0].view(*where, n), out[1].view(*where, n)
+
+
+def cos_sin(
+    pos: Pos, inv_freq: Float64[Tensor, "n_axes n"], gain: float = 1.0
+) -> tuple[Float64[Tensor, "*batch seq n"], Float64[Tensor, "*batch seq n"]]:
+    """Return cos and sin of pos @ inv_freq in float64, times a gain."""
+    far = pos.div(BLOCK, rounding_mode="floor") * BLOCK
+    return _add(*_of_angle(far, inv_freq, gain), *_of_angle(pos - far, inv_freq, 1.0))
+
+
+def _of_angle(pos: Pos, inv_freq: Tensor, gain: float) -> tuple[Tensor, Tensor]:
+    # a product over one axis is written as such: as a matrix product, compilers specialise on its length
+    angle = pos.double() @ inv_freq if len(inv_freq) > 1 else pos.double()[..., None] * inv_freq[0]
+    return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
+
+
+def _add(far_cos: Tensor, far_sin: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of the sum of two angles."""
+    return (cos * far_cos).addcmul(sin, far_sin, value=-1), (sin * far_cos).addcmul(cos, far_sin)
+
+
+def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
+    """Return where runs of consecutive positions within one block start; None if they are too short to be worth it."""
+    if len(pos) < BLOCK or pos.is_floating_point() or not may_look(pos):
+        return None
+    breaks = (pos[1:] != pos[:-1] + 1) | (pos[1:] % BLOCK == 0)
+    starts = [0, *(breaks.nonzero().flatten() + 1).tolist()]
+    return starts if 32 * len(starts) <= len(pos) + BLOCK else None
+
+
+def _fill_runs(
+    out: tuple[Tensor, ...], pos: Int64[Tensor, " n"], starts: list[int], inv_freq: Tensor, gain: float
+) -> None:
+    """Write tables block by block: one row of far angles, times rows of near ones."""
+    begin = pos[starts]
+    first = begin.remainder(BLOCK)
+    far_cos, far_sin = _of_angle(begin - first, inv_freq, gain)
+    near_cos, near_sin = _of_angle(torch.arange(BLOCK, device=pos.device), inv_freq, 1.0)
+    room = torch.empty_like(near_cos)
+    for i, (start, stop, at) in enumerate(zip(starts, [*starts[1:], len(pos)], first.tolist(), strict=True)):
+        cos, sin = near_cos[at : at + stop - start], near_sin[at : at + stop - start]
+        row = room[: stop - start]
+        out[0][start:stop] = torch.mul(cos, far_cos[i], out=row).addcmul_(sin, far_sin[i], value=-1)
+        out[1][start:stop] = torch.mul(sin, far_cos[i], out=row).addcmul_(cos, far_sin[i])
+
+
+def _fill_any(out: tuple[Tensor, ...], pos: Pos, inv_freq: Tensor, gain: float) -> None:
+    """Write tables a few rows at a time, so that what is formed in float64 stays small beside them."""
+    size = _CHUNK if pos.device.type == "cpu" else max(_CHUNK, out[0].numel() // 16)
+    rows = max(1, size // max(1, inv_freq.shape[1]))
+    for start in range(0, len(pos), rows):
+        for table, exact in zip(out, cos_sin(pos[start : start + rows], inv_freq, gain), strict=True):
+            table[start : start + rows] = exact
+
+
+def _without_float64(pos: Pos, inv_freq: Tensor, dtype: torch.dtype, gain: float) -> tuple[Tensor, Tensor]:
+    """Return tables in float32, from turns that are exact to 2^-24 before the last product.
+
+    Digits of 12 bits, of the position and of the turns per position, have exact products in float32, of which
+    whole turns are dropped; what is left is within 2e-6. Learned frequencies are computed on the host.
+    """
+    if inv_freq.requires_grad:
+        cos, sin = cos_sin(pos.cpu(), inv_freq.cpu(), gain)
+        return cos.to(dtype).to(pos.device), sin.to(dtype).to(pos.device)
+    axes = pos[..., None] if len(inv_freq) == 1 else pos
+    whole = axes.floor().long()
+    turns = torch.zeros((), dtype=torch.float32, device=pos.device)
+    for digits, per_turn in zip(_digits_of(whole), _digits_per_turn(inv_freq.cpu()), strict=True):
+        for shift, part in enumerate(per_turn):
+            scaled = digits.unsqueeze(-1) * part.to(pos.device) * 2.0 ** (-12 * (shift + 1))
+            for axis in (scaled - scaled.round()).unbind(-2):
+                turns = turns + axis
+                turns = turns - turns.round()
+    if axes.is_floating_point():  # whole positions have no rest
+        slow = (inv_freq / (2 * math.pi)).float().to(pos.device)
+        turns = turns + ((axes - whole).float().unsqueeze(-1) * slow).sum(-2)
+    angle = (turns - turns.round()) * (2 * math.pi)
+    return (angle.cos() * gain).to(dtype), (angle.sin() * gain).to(dtype)
+
+
+def _digits_of(whole: Int64[Tensor, "..."]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the lowest 12 bits, the next 12, and the signed rest."""
+    return (whole & 4095).float(), ((whole >> 12) & 4095).float(), (whole >> 24).float()
+
+
+def _digits_per_turn(inv_freq: Float64[Tensor, "n_axes n"]) -> list[list[Tensor]]:
+    """Return turns per position, per 2^12 and per 2^24 positions, each as two digits of 12 bits and what is left."""
+    found = []
+    for place in (1, 2**12, 2**24):
+        rest = (inv_freq / (2 * math.pi) * place).remainder(1.0) * 2**12
+        high = rest.floor()
+        middle = ((rest - high) * 2**12).floor()
+        found.append([high.float(), middle.float(), (((rest - high) * 2**12 - middle) * 2**12).float()])
+    return found
