@@ -185,6 +185,39 @@ def _mrope(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+_LANES = {
+    "base": bases(),
+    "pairing": st.sampled_from(["half", "interleaved"]),
+    "rotary_side": st.sampled_from(["first", "last"]),
+}
+
+
+@st.composite
+def _longrope(draw: st.DrawFn) -> dict[str, Any]:
+    n_pairs = draw(st.integers(1, 4))
+    factors = st.lists(st.floats(1.0, 64.0, width=32), min_size=n_pairs, max_size=n_pairs).map(tuple)
+    rest = {key: draw(strategy) for key, strategy in _LANES.items()}
+    return rest | {
+        "head_dim": 2 * n_pairs + draw(st.integers(0, 3)),
+        "rotary_dim": 2 * n_pairs,
+        "short_factors": draw(factors),
+        "long_factors": draw(factors),
+        "original_max_len": 100,
+        "attention_factor": draw(st.sampled_from([1.0, 1.1])),
+        "long_attention_factor": draw(st.sampled_from([None, 1.2])),
+        "score_factor": draw(st.sampled_from([1.0, 1.87])),
+        "length": draw(st.sampled_from([1, 100, 101, 5000])),
+    }
+
+
+@st.composite
+def _grape_m(draw: st.DrawFn) -> dict[str, Any]:
+    n_planes = draw(st.integers(1, 3))
+    even = {"head_dim": 2 * n_planes, "n_planes": None}
+    wider = {"head_dim": 2 * n_planes + draw(st.integers(0, 3)), "n_planes": n_planes}
+    return {"n_kv_heads": draw(st.integers(1, 3)), "base": draw(bases()), **draw(st.sampled_from([even, wider]))}
+
+
 @st.composite
 def _nerf_fourier(draw: st.DrawFn) -> dict[str, Any]:
     n_axes, n_octaves = draw(st.integers(1, 3)), draw(st.integers(1, 6))
@@ -240,6 +273,46 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"d_model": _EVEN, "n_axes": st.integers(1, 3)},
         optional={"sigma": st.sampled_from([1.0, 10.0]), "extent": st.just(64.0), "seed": st.integers(0, 9)},
     ),
+    "dynamic_ntk": st.fixed_dictionaries(
+        {
+            "head_dim": st.sampled_from([4, 6, 12]),
+            "factor": st.sampled_from([1.0, 4.0]),
+            "original_max_len": st.sampled_from([1, 100]),
+        },
+        optional=_LANES
+        | {
+            "length": st.sampled_from([1, 100, 101, 5000]),
+            "rotary_dim": st.just(4),
+            "attention_factor": st.just(1.1),
+            "score_factor": st.just(1.87),
+        },
+    ).map(lambda options: {"length": 300} | options),
+    "fope": st.fixed_dictionaries(
+        {"n_kv_heads": st.integers(1, 3), "head_dim": _EVEN, "original_max_len": st.sampled_from([7, 100, 4096])},
+        optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"]), "init_gain": st.just(0.0)},
+    ),
+    "grape_m": _grape_m(),
+    "liere": st.fixed_dictionaries(
+        {"head_dim": st.just(12), "n_axes": st.integers(1, 3), "block": st.sampled_from([2, 3, 4])}
+    ),
+    "longrope": _longrope(),
+    "mixed_rope": st.fixed_dictionaries(
+        {"n_kv_heads": st.integers(1, 3), "head_dim": st.sampled_from([4, 8, 12])},
+        optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"])},
+    ),
+    "pope": st.fixed_dictionaries(
+        {"n_kv_heads": st.integers(1, 3), "head_dim": _WIDTH},
+        optional={"base": bases(), "phase_init": st.sampled_from(["zero", "uniform"])},
+    ),
+    "retnet": st.fixed_dictionaries(
+        {"n_kv_heads": st.integers(1, 3), "head_dim": _EVEN},
+        optional={
+            "base": bases(),
+            "pairing": st.sampled_from(["half", "interleaved"]),
+            "centre": st.sampled_from([0.0, 100.5, -30.0]),
+        },
+    ),
+    "stretched_rope": st.fixed_dictionaries({"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2)}),
     "hierarchical": _hierarchical(),
     "integer": st.fixed_dictionaries({"d_model": _WIDTH}),
     "kerple_power": st.fixed_dictionaries({"n_heads": _HEADS}),
@@ -333,6 +406,10 @@ def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
         low, high = 0, 2 ** min(encoding.d_model, 62) - 1
     if isinstance(encoding, posenc.QueryTemperature):  # nobody says what is before the first token
         low = 0
+    if isinstance(encoding, posenc.RetNet):
+        low, high = -1_000, 1_000
+    if isinstance(encoding, posenc.LieRE):  # an exponential of matrices of norm 10 times the position
+        low, high = -100, 100
     if isinstance(encoding, posenc.XPos):  # lane sizes are powers of the position, and float64 ends
         low, high = -20_000, 20_000
     return positions(**{"low": low, "high": high, "real": encoding.accepts_real, "n_axes": encoding.n_axes} | limits)

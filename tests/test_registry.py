@@ -41,7 +41,8 @@ CLASSICS = {
     "additive": "integer normalised binary sine sinusoidal time2vec learned learnable_fourier gaussian_fourier "
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
-    "rotary": "rope xpos axial_rope mrope query_temperature",
+    "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
+    "retnet fope pope grape_m liere",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich",
     "content_bias": "shaw transformer_xl",
 }
@@ -176,6 +177,9 @@ def test_the_formula_for_parameters_counts_them(name: str) -> None:
     (encoding, *_), formula = posenc.card(name).examples(), posenc.card(name).parameters
     formula = formula.replace("·", "*").replace("²", "**2").replace("those of its members", "0")
     values = encoding.options() | {SYMBOLS[k]: v for k, v in encoding.options().items() if k in SYMBOLS}
+    values |= {
+        "n_turning": getattr(encoding, "n_turning", None)
+    }  # of the pairs of FoPE, those that turn fully in training
     assert sum(p.numel() for p in encoding.parameters()) == eval(formula, {}, values)
 
 

@@ -41,8 +41,9 @@ class Probe:
         self.encoding = copy.deepcopy(self.original).to(dtype)
         for parameter in self.encoding.parameters():
             parameter.data = self.normal(*parameter.shape).to(parameter.dtype)
-        self.n_heads = self._find("n_heads", 4)
-        self.n_kv_heads = self.n_heads // 2 if self.n_heads % 2 == 0 else self.n_heads
+        own = self._find("n_kv_heads", 0)  # of an encoding that turns each key head otherwise
+        self.n_heads = self._find("n_heads", 2 * own or 4)
+        self.n_kv_heads = own or (self.n_heads // 2 if self.n_heads % 2 == 0 else self.n_heads)
         self.head_dim = self._find("head_dim", 8)
         self.d_model = self._find("d_model", 32)
         widths = {"q": self.n_heads, "k": self.n_kv_heads, "v": self.n_kv_heads}
@@ -52,8 +53,8 @@ class Probe:
 
     def _find(self, fact: str, default: Any) -> Any:
         """Look for a host fact among the encoding and its members."""
-        found = (getattr(module, fact) for module in self.encoding.modules() if hasattr(module, fact))
-        return next(found, default)
+        found = (getattr(module, fact, None) for module in self.encoding.modules())
+        return next((value for value in found if value is not None), default)
 
     def normal(self, *shape: int) -> Tensor:
         """Draw from N(0, 1)."""
@@ -155,7 +156,8 @@ class Probe:
     @cached_property
     def _content(self) -> dict[str, Tensor]:
         """The one token, query and key that stand at every position."""
-        shape = 1, self._find("n_heads", 1), 1, self.head_dim
+        heads = self._find("n_kv_heads", self._find("n_heads", 1))
+        shape = 1, heads, 1, self.head_dim
         return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
 
 

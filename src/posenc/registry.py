@@ -213,7 +213,10 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
                 + (f"; did you mean {near[0]!r}?" if near else ";")
                 + f" It takes: {', '.join(accepted) or 'no options'}."
             )
-    offered = {k: v for k, v in asdict(dims or Dims()).items() if v is not None and k in accepted}
+    facts = asdict(dims or Dims())
+    if facts["n_kv_heads"] is None:  # as everywhere: as many as there are heads
+        facts["n_kv_heads"] = facts["n_heads"]
+    offered = {k: v for k, v in facts.items() if v is not None and k in accepted}
     arguments = offered | options
     missing = [p.name for p in accepted.values() if p.default is p.empty and p.name not in arguments]
     if missing:

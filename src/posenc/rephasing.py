@@ -54,7 +54,7 @@ def _compare(old: Rotary, new: Rotary, exact: Tensor) -> None:
                 f"old {old.name} and {after!r} in the new {new.name}. Compute the keys anew."
             )
     for encoding in (old, new):
-        if encoding.n_kv_heads is not None or encoding.amplitude(exact) is not None:
+        if encoding.n_kv_heads is not None or encoding.amplitude(exact.double()) is not None:
             raise ValueError(
                 f"rephase: {encoding.name} changes the size of lanes by position, or turns each head otherwise, and "
                 f"one turn for all undoes neither; got {old.name} and {new.name}. Compute the keys anew."

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from posenc import definitions
 from posenc.definitions import frequencies as f
 from posenc.definitions.frequencies import Array
+from strategies import check
 
 BASE, WIDTH, LENGTH = 10000.0, 128, 4096  # Llama-2
 
@@ -225,3 +231,143 @@ def test_first_negative_looks_below_end_only() -> None:
     assert f.first_negative(np.array([1.0]), end=3) == 2
     assert f.first_negative(np.array([1.0]), end=2) is None
     assert f.first_negative(np.array([1.0, 0.0]), end=1000) is None
+
+
+LLAMA_2 = {"width": WIDTH, "base": BASE, "original_max_len": LENGTH}
+# m(1), m(0.707) and their quotient at DeepSeek-V2's factor 40: 0.1 * 3.688879 + 1, 0.0707 * 3.688879 + 1
+M_1, M_707, QUOTIENT = 1.3688879, 1.2608038, 1.0857264
+
+
+def version(name: str, factor: float, **options: Any) -> tuple[Array, float, float]:
+    define = definitions.find(name)
+    assert define is not None
+    return define(factor=factor, **{**LLAMA_2, **options})
+
+
+def of_transformers(factor: float | None, **options: Any) -> tuple[Array, float]:
+    """Their own function; the score factor is their attention's."""
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    options = {**LLAMA_2, **options}
+    width, base, length = (options.pop(key) for key in LLAMA_2)
+    rope = {"rope_type": "yarn", "rope_theta": base, "factor": factor, "original_max_position_embeddings": length}
+    config = SimpleNamespace(rope_parameters=rope | options, hidden_size=width, num_attention_heads=1, head_dim=width)
+    config.standardize_rope_params = lambda: None
+    inv_freq, gain = utils.ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    return inv_freq.double().numpy(), gain
+
+
+def the_score_factor(deepseek: str, factor: float, **options: Any) -> float:
+    """How much larger their attention makes all scores."""
+    modeling = pytest.importorskip(f"transformers.models.{deepseek}.modeling_{deepseek}")
+    return float(modeling.yarn_apply_mscale({"rope_type": "yarn", "factor": factor, **options}, 1.0))
+
+
+def test_versions_are_found_by_name_and_version() -> None:
+    assert sorted(f.VERSIONS) == ["yarn@deepseek-v2", "yarn@paper", "yarn@transformers-5"]
+    for name, define in f.VERSIONS.items():
+        assert definitions.find(name) is define
+        assert definitions.find(define.__name__) is None
+    for name in ("yarn", "yarn@", "@", "yarn@transformers-4", "rope@paper", "@paper", "yarn@paper@paper", "linear"):
+        assert definitions.find(name) is None
+
+
+@st.composite
+def yarns(draw: st.DrawFn) -> dict[str, Any]:
+    keys = {
+        "beta_slow": st.floats(0.5, 2.0) | st.just(0.0),
+        "beta_fast": st.floats(16.0, 64.0) | st.just(0.0),
+        "truncate": st.booleans(),
+        "mscale": st.none() | st.floats(0.0, 2.0),
+        "mscale_all_dim": st.none() | st.floats(0.0, 2.0),
+        "attention_factor": st.none() | st.floats(0.5, 4.0),
+    }
+    drawn = {key: draw(values) for key, values in keys.items() if draw(st.booleans())}
+    # what float32 loses near the end of a ramp without whole bounds, the factor enlarges
+    drawn["factor"] = draw(st.floats(0.5, 64.0 if drawn.get("truncate", True) else 16.0))
+    drawn["width"], drawn["base"] = 2 * draw(st.integers(2, 128)), draw(st.floats(1e3, 1e7))
+    drawn["original_max_len"] = draw(st.integers(64, 300_000))
+    return drawn
+
+
+@given(drawn=yarns())
+@check(200)
+def test_yarn_of_transformers_5_is_theirs(drawn: dict[str, Any]) -> None:
+    inv_freq, gain, score_factor = version("yarn@transformers-5", **drawn)
+    theirs, their_gain = of_transformers(**drawn)
+    close(inv_freq, theirs, rtol=3e-6)
+    assert gain == pytest.approx(their_gain, rel=1e-12)
+    weights = {key: value for key, value in drawn.items() if key.startswith("mscale")}
+    for deepseek in ("deepseek_v2", "deepseek_v3"):
+        assert score_factor == pytest.approx(the_score_factor(deepseek, drawn["factor"], **weights), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "gain_deepseek", "gain_transformers", "score"),
+    [
+        ({}, M_1, M_1, 1.0),
+        ({"mscale": 0.707, "mscale_all_dim": 0.707}, 1.0, 1.0, M_707**2),  # DeepSeek-V2 itself
+        ({"mscale": 1.0, "mscale_all_dim": 0.707}, QUOTIENT, QUOTIENT, M_707**2),
+        ({"mscale": 0.707}, M_707, M_1, 1.0),
+        ({"mscale_all_dim": 0.707}, QUOTIENT, M_1, M_707**2),
+        ({"mscale": 0.0, "mscale_all_dim": 0.707}, 1 / M_707, M_1, M_707**2),
+        ({"mscale": 0.707, "mscale_all_dim": 0.0}, M_707, M_1, 1.0),
+    ],
+)
+def test_versions_of_the_gain(
+    weights: dict[str, float], gain_deepseek: float, gain_transformers: float, score: float
+) -> None:
+    """They part where one weight is missing or 0; scores of turned lanes carry gain**2 * score_factor."""
+    theirs, their_gain = of_transformers(40.0, **weights)
+    for name, gain in (("yarn@deepseek-v2", gain_deepseek), ("yarn@transformers-5", gain_transformers)):
+        inv_freq, got, factor = version(name, 40.0, **weights)
+        close(inv_freq, theirs, rtol=3e-6)
+        assert got == pytest.approx(gain, abs=2e-7)
+        assert factor == pytest.approx(score, abs=5e-7)
+    assert their_gain == pytest.approx(gain_transformers, abs=2e-7)
+    _, gain, factor = version("yarn@deepseek-v2", 40.0, **weights)
+    assert gain**2 * factor == pytest.approx(f.mscale(40.0, weights.get("mscale", 1.0)) ** 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["yarn@deepseek-v2", "yarn@transformers-5"])
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_versions_of_programs_never_fade(name: str, factor: float) -> None:
+    """Not above 1, every m is 1: no gain and no score factor."""
+    assert version(name, factor, mscale=0.3, mscale_all_dim=2.0)[1:] == (1.0, 1.0)
+    assert version(name, factor)[1:] == (1.0, 1.0)
+
+
+def test_yarn_of_transformers_5_given_an_attention_factor() -> None:
+    """It is the gain, and the score factor stands beside it."""
+    got = version("yarn@transformers-5", 40.0, mscale=0.5, mscale_all_dim=0.707, attention_factor=1.25)
+    assert got[1] == of_transformers(40.0, mscale=0.5, mscale_all_dim=0.707, attention_factor=1.25)[1] == 1.25
+    assert got[2] == pytest.approx(M_707**2, abs=5e-7)
+
+
+def test_versions_of_the_ramp() -> None:
+    """Base 100, 4 lanes, L = 1000, factor 4: theta 1/10 makes 15.9155 turns, and stands at 1 of 0.697 to 2.202.
+
+    The paper keeps (15.9155 - 1) / 31 of it. Programs keep (3 - 1) / 3 between whole bounds, 0 and 3, and
+    (2.20182 - 1) / (2.20182 - 0.69667) untruncated; the rest of it is divided by 4.
+    """
+    shape = {"width": 4, "base": 100.0, "original_max_len": 1000}
+    kept = {"yarn@paper": 0.481145, "yarn@deepseek-v2": 2 / 3, "yarn@transformers-5": 2 / 3}
+    for name, share in kept.items():
+        close(version(name, 4.0, **shape)[0], [1.0, 0.1 * (share + (1 - share) / 4)], rtol=1e-6)
+    loose = 1.20182 / 1.50515
+    close(version("yarn@transformers-5", 4.0, truncate=False, **shape)[0][1], 0.1 * (loose + (1 - loose) / 4), 1e-5)
+    for name in kept:  # twice and 20 turns as bounds: (15.9155 - 2) / 18; pairs 0.901 and 1.901, so 0 and 2
+        share = 0.773082 if name == "yarn@paper" else 0.5
+        got = version(name, 4.0, beta_slow=2.0, beta_fast=20.0, **shape)[0]
+        close(got, [1.0, 0.1 * (share + (1 - share) / 4)], rtol=1e-6)
+
+
+def test_yarn_of_the_paper() -> None:
+    """Its ramp aside, the same frequencies as the programs' untruncated; 0.1 ln(factor) + 1, below 1 too."""
+    inv_freq, gain, score_factor = version("yarn@paper", 8.0)
+    programs = version("yarn@transformers-5", 8.0, truncate=False)
+    close(inv_freq[:21], programs[0][:21])
+    close(inv_freq[46:], programs[0][46:])
+    assert (inv_freq[21:45] < programs[0][21:45] * (1 - 1e-3)).all()
+    assert (gain, score_factor) == (pytest.approx(1.2079442, abs=1e-7), 1.0)
+    assert programs[1:] == (pytest.approx(gain, rel=1e-14), 1.0)
+    assert version("yarn@paper", 0.5)[1] == pytest.approx(0.9306853, abs=1e-7)

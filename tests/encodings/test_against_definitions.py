@@ -16,7 +16,16 @@ from posenc import definitions
 
 EPS = 2.0**-52
 # of the constructor, not of the mathematics: how learned tensors start, and what training draws
-UNDEFINED = {"init_std", "trainable", "score_scale", "learned_scale", "padding_idx", "score_factor"}
+UNDEFINED = {
+    "init_std",
+    "trainable",
+    "score_scale",
+    "learned_scale",
+    "padding_idx",
+    "score_factor",
+    "init_gain",
+    "phase_init",
+}
 UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling"}
 
 
@@ -87,7 +96,10 @@ def amplified(encoding: Any, pos: Tensor) -> float:
     return slack(pos) * max(1.0, math.prod(max(s, 1.0) for s in steep) if len(steep) < 6 else 1e3)
 
 
-@pytest.mark.parametrize("name", [n for n in posenc.names() if posenc.card(n).family == "rotary"])
+ROTARY = [n for n in posenc.names() if posenc.card(n).family == "rotary" and n != "pope"]
+
+
+@pytest.mark.parametrize("name", ROTARY)
 @given(data=st.data())
 @strategies.check(60)
 def test_rotary(name: str, data: st.DataObject) -> None:
@@ -99,7 +111,9 @@ def test_rotary(name: str, data: st.DataObject) -> None:
         pos, k_pos = (p.double().clamp(encoding.centre - reach, encoding.centre + reach) for p in (pos, k_pos))
     head_dim = getattr(encoding, "head_dim", 4)
     arguments = mathematics(encoding) | {"head_dim": head_dim}
-    q, k = (strategies.normal(1, 2, len(p), head_dim, seed=len(p)) for p in (pos, k_pos))
+    groups = getattr(encoding, "n_kv_heads", None) or 1
+    heads = 2 * groups, groups
+    q, k = (strategies.normal(1, h, len(p), head_dim, seed=len(p)) for h, p in zip(heads, (pos, k_pos), strict=True))
     define = definitions.find(name)
     assert define is not None
     turned = encoding.rotate(q, k, *(encoding.place(p, dtype=torch.float64) for p in (pos, k_pos)))
@@ -107,11 +121,29 @@ def test_rotary(name: str, data: st.DataObject) -> None:
         points = [float(p) if encoding.n_axes == 1 else p.double().numpy() for p in at]
         matrices = [define(p, **arguments)[side] for p in points]
         for i, matrix in enumerate(matrices):
-            wanted, size = x[0, :, i].numpy() @ matrix.T, np.abs(x[0, :, i].numpy()) @ np.abs(matrix).T
+            here = x[0, :, i].numpy()
+            each = np.repeat(matrix, len(here) // len(matrix), axis=0) if matrix.ndim == 3 else matrix
+            wanted, size = ((m @ y[..., None])[..., 0] for m, y in ((each, here), (np.abs(each), np.abs(here))))
             ones = np.maximum(size, np.finfo(float).tiny)
             close(turned[side][0, :, i] / torch.from_numpy(ones), wanted / ones, 8 * slack(pos, k_pos))
     factor = encoding.options().get("score_factor", 1.0)
     assert encoding.score_scale(head_dim) == pytest.approx(factor / np.sqrt(head_dim), rel=1e-15)
+
+
+@given(data=st.data())
+@strategies.check(60)
+def test_pope(data: st.DataObject) -> None:
+    encoding = strategies.draw_encoding(data, "pope")
+    pos, k_pos = (data.draw(strategies.sites(encoding, batch=False)) for _ in "qk")
+    heads, head_dim = (2 * encoding.n_kv_heads, encoding.n_kv_heads), encoding.head_dim
+    q, k = (strategies.normal(1, h, len(p), head_dim, seed=h) for h, p in zip(heads, (pos, k_pos), strict=True))
+    define = definitions.find("pope")
+    assert define is not None
+    at = [p.double().numpy() for p in (pos, k_pos)]
+    wanted = define(q[0].numpy(), k[0].numpy(), *at, **mathematics(encoding)) * head_dim**-0.5
+    turned_q, turned_k = encoding.rotate(q, k, *(encoding.place(p, dtype=torch.float64) for p in (pos, k_pos)))
+    got = encoding.score_scale(turned_q.shape[-1]) * turned_q @ turned_k.repeat_interleave(2, 1).mT
+    close(got[0].detach(), wanted, 8 * slack(pos, k_pos))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 A definition is a short, slow function in float64 NumPy that says what an encoding IS: which numbers it
 adds to the token vectors (`additive`, `features`), what it makes of those vectors (`embedded`), by which
-matrices it turns queries and keys (`rotary`), or what it adds to the attention scores (`bias`). It is
-written to be compared with the paper by eye, and it is what the fast implementations are tested against; it
-shares no code with them and does not need torch.
+matrices it turns queries and keys (`rotary`, `rotations`), or what it adds to the attention scores (`bias`).
+It is written to be compared with the paper by eye, and it is what the fast implementations are tested against;
+it shares no code with them and does not need torch.
+
+Where a paper and programs part under one name, each has its own definition, name@version: `yarn@transformers-5`.
 
 Conventions common to all: distance = q_pos - k_pos, so a distance >= 0 looks back; angles are radians
 and inverse frequencies radians per position; heads, lanes, pairs and buckets count from 0; no causal mask.
@@ -17,12 +19,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from posenc.definitions import additive, bias, embedded, features, rotary
+from posenc.definitions import additive, bias, embedded, features, frequencies, rotary, rotations
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """The definition registered under `name` (the function's own name), or None if there is none."""
-    for module in (additive, features, embedded, rotary, bias):
+    """The definition registered under `name` (the function's own name, or name@version), or None if there is none."""
+    if "@" in name:
+        return frequencies.VERSIONS.get(name)
+    for module in (additive, features, embedded, rotary, rotations, bias):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             return found

@@ -1,10 +1,14 @@
 """RoPE: queries and keys turned by their positions."""
 
+from typing import Any
+
 from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import config, frequencies
-from posenc.families import OwnFrequencies, Rotary
+from posenc.encodings.dynamic_ntk import DynamicNTK
+from posenc.encodings.longrope import LongRoPE
+from posenc.families import OwnFrequencies, Rotary, Scaled
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -43,7 +47,7 @@ from posenc.registry import register
         "cost": "token",
     },
 )
-class RoPE(OwnFrequencies, Rotary):
+class RoPE(Scaled, OwnFrequencies, Rotary):
     """Turn pairs of lanes of q and k by angles proportional to their positions.
 
     The score then depends on the distance alone, keys can be cached after the turn, and values stay
@@ -90,8 +94,7 @@ class RoPE(OwnFrequencies, Rotary):
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self.base = frequencies.check_base(base, self.name)
-        self._measure(attention_factor=attention_factor, score_factor=score_factor)
-        self.attention_factor, self.score_factor = float(attention_factor), float(score_factor)
+        self._set_factors(attention_factor, score_factor)
         self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
@@ -102,14 +105,6 @@ class RoPE(OwnFrequencies, Rotary):
         """Return radians per position of each pair, as the one row of a matrix for one axis."""
         return self.inv_freqs()[None]
 
-    def gain(self) -> float:
-        """Return attention_factor."""
-        return self.attention_factor
-
-    def score_scale(self, head_dim: int) -> float:
-        """Return head_dim^-0.5 times score_factor."""
-        return super().score_scale(head_dim) * self.score_factor
-
     @classmethod
     def from_config(
         cls,
@@ -118,17 +113,18 @@ class RoPE(OwnFrequencies, Rotary):
         *,
         pairing: Pairing | None = None,
         seq_len: int | None = None,
-    ) -> "RoPE":
+    ) -> Rotary:
         """Construct the encoding of one kind of layer of a model, from its configuration.
 
-        Of a model with pictures it is what turns text, whose positions are the same on all axes; `MRoPE` does the rest.
-        A model that turns clockwise (nanochat) gets negative frequencies.
+        Where the file's frequencies depend on the length it is a `DynamicNTK` or a `LongRoPE`, which wants
+        `resolve(seq_len)` before it is placed. Of a model with pictures it is what turns text, whose positions are
+        the same on all axes; `MRoPE` does the rest. A model that turns clockwise (nanochat) gets negative frequencies.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
             layer_type: The kind of layer, where kinds rotate differently.
             pairing: Which lanes turn together; None takes what the model type does.
-            seq_len: The longest text, in positions, on which LongRoPE's list and dynamic NTK's base depend.
+            seq_len: The longest text, in positions, where frequencies depend on it; None to resolve it later.
 
         Raises:
             ValueError: As `config.rotary` does.
@@ -139,14 +135,20 @@ class RoPE(OwnFrequencies, Rotary):
         """
         rotary = config.rotary(source, layer_type, pairing=pairing)
         found = frequencies.from_config(source, layer_type, pairing=pairing, seq_len=seq_len)
+        same: dict[str, Any] = {
+            **{"head_dim": rotary.head_dim, "base": rotary.base, "rotary_dim": found.rotary_dim},
+            **{"rotary_side": rotary.rotary_side, "pairing": found.pairing, "score_factor": found.score_factor},
+        }
+        trained = rotary.original_max_len or 1
+        known: dict[str, Any] = {"original_max_len": trained, "length": seq_len}
+        if rotary.rope_type == "dynamic":
+            return DynamicNTK(**same, **known, factor=rotary.factor or 1.0, attention_factor=found.gain)
+        if rotary.rope_type == "longrope":
+            short, long = (
+                frequencies.from_config(source, layer_type, pairing=pairing, seq_len=n) for n in (1, trained + 1)
+            )
+            lists = {key: rotary.parameters[key[:-1]] for key in ("short_factors", "long_factors")}
+            return LongRoPE(**same, **known, **lists, attention_factor=short.gain, long_attention_factor=long.gain)
         clockwise = any(warning.code == "clockwise" for warning in rotary.warnings)
-        return cls(
-            head_dim=rotary.head_dim,
-            base=rotary.base,
-            rotary_dim=found.rotary_dim,
-            rotary_side=rotary.rotary_side,
-            pairing=found.pairing,
-            inv_freq=-found.inv_freq if clockwise else found.inv_freq,
-            attention_factor=found.gain,
-            score_factor=found.score_factor,
-        )
+        inv_freq = -found.inv_freq if clockwise else found.inv_freq
+        return cls(**same, inv_freq=inv_freq, attention_factor=found.gain)

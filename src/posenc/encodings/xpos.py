@@ -7,7 +7,6 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.encoding import Pos
 from posenc.families import Rotary
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -90,11 +89,11 @@ class XPos(Rotary):
         """Return radians per position of each pair."""
         return frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
 
-    def amplitude(self, pos: Pos) -> Float64[Tensor, "*batch seq n_pairs"]:
+    def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_pairs"]:
         """Return ζ_k^((pos - centre) / scale_base)."""
         k = torch.arange(self.head_dim // 2, dtype=torch.float64, device=pos.device)
         zeta = (2 * k / self.head_dim + self.gamma) / (1 + self.gamma)
-        away = pos.double() - self.centre
+        away = pos - self.centre
         # the smallest zeta's powers stay within float32 and leave room for q and k
         reach = self.scale_base * 120 * math.log(2) / math.log((1 + self.gamma) / self.gamma)
         why = "lane sizes leave float32 further out; choose a centre or a scale_base that suits"

@@ -51,6 +51,22 @@ class OwnFrequencies(Encoding):
         return self.formula() if self._given is None else torch.tensor(self._given, dtype=torch.float64)
 
 
+class Scaled(Encoding):
+    """A gain of the lanes that turn and a factor of all scores, as scalings of rotations have; mixed into a family."""
+
+    def gain(self) -> float:
+        """Return attention_factor."""
+        return self.attention_factor
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return head_dim^-0.5 times score_factor."""
+        return super().score_scale(head_dim) * self.score_factor
+
+    def _set_factors(self, attention_factor: float, score_factor: float) -> None:
+        self._measure(attention_factor=attention_factor, score_factor=score_factor)
+        self.attention_factor, self.score_factor = float(attention_factor), float(score_factor)
+
+
 class OfLength(Encoding):
     """An encoding whose meaning depends on the current length, which `resolve` gives it; mixed into a family.
 

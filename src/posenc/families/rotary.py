@@ -1,5 +1,6 @@
 """What turns queries and keys, each by its own position."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -61,7 +62,8 @@ class Rotary(Encoding):
             if value not in allowed:
                 raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
         self.head_dim, self.rotary_dim = head_dim, width
-        self.rotary_side, self.pairing = rotary_side, pairing
+        self.rotary_side: kernels.eager.Side = rotary_side
+        self.pairing: kernels.eager.Pairing = pairing
 
     def frequencies(self) -> Float64[Tensor, "*heads n_axes n_pairs"]:
         """Return radians per position and pair, for each key head where they differ: angle = pos @ frequencies."""
@@ -71,7 +73,7 @@ class Rotary(Encoding):
         """Return what multiplies the turned lanes of q and of k."""
         return 1.0
 
-    def amplitude(self, pos: Pos) -> Float64[Tensor, "*batch n"] | None:
+    def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch n"] | None:
         """Return what multiplies queries by position and divides keys, for each pair or for all, or None."""
         return None
 
@@ -89,7 +91,8 @@ class Rotary(Encoding):
         tables = tabulate(pos, inv_freq, dtype=dtype, gain=self.gain())
         if self.n_kv_heads is not None:
             tables = tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
-        amplitude = self.amplitude(pos)
+        changes = type(self).amplitude is not Rotary.amplitude  # asked only then: not every device has float64
+        amplitude = self.amplitude(pos.double()) if changes else None
         if amplitude is not None:
             inverse = (1 / amplitude).to(dtype)
             amplitude = amplitude.to(dtype)
@@ -114,11 +117,7 @@ class Rotary(Encoding):
         self.rotate(q, k, placed, k_placed, out=(q, k))
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        if x.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{self.name}: q and k must have head_dim={self.head_dim} lanes; got shape {tuple(x.shape)}. "
-                f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
-            )
+        check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
         if self.n_kv_heads is None:  # tables have no head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
             cos, sin = (t.unsqueeze(-3) for t in tables)
@@ -127,6 +126,21 @@ class Rotary(Encoding):
         cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
         turned: Tensor = kernels.turn(grouped, cos, sin, pairing=self.pairing, side=self.rotary_side)
         return turned.flatten(1, 2)
+
+    def of_slice(self) -> "Rotary":
+        """Return the same turn for a tensor that holds the lanes that turn and no others.
+
+        In multi-head latent attention (DeepSeek) all heads share one such slice of the keys: it is turned once and
+        cached as it is, beside what the keys' other lanes are made of. Learned frequencies are shared.
+
+        >>> from posenc.encodings import RoPE
+        >>> keys = RoPE(head_dim=192, rotary_dim=64, rotary_side="last").of_slice()
+        >>> keys.head_dim, keys.rotary_dim
+        (64, 64)
+        """
+        twin = copy.copy(self)
+        twin.head_dim, twin.rotary_side = self.rotary_dim, "first"
+        return twin
 
     def _afford(self, size: int) -> None:
         if size > self.table_budget:
@@ -158,6 +172,19 @@ def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_
         )
     grouped: Tensor = x.unflatten(1, (n_kv_heads, -1))
     return grouped
+
+
+def check_lanes(who: str, x: Tensor, head_dim: int) -> None:
+    """Raise unless queries or keys have the width that the encoding was made for.
+
+    Raises:
+        ValueError: They have not.
+    """
+    if x.shape[-1] != head_dim:
+        raise ValueError(
+            f"{who}: q and k must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
+            f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
+        )
 
 
 def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:

@@ -56,16 +56,26 @@ def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Ten
         return np.asarray(define(p, **options))
     if family == "embedded":
         return np.asarray(define(_array(x[0]), p, **options))
+    if family == "rotary" and "q_pos" in known:  # no matrix: the content is not turned linearly
+        return np.asarray(scale * define(queries, _array(k[0]), p, p, **options))
     if family == "rotary":
         turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
-        turned_q = np.stack([queries[:, i] @ turns[i][0].T for i in range(len(p))], 1)
-        turned_k = np.stack([keys[:, j] @ turns[j][1].T for j in range(len(p))], 1)
-        return np.asarray(scale * np.einsum("hid,hjd->hij", turned_q, turned_k))
+        turned = [
+            np.stack([_turn(turns[i][side], x[:, i]) for i in range(len(p))], 1)
+            for side, x in enumerate((queries, keys))
+        ]
+        return np.asarray(scale * np.einsum("hid,hjd->hij", *turned))
     if family == "bias":
         return np.asarray(product + define(p, p, **options))
     if family == "content_bias":
         return np.asarray(product + define(queries, keys, p, p, **options))
     return np.asarray(define(queries, keys, **options))
+
+
+def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn (n_heads, lanes) by one matrix, or by one for each key head."""
+    each = matrices if matrices.ndim == 3 else matrices[None]
+    return np.asarray(np.einsum("hde,he->hd", np.repeat(each, len(x) // len(each), axis=0), x))
 
 
 @statute(LAWS, "traits")

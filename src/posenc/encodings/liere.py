@@ -1,0 +1,111 @@
+"""LieRE: rotations whose generators are learned, one for each axis."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from posenc.encoding import Encoding, Placed, Pos
+from posenc.families import check_heads, check_lanes, no_autocast, wide_parameter
+from posenc.registry import register
+
+
+@register(
+    "liere",
+    paper="Ostmeier et al., LieRE: Lie Rotational Positional Encodings",
+    year=2024,
+    arxiv="2406.10322",
+    formula="R(p) = exp(Σ_a p_a A_a),  A_a skew-symmetric in blocks",
+    parameters="n_axes * head_dim * (block - 1) / 2",
+    cost="a matrix exponential for each token and block, and a product with it for each head",
+    used_by=("LieRE",),
+    example={"head_dim": 64},
+    variants=({"head_dim": 8, "n_axes": 3, "block": 4},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 448,
+        "cost": "token",
+    },
+)
+class LieRE(Encoding):
+    """Turn blocks of lanes by the exponential of a learned generator for each axis of the position.
+
+    Rotations of more than two lanes need not commute, so that with several axes scores depend on more than
+    the difference of positions; with one axis, or blocks of 2, they depend on it alone. Meant for positions between 0
+    and 1 (`positions.unit_grid`), for which the generators start with turns up to pi. Source: Ostmeier 2024, section 4.
+
+    Args:
+        head_dim: Lanes of one head; a multiple of the block.
+        n_axes: 2 for images, 3 for video.
+        block: Lanes that turn together; 8 in the paper's light form, head_dim in its full one.
+        init_std: Spread of the generators' numbers at the start, in radians a unit of position.
+
+    Raises:
+        ValueError: A head_dim that is no multiple of the block, a block of less than 2 lanes, or no axis.
+
+    >>> LieRE(head_dim=8, n_axes=2, block=4).skew.shape  # 6 numbers above the diagonal of 4 x 4
+    torch.Size([2, 2, 6])
+    """
+
+    family = "rotary"
+    keeps_float32 = True
+
+    def __init__(self, *, head_dim: int, n_axes: int = 2, block: int = 8, init_std: float = 1.0) -> None:
+        super().__init__()
+        self._count(head_dim=head_dim, n_axes=n_axes)
+        self._count(least=2, block=block)
+        self._measure(init_std=init_std)
+        if head_dim % block:
+            raise ValueError(
+                f"{self.name}: head_dim must be a multiple of block, because blocks of lanes turn together; got "
+                f"head_dim={head_dim}, block={block}."
+            )
+        self.head_dim, self.n_axes, self.block, self.init_std = head_dim, n_axes, block, float(init_std)
+        self.skew = wide_parameter(n_axes, head_dim // block, block * (block - 1) // 2)
+        self.reset_parameters()
+
+    def generators(self) -> Float64[Tensor, "n_axes n_blocks block block"]:
+        """Return skew-symmetric matrices: the learned numbers above the diagonal, their negatives below."""
+        row, column = torch.triu_indices(self.block, self.block, offset=1, device=self.skew.device)
+        skew = self.skew.double()
+        upper = skew.new_zeros(*skew.shape[:2], self.block, self.block)
+        upper[..., row, column] = skew
+        return upper - upper.mT
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Compute a rotation (n_blocks, block, block) for each position."""
+        at = pos.double()[..., None] if self.n_axes == 1 else pos.double()
+        return (torch.matrix_exp(torch.einsum("...a,anij->...nij", at, self.generators())).to(dtype),)
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn queries by their own positions."""
+        return self._turn(q, placed.parts[0])
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Turn keys by their own positions."""
+        return self._turn(k, placed.parts[0])
+
+    def reset_parameters(self) -> None:
+        """Draw the generators anew."""
+        nn.init.normal_(self.skew, std=self.init_std)
+
+    def _turn(self, x: Tensor, rotation: Tensor) -> Tensor:
+        check_lanes(self.name, x, self.head_dim)
+        check_heads(self.name, x, rotation.shape[:-3])
+        with no_autocast(x.device):
+            blocks = x.to(rotation.dtype).unflatten(-1, (-1, self.block))
+            turned = torch.einsum("...snij,...hsnj->...hsni", rotation, blocks)
+        return turned.flatten(-2).to(x.dtype)
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        return self._turn(q, placed.parts[0].mT), self._turn(k, k_placed.parts[0].mT)

@@ -1,0 +1,129 @@
+"""PoPE: content gives the lengths, position alone the angles."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc import frequencies, kernels
+from posenc.encoding import Encoding, Placed, Pos
+from posenc.families import by_key_head, check_heads, check_lanes, wide_parameter
+from posenc.families.angles import tabulate
+from posenc.registry import register
+
+
+@register(
+    "pope",
+    paper="Gopalakrishnan et al., Decoupling the What and Where With Polar Coordinate Positional Embedding",
+    year=2025,
+    arxiv="2509.10534",
+    formula="score = Σ_c softplus(q_c)·softplus(k_c)·cos((j - i)·ω_c + b_{h,c}),  ω_c = base^(-c/d)",
+    parameters="n_kv_heads * head_dim",
+    cost="a softplus and two products for each lane of q and k, whose number doubles",
+    aliases=("polar",),
+    used_by=("x-transformers (as an option)",),
+    example={"n_kv_heads": 4, "head_dim": 64},
+    variants=({"head_dim": 5, "n_kv_heads": 2, "phase_init": "uniform"},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 256,
+        "cost": "token",
+    },
+)
+class PoPE(Encoding):
+    """Make each lane a complex number whose length is its softplus and whose angle is its position's.
+
+    In RoPE the angle between q and k depends on their contents too, so that what and where are entangled. Turned q and
+    k have 2 head_dim lanes; scores are still divided by the root of head_dim. Source: Gopalakrishnan 2025, section 3.
+
+    Args:
+        n_kv_heads: Key heads, each with phases of its own.
+        head_dim: Lanes of one head before the turn; each has a frequency.
+        base: 10,000.
+        phase_init: "zero", or "uniform" over a turn: where the learned phases start. They are kept in -2 pi..0.
+
+    Raises:
+        ValueError: No lanes or heads, a base not above 1, or another word for the start.
+
+    >>> pope = PoPE(n_kv_heads=1, head_dim=1)
+    >>> placed = pope.place(torch.tensor([0]))
+    >>> pope.rotate_q(torch.zeros(1, 1, 1, 1), placed).flatten().numpy().round(4)  # softplus of 0 is ln 2
+    array([0.6931, 0.    ], dtype=float32)
+    """
+
+    family = "rotary"
+    keeps_float32 = True
+
+    def __init__(
+        self,
+        *,
+        n_kv_heads: int,
+        head_dim: int,
+        base: float = 10000.0,
+        phase_init: Literal["zero", "uniform"] = "zero",
+    ) -> None:
+        super().__init__()
+        self._count(n_kv_heads=n_kv_heads, head_dim=head_dim)
+        if phase_init not in ("zero", "uniform"):
+            raise ValueError(f"{self.name}: phase_init must be 'zero' or 'uniform'; got {phase_init!r}.")
+        self.n_kv_heads, self.head_dim, self.phase_init = n_kv_heads, head_dim, phase_init
+        self.base = frequencies.check_base(base, self.name)
+        self.phase = wide_parameter(n_kv_heads, head_dim)
+        self.reset_parameters()
+
+    def frequencies(self) -> Float64[Tensor, "1 head_dim"]:
+        """Return radians per position of each lane."""
+        return frequencies.geometric(self.head_dim, base=self.base, width=2 * self.head_dim)[None]
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Compute (cos, sin) of each lane's angle."""
+        return tabulate(pos, self.frequencies(), dtype=dtype)
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Return real parts, then imaginary ones: 2 head_dim lanes."""
+        cos, sin = self._tables(q, placed)
+        length = F.softplus(q.to(cos.dtype))
+        return torch.cat((length * cos, length * sin), dim=-1).to(q.dtype)
+
+    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
+        """Return real parts, then imaginary ones, turned further by the learned phases."""
+        cos, sin = self._tables(k, placed)
+        length = F.softplus(by_key_head(self.name, k.to(cos.dtype), self.n_kv_heads))
+        phase = self.phase.double().clamp(-2 * math.pi, 0)[:, None, None]
+        parts = torch.cat((length * phase.cos().to(cos.dtype), length * phase.sin().to(cos.dtype)), dim=-1)
+        return kernels.turn(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return the root of the lanes before the turn, inverted."""
+        return float(self.head_dim**-0.5)
+
+    def reset_parameters(self) -> None:
+        """Set the phases to zero, or draw them."""
+        with torch.no_grad():
+            self.phase.zero_() if self.phase_init == "zero" else self.phase.uniform_(-2 * math.pi, 0)
+
+    def _tables(self, x: Tensor, placed: Placed) -> tuple[Tensor, Tensor]:
+        cos, sin = placed.parts
+        check_lanes(self.name, x, self.head_dim)
+        check_heads(self.name, x, cos.shape[:-1])
+        return cos.unsqueeze(-3), sin.unsqueeze(-3)
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        def back(x: Tensor) -> Tensor:
+            real, imaginary = x.double().chunk(2, dim=-1)
+            length = torch.hypot(real, imaginary)
+            return (length + torch.log(-torch.expm1(-length))).to(x.dtype)  # the inverse of softplus
+
+        return back(q), back(k)

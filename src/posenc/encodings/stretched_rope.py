@@ -1,0 +1,84 @@
+"""RoPE with a learned stretch a pair of lanes."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.families import Rotary, wide_parameter
+from posenc.kernels.eager import Pairing, Side
+from posenc.registry import register
+
+
+@register(
+    "stretched_rope",
+    paper="Zhang et al., Group Representational Position Encoding (fixed planes)",
+    year=2025,
+    arxiv="2512.07805",
+    formula="RoPE with ω_k = base^(-2k/d)·e^(s_k)",
+    parameters="rotary_dim / 2",
+    cost="two products and one sum for each lane of q and k",
+    example={"head_dim": 64},
+    variants=({"pairing": "interleaved", "rotary_dim": 32, "rotary_side": "last"},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 32,
+        "cost": "token",
+    },
+)
+class StretchedRoPE(Rotary):
+    """Turn as RoPE does, at frequencies that learn by how much to be faster or slower.
+
+    A step of the optimiser changes every frequency by the same share, while `RoPE(trainable=True)` changes them by
+    the same amount, which is nothing to the fastest pair and many octaves to the slowest. It starts as RoPE. Source:
+    Zhang 2025 (GRAPE-M on fixed planes, whose code learns the logarithms).
+
+    Args:
+        head_dim: Lanes of one head.
+        base: 10,000, where the frequencies start.
+        rotary_dim: How many lanes turn; None means all.
+        rotary_side: "first" or "last": which ones.
+        pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+
+    Raises:
+        ValueError: An odd width, one beyond head_dim, or a base not above 1.
+
+    >>> rope = StretchedRoPE(head_dim=4)
+    >>> _ = torch.nn.init.constant_(rope.stretch, 0.6931472)  # ln 2
+    >>> rope.frequencies().detach().numpy().round(6)
+    array([[2.  , 0.02]])
+    """
+
+    keeps_float32 = True
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        rotary_side: Side = "first",
+        pairing: Pairing = "half",
+    ) -> None:
+        super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
+        self.base = frequencies.check_base(base, self.name)
+        self.stretch = wide_parameter(self.rotary_dim // 2)
+        self.reset_parameters()
+
+    def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
+        """Return RoPE's, times e^stretch."""
+        start = frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        return (start.to(self.stretch.device) * self.stretch.double().exp())[None]
+
+    def reset_parameters(self) -> None:
+        """Stretch nothing."""
+        torch.nn.init.zeros_(self.stretch)
