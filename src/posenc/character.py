@@ -162,22 +162,22 @@ def count_distinct(draws: Sequence[Probe]) -> dict[str, int]:
         n = 0
         while n < max(counts.values()):
             n = min(max(64, 32 * n), max(counts.values()))  # few repeat late, so that the last round costs the most
-            rows = _silence(probe.signatures(probe.line(n)))
-            here = {name: _first_repetition(rows.to(DTYPES[name])) for name in ("bfloat16", "float16")}
+            rows = silence(probe.signatures(probe.line(n)))
+            here = {name: first_repetition(rows.to(DTYPES[name])) for name in ("bfloat16", "float16")}
             # what differs when it is rounded differs before
-            here["float32"] = None if None in here.values() else _first_repetition(rows)
+            here["float32"] = None if None in here.values() else first_repetition(rows)
             counts |= {name: min(counts[name], first) for name, first in here.items() if first is not None}
     return counts
 
 
-def _silence(rows: Tensor) -> Tensor:
+def silence(rows: Tensor) -> Tensor:
     """Set to zero what is only the noise of an angle, as of a sine that crosses zero: it tells periods apart."""
     size = rows.abs()
     loud = size.amax(0)
     return rows.where((size > NOISE * loud) & (loud > NOISE * loud.max()), 0.0)
 
 
-def _first_repetition(rows: Tensor) -> int | None:
+def first_repetition(rows: Tensor) -> int | None:
     """Return the first index of a row that equals an earlier one, bit by bit; None if all differ."""
     lanes = 8 // rows.element_size()
     words = torch.nn.functional.pad(rows, (0, -rows.shape[-1] % lanes)).contiguous().view(torch.int64)

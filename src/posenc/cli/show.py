@@ -1,8 +1,8 @@
-"""`posenc show`: one encoding, its facts and a picture."""
+"""`posenc show`: one encoding, its facts and a picture, or its precision."""
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,13 +29,33 @@ _TRAITS = {
 
 def show_encoding(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an alias, or package.module:Class.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The card and the picture's numbers.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The same as numbers: card and picture, or precision.")
+    ] = False,
+    precise: Annotated[
+        bool,
+        typer.Option("--precision", help="Instead: where positions collide, and how wrong angles are, by dtype."),
+    ] = False,
+    formula: Annotated[
+        str | None,
+        typer.Option(
+            "--formula",
+            help="What --precision compares with: float32 (angles formed in it, as most code does; the default), "
+            "bfloat16, float16, or package.module:function of positions (n,) that returns (cos, sin), (n, n_pairs) "
+            "each.",
+        ),
+    ] = None,
 ) -> None:
-    """Show an encoding: formula, paper, options, how to construct it, and a picture."""
+    """Show an encoding: formula, paper, options, how to construct it, and a picture; or how precise it is."""
     from posenc import registry
 
     cls = registry.find_class(name)
     card = _find_card(cls)
+    if formula is not None and not precise:
+        raise ValueError(f"show: --formula belongs to --precision; got --formula {formula} alone. Give both.")
+    if precise:
+        _show_precision(name, card, formula, as_json)
+        return
     picture = _take_picture(name, card)
     if as_json:
         facts = card.as_dict() if card else _describe_class(cls)
@@ -63,19 +83,44 @@ def _find_card(cls: type) -> "Card | None":
     return next((c for c in map(registry.card, registry.names()) if c.cls is cls), None)
 
 
-def _take_picture(name: str, card: "Card | None") -> "Picture":
+def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], str]:
+    """Return what constructs the card's example, or a class of one's own, and how a user writes that.
+
+    Raises:
+        ValueError: A class of one's own wants what nobody can guess.
+        TypeError: So it does.
+    """
     from posenc import registry
-    from posenc.cli.picture import Picture, measure
 
     if card:
-        return measure(lambda: card.cls(**card.example), card.as_dict()["example"])
+        return lambda: card.cls(**card.example), card.as_dict()["example"]
     dims = registry.Dims(d_model=32, n_heads=4, n_kv_heads=4, head_dim=64, max_len=64)
+    encoding = registry.create(name, dims=dims)
+    return lambda: registry.create(name, dims=dims), f"{encoding.name}({encoding.extra_repr()})"
+
+
+def _take_picture(name: str, card: "Card | None") -> "Picture":
+    from posenc.cli.picture import Picture, measure
+
     try:
-        encoding = registry.create(name, dims=dims)
-    except (TypeError, ValueError) as error:  # a class of one's own may want what nobody can guess
+        construct, spelling = _find_example(name, card)
+    except (TypeError, ValueError) as error:
         return Picture("none", f"There is no picture, because it could not be constructed: {error}", [], [])
-    spelling = f"{encoding.name}({encoding.extra_repr()})"
-    return measure(lambda: registry.create(name, dims=dims), spelling)
+    return measure(construct, spelling)
+
+
+def _show_precision(name: str, card: "Card | None", formula: str | None, as_json: bool) -> None:
+    from posenc.cli import precision
+
+    try:
+        construct, spelling = _find_example(name, card)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"show: {name} cannot be measured, because it could not be constructed: {error}") from error
+    found = precision.measure(construct, formula)
+    if as_json:
+        output.write_json(found)
+    else:
+        precision.write(found, spelling, formula)
 
 
 def _describe_class(cls: type) -> dict[str, Any]:
