@@ -1,0 +1,357 @@
+"""PerLayer from configurations, against whole models of transformers: what each of their layers does to q and k."""
+
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import posenc
+from posenc import PerLayer, config
+from strategies import refuses
+
+pytest.importorskip("transformers")
+
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextModel
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
+from transformers.models.granite_swa.modeling_granite_swa import GraniteSWAModel
+from transformers.models.ministral3.modeling_ministral3 import Ministral3Model
+from transformers.models.mistral4.modeling_mistral4 import Mistral4Model
+
+SMALL = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 6,
+    "intermediate_size": 32,
+    "vocab_size": 50,
+    "num_experts_per_tok": 2,
+    **{f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))},
+}
+N = 9
+KEPT: dict[int, tuple[Tensor, Tensor]] = {}
+SCALES: dict[int, float] = {}
+
+
+def keep(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, scaling: float, **__: Any) -> tuple[Tensor, None]:
+    """Stand in for attention: what reaches the next layer does not depend on positions."""
+    KEPT[module.layer_idx], SCALES[module.layer_idx] = (q, k), scaling
+    return v.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), None
+
+
+ALL_ATTENTION_FUNCTIONS.register("keep_q_and_k", keep)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    torch.manual_seed(0)
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(before)
+
+
+class Peer(NamedTuple):
+    """A model, its options, those without which it turns nothing at position 0, and which encoding each layer has."""
+
+    model: Any
+    options: dict[str, Any]
+    index: tuple[int, ...]
+    still: dict[str, Any] = {}  # noqa: RUF012
+
+
+def yarn(**others: Any) -> dict[str, Any]:
+    """Beyond whose original length the positions of the tests are."""
+    lengths = {"factor": 8.0, "original_max_position_embeddings": 64}
+    return {"rope_type": "yarn", "rope_theta": 1e4, **lengths, **others}
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+BOTH = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+}
+NARROW = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 50, "hidden_size_per_layer_input": 8}
+GROWS = {"llama_4_scaling_beta": 0.3}
+PEERS = {
+    "llama": Peer(transformers.LlamaModel, {}, (0,) * 6),
+    "smollm3": Peer(transformers.SmolLM3Model, {}, (0, 0, 0, 1, 0, 0)),
+    "smollm3 listed": Peer(transformers.SmolLM3Model, {"no_rope_layers": [0, 1, 1, 0, 0, 1]}, (0, 1, 1, 0, 0, 1)),
+    "cohere2": Peer(transformers.Cohere2Model, {}, (0, 0, 0, 1, 0, 0)),
+    "gemma3": Peer(transformers.Gemma3TextModel, {"head_dim": 16}, (0,) * 5 + (1,)),
+    "gemma3 scaled": Peer(transformers.Gemma3TextModel, {"head_dim": 16, "rope_parameters": BOTH}, (0,) * 5 + (1,)),
+    "gemma3n": Peer(Gemma3nTextModel, {"head_dim": 16, **NARROW}, (0, 0, 0, 0, 1, 0)),
+    "gemma4": Peer(Gemma4TextModel, {"head_dim": 16, "global_head_dim": 32, **NARROW}, (0,) * 5 + (1,)),
+    "llama4": Peer(
+        transformers.Llama4TextModel,
+        {"head_dim": 16, "floor_scale": 3, "attn_scale": 0.4},
+        (0, 0, 0, 1, 0, 0),
+        {"attn_temperature_tuning": False},
+    ),
+    "llama4 untuned": Peer(
+        transformers.Llama4TextModel,
+        {"head_dim": 16, "floor_scale": 3, "attn_temperature_tuning": False},
+        (0, 0, 0, 1, 0, 0),
+    ),
+    "qwen3_next": Peer(transformers.Qwen3NextModel, {"head_dim": 16, "num_experts": 4}, (0, 0, 0, 1, 0, 0)),
+    "ministral3": Peer(
+        Ministral3Model, {"head_dim": 16, "rope_parameters": yarn(**GROWS, mscale=1.0, mscale_all_dim=1.0)}, (0,) * 6
+    ),
+    "mistral4": Peer(
+        Mistral4Model,
+        {
+            "n_routed_experts": 4,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 16,
+            "rope_parameters": yarn(**GROWS, mscale=1.0, mscale_all_dim=1.0),
+        },
+        (0,) * 6,
+    ),
+    "modernbert": Peer(transformers.ModernBertModel, {}, (0, 1, 1, 0, 1, 1)),
+    "granite_swa": Peer(GraniteSWAModel, {"layer_rope_theta": [0, 1e4, 5e5, 0, 1e4, 100]}, (0, 1, 2, 0, 1, 3)),
+    "gpt_oss": Peer(
+        transformers.GptOssModel, {"head_dim": 16, "rope_parameters": yarn()}, (0,) * 6, {"rope_parameters": PLAIN}
+    ),
+}
+
+
+def run(model: Any, pos: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    KEPT.clear()
+    with torch.no_grad():
+        model(torch.arange(7, 7 + N).expand(2, -1), position_ids=pos)
+    return dict(KEPT)
+
+
+def still(peer: Peer, model: Any) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return what the layers get to turn: the same weights with every token at position 0, where angles are 0."""
+    twin = peer.model(type(model.config)(**{**SMALL, **peer.options, **peer.still})).eval()
+    twin.load_state_dict(model.state_dict())
+    twin.set_attn_implementation("keep_q_and_k")
+    return run(twin, torch.zeros(2, N, dtype=torch.long))
+
+
+def lanes(name: str, x: Tensor) -> Tensor:
+    """Undo what Mistral 4's code does on its way: it sorts the lanes that turn into even ones and odd ones."""
+    if name != "mistral4":
+        return x
+    return torch.cat((x[..., :8], x[..., 8:].unflatten(-1, (2, -1)).mT.flatten(-2)), -1)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_each_layer_turns_as_it_does_in_the_model(name, tmp_path):
+    peer = PEERS[name]
+    model = peer.model(peer.model.config_class(**{**SMALL, **peer.options})).eval()
+    model.set_attn_implementation("keep_q_and_k")
+    model.config.save_pretrained(tmp_path)
+    layers = PerLayer.from_config(tmp_path)
+    assert layers.index == peer.index
+    pos = torch.arange(N).expand(2, -1) if name.startswith("llama4") else torch.randint(500, (2, N))
+    turned, before, placed = run(model, pos), still(peer, model), layers.place(pos)
+    assert set(turned) == set(before)
+    for i in range(len(layers)):
+        encoding, part = layers.layer(i, placed)
+        if i not in turned:  # linear attention
+            assert type(encoding) is posenc.NoPE
+            continue
+        assert all(tensor.std() > 0.05 for tensor in before[i])
+        ours = encoding.rotate(*(lanes(name, x) for x in before[i]), part)
+        if type(encoding) is posenc.NoPE:
+            assert all(
+                torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(ours, turned[i], before[i], strict=True)
+            )
+        else:
+            assert (turned[i][0] - before[i][0]).abs().max() > 0.1
+        for mine, theirs in zip(ours, turned[i], strict=True):
+            torch.testing.assert_close(mine, lanes(name, theirs), atol=5e-5, rtol=0)  # their angles are float32
+        if not name.startswith(("gemma", "granite")):  # whose scale is a number in the file, and no matter of positions
+            assert encoding.score_scale(ours[0].shape[-1]) == pytest.approx(SCALES[i], rel=1e-12)
+
+
+def of(**fields: Any) -> dict[str, Any]:
+    return {"num_hidden_layers": 4, "head_dim": 16, **fields}
+
+
+def test_equal_encodings_are_one_module():
+    """Sliding and full layers of GPT-OSS, whose windows differ and nothing else; bases that come back."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    layers = PerLayer.from_config(of(model_type="gpt_oss", layer_types=kinds, rope_parameters=PLAIN))
+    assert layers.index == (0,) * 4
+    assert [type(e) for e in layers.distinct] == [posenc.RoPE]
+    still = ["linear_attention", "full_attention", "full_attention", "linear_attention"]
+    layers = PerLayer.from_config(of(model_type="smollm3", layer_types=still, no_rope_layers=[1, 0, 1, 0]))
+    assert [type(e) for e in layers.distinct] == [posenc.NoPE, posenc.RoPE]
+    assert layers.index == (0, 0, 1, 0)
+    own = of(model_type="granite_swa", layer_types=kinds, layer_rope_theta=[1e4, 1e4, 3e4, 0])
+    layers = PerLayer.from_config(own)
+    assert [getattr(e, "base", None) for e in layers.distinct] == [1e4, 3e4, None]
+    assert layers.index == (0, 0, 1, 2)
+    placed = layers.place(torch.arange(3))
+    assert len(placed.parts) == 3
+    assert layers.layer(0, placed)[0] is layers.layer(1, placed)[0]
+    assert not layers.state_dict()
+
+
+def test_heads_of_other_widths():
+    layers = PerLayer.from_config(transformers.Gemma4TextConfig(num_hidden_layers=6).to_dict())
+    assert [layers.distinct[i].head_dim for i in layers.index] == [256] * 5 + [512]
+    layers = PerLayer.from_config(transformers.Gemma4TextConfig(num_hidden_layers=6, global_head_dim=128).to_dict())
+    q, placed = torch.randn(1, 2, 3, 128), layers.place(torch.arange(3))
+    encoding, part = layers.layer(5, placed)
+    assert encoding.rotate_q(q, part).shape == q.shape
+    encoding, part = layers.layer(4, placed)
+    with refuses(ValueError, "RoPE: q and k must have head_dim=256 lanes"):
+        encoding.rotate_q(q, part)
+
+
+def test_the_length_and_the_pairing_are_passed_on():
+    """LongRoPE's list of long texts, as their function takes it; another pairing for another layout of weights."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 2.0], "long_factor": [3.0, 7.0]}
+    lengths = {"max_position_embeddings": 4096, "original_max_position_embeddings": 1024}
+    theirs = transformers.Phi3Config(
+        hidden_size=8, num_attention_heads=2, num_hidden_layers=2, rope_parameters=rope, **lengths
+    )
+    for seq_len in (1024, 1025):
+        inv_freq, gain = ROPE_INIT_FUNCTIONS["longrope"](theirs, "cpu", seq_len=seq_len)
+        at_once = PerLayer.from_config(theirs.to_dict(), seq_len=seq_len)
+        for layers in (at_once, PerLayer.from_config(theirs.to_dict()).resolve(seq_len)):
+            (ours,) = layers.distinct
+            torch.testing.assert_close(ours.frequencies()[0], inv_freq.double(), rtol=3e-6, atol=0)
+            assert ours.gain() == pytest.approx(gain, rel=1e-12)
+            assert (ours.pairing, layers.index) == ("half", (0, 0))
+    (ours,) = PerLayer.from_config(theirs.to_dict(), pairing="interleaved").distinct
+    assert ours.pairing == "interleaved"
+
+
+def test_a_model_with_vision_counts_as_its_text():
+    theirs = transformers.Gemma3Config(text_config={"num_hidden_layers": 7, "head_dim": 16})
+    layers = PerLayer.from_config(theirs.to_dict())
+    assert layers.index == (0, 0, 0, 0, 0, 1, 0)
+    assert [layers.distinct[i].base for i in (0, 1)] == [1e4, 1e6]
+
+
+LLAMA4 = of(model_type="llama4_text")
+MINISTRAL = of(model_type="ministral3", rope_parameters=yarn(**GROWS))
+
+
+@pytest.mark.parametrize(
+    ("fields", "law", "length", "weight"),
+    [
+        (LLAMA4, "llama4", 8192, 0.1),
+        ({**LLAMA4, "attn_temperature_tuning": 4}, "llama4", 8192, 0.1),  # as the first files have it
+        ({**LLAMA4, "floor_scale": 5, "attn_scale": 1}, "llama4", 5, 1.0),
+        ({**LLAMA4, "attn_temperature_tuning": False}, None, None, None),
+        ({**LLAMA4, "attn_temperature_tuning": 0}, None, None, None),
+        ({**LLAMA4, "attn_scale": 0.0}, None, None, None),
+        (MINISTRAL, "ministral", 64, 0.3),
+        ({**MINISTRAL, "original_max_position_embeddings": 128}, "ministral", 128, 0.3),  # read first, as theirs
+        ({**MINISTRAL, "rope_parameters": yarn()}, None, None, None),
+        ({**MINISTRAL, "rope_parameters": yarn(llama_4_scaling_beta=0)}, None, None, None),
+        ({**MINISTRAL, "model_type": "llama"}, None, None, None),  # which does not read it
+        ({**LLAMA4, "model_type": "smollm3"}, None, None, None),
+    ],
+)
+def test_when_queries_grow(fields, law, length, weight):
+    layers = PerLayer.from_config(fields)
+    grows = [m for m in layers.modules() if isinstance(m, posenc.QueryTemperature)]
+    expected = [] if law is None else [{"law": law, "original_max_len": length, "weight": weight}]
+    assert [m.options() for m in grows] == expected
+    assert len(layers) == 4
+
+
+def test_a_type_of_ones_own_may_grow_its_queries():
+    (both,) = PerLayer.from_config({**MINISTRAL, "model_type": "mine"}, pairing="interleaved").distinct
+    rope, grows = both.encodings
+    assert rope.pairing == "interleaved"
+    assert grows.weight == 0.3
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "words"),
+    [
+        (of(model_type="mystery"), ValueError, ["model_type must be one of the", "MODEL_TYPES", "got 'mystery'"]),
+        (of(), ValueError, ["model_type must be one of the", "got None"]),
+        (
+            of(model_type="mystery", layer_types=["linear_attention"] * 4),  # nothing turns, but who knows what it does
+            ValueError,
+            ["model_type must be one of the", "got 'mystery'"],
+        ),
+        ({"model_type": "llama", "head_dim": 16}, ValueError, ["num_hidden_layers is missing", "Add it."]),
+        (of(model_type="recurrent_gemma"), ValueError, ["layer_types is missing"]),
+        (of(model_type="llama", num_hidden_layers=20_000), ValueError, ["num_hidden_layers must be from 1 to 10000"]),
+        (
+            of(model_type="llama", layer_types=["full_attention"]),
+            ValueError,
+            ["layer_types must have one entry a layer"],
+        ),
+        (of(model_type="llama", head_dim=15), ValueError, ["must be an even number", "got 15 of 15"]),
+        (of(model_type="falcon", alibi=True), ValueError, ["PerLayer: layers of falcon", "posenc.ALiBi", "got 4 such"]),
+        (of(model_type="esm"), ValueError, ["PerLayer: layers of esm", "posenc.Learned"]),
+        (
+            of(model_type="beam", rope_parameters={"sliding_attention": PLAIN, "full_attention": None}),
+            ValueError,
+            ["PerLayer: layers of beam", "got 1 such layers of 4"],
+        ),
+        (
+            of(model_type="granite_swa", num_hidden_layers=65, layer_rope_theta=list(range(2, 67))),
+            ValueError,
+            ["PerLayer: a model has at most 64 kinds of layers; got 65"],
+        ),
+        (
+            of(model_type="muse_glimmer_text", layer_rope_theta=[1e4, 0, 2e4, 0]),  # which has one base and no more
+            ValueError,
+            ["layer_rope_theta must agree among layers"],
+        ),
+        ({**LLAMA4, "floor_scale": 0}, ValueError, ["floor_scale must be from 2", "got 0"]),
+        ({**LLAMA4, "floor_scale": None}, TypeError, ["floor_scale must be an integer; got None"]),
+        ({**LLAMA4, "attn_scale": -0.1}, ValueError, ["attn_scale must be at least 0", "got -0.1"]),
+        ({**LLAMA4, "attn_temperature_tuning": "yes"}, TypeError, ["attn_temperature_tuning must be true or false"]),
+        (
+            {**MINISTRAL, "rope_parameters": yarn(llama_4_scaling_beta="")},
+            TypeError,
+            ["llama_4_scaling_beta must be a number; got ''"],
+        ),
+        (
+            {**MINISTRAL, "rope_parameters": {**PLAIN, **GROWS}},
+            TypeError,
+            ["original_max_position_embeddings must be an integer; got None"],
+        ),
+    ],
+)
+def test_what_cannot_be_meant(fields, kind, words):
+    with pytest.raises(kind) as caught:
+        PerLayer.from_config(fields)
+    said = str(caught.value)
+    assert not [word for word in words if word not in said], said
+    assert len(said) < 400
+    assert "\n" not in said
+
+
+# whose default configuration has an odd width, no list of its layers, or positions in another way
+REFUSED = {"beam", "blt", "esm", "glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text", "recurrent_gemma"}
+TWICE = {"longcat_flash"}  # two attentions a layer, alike
+
+
+def finite(value: Any) -> Any:
+    """What a file holds: `to_dict` may hold an infinity."""
+    if isinstance(value, dict):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@pytest.mark.parametrize("name", [name for name in config.MODEL_TYPES if name in CONFIG_MAPPING_NAMES])
+def test_every_type_by_default(name):
+    theirs = CONFIG_MAPPING[name]()
+    if name in REFUSED:
+        with refuses(ValueError):
+            PerLayer.from_config(finite(theirs.to_dict()))
+        return
+    layers = PerLayer.from_config(finite(theirs.to_dict()))
+    assert len(layers) * (2 if name in TWICE else 1) == theirs.num_hidden_layers
+    assert len(layers.distinct) <= 3
