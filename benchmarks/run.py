@@ -8,6 +8,7 @@ import gc
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -91,21 +92,42 @@ def rotary(dtype: torch.dtype) -> Candidates:
 
 
 def tables() -> Candidates:
-    """Make the tables of 65,536 positions at head_dim 128."""
-    pos, rope = positions.arange(65536), posenc.RoPE(head_dim=128)
-    table = torch.empty(2, 65536, 64)
+    """Make the tables of 1,048,576 positions at head_dim 128."""
+    n = 2**20
+    pos, rope = positions.arange(n), posenc.RoPE(head_dim=128)
+    table = torch.empty(2, n, 64)
     candidates: Candidates = {
-        "fill of the tables' memory": lambda: table.fill_(1.0),
+        "fill of given memory": lambda: table.fill_(1.0),
+        "fill of new memory": lambda: torch.empty(2, n, 64).fill_(1.0),
         "posenc place": lambda: rope.place(pos),
     }
     with suppress(ImportError):
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-        config = LlamaConfig(hidden_size=128, num_attention_heads=1, max_position_embeddings=65536)
+        config = LlamaConfig(hidden_size=128, num_attention_heads=1, max_position_embeddings=n)
         peer, x = LlamaRotaryEmbedding(config), torch.zeros(1, 1, 1)
         candidates["transformers LlamaRotaryEmbedding"] = lambda: peer(x, pos[None])
     return candidates
+
+
+def reusing() -> str:
+    """Return the same table from a process whose allocator gives freed memory out again, with its pages in place."""
+    large = 2**40
+    tunables = f"glibc.malloc.mmap_threshold={large}:glibc.malloc.trim_threshold={large}:glibc.malloc.top_pad=65536"
+    title = "The same, where the allocator keeps freed memory (GLIBC_TUNABLES for mmap_threshold and trim_threshold)"
+    goal = "at most 6 fills: as above, without what the system asks for fresh pages."
+    code = f"import run; print(run.table({title!r}, {goal!r}, run.tables(), quiet=True))"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"GLIBC_TUNABLES": tunables},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    print(child.stdout, flush=True)
+    return child.stdout.strip()
 
 
 def attention(dtype: torch.dtype) -> Candidates:
@@ -151,13 +173,14 @@ def machine() -> str:
     )
 
 
-def table(title: str, goal: str, candidates: Candidates) -> str:
-    """Return one table as Markdown."""
+def table(title: str, goal: str, candidates: Candidates, *, quiet: bool = False) -> str:
+    """Return one table as Markdown, printed as well unless `quiet`."""
     baseline = next(iter(candidates))
     rows = [f"## {title}", "", f"Goal: {goal}", "", "| what | ratio | middle half |", "|---|---|---|"]
     for name, middle, low, high in measure(candidates, baseline):
         rows.append(f"| {name} | {middle:.2f} | {low:.2f} .. {high:.2f} |")
-    print("\n".join(rows), flush=True)
+    if not quiet:
+        print("\n".join(rows), flush=True)
     return "\n".join(rows)
 
 
@@ -169,7 +192,7 @@ def main() -> int:
     plans = (
         (f"Turning q and k, float32, {shape}", "none yet: the plain formula in eager torch.", rotary(torch.float32)),
         (f"Turning q and k, bfloat16, {shape}", f"none yet, as above. {rounding}", rotary(torch.bfloat16)),
-        ("Tables for 65,536 positions, head_dim 128", "none yet: angles are formed in float64.", tables()),
+        ("Tables for 1,048,576 positions, head_dim 128", "at most 6 fills of memory in the same state.", tables()),
         ("Causal attention, float32, (1, 8, 1024, 64)", "none yet: a bias is a dense mask.", attention(torch.float32)),
         ("Causal attention, bfloat16, (1, 8, 1024, 64)", "none yet, as above.", attention(torch.bfloat16)),
     )
@@ -177,7 +200,7 @@ def main() -> int:
         "# Measured\n\nRatios to the first row of each table, interleaved in one run: median of "
         f"{ROUNDS} rounds, and the middle half of them. Written by `make bench` on {datetime.now(UTC):%Y-%m-%d}.\n\n"
         f"Machine: {machine()}. No GPU was measured.",
-        *(table(*plan) for plan in plans),
+        *(table(*plan) + ("\n\n" + reusing() if "Tables" in plan[0] else "") for plan in plans),
     ]
     missing = [name for name in ("transformers",) if name not in sys.modules]
     if missing:

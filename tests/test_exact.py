@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posenc
 from posenc import positions
 from posenc.families import angles
+from posenc.positions import checks
 from strategies import refuses
 
 HEAD_DIM = 128
@@ -193,10 +194,12 @@ def test_without_float64_on_the_device(kind: str, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(got.double().numpy(), np.cos(wide), rtol=0, atol=2e-6)
 
 
-def test_without_float64_nothing_on_the_device_is_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [torch.int64, torch.float32])
+def test_without_float64_nothing_on_the_device_is_float64(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(angles, "has_float64", lambda device: False)
+    monkeypatch.setattr(checks, "has_float64", lambda device: False)
     rope = posenc.RoPE(head_dim=128)
-    place = torch.arange(10, device="meta")
+    place = torch.arange(10, dtype=kind, device="meta")
     seen: set[tuple[str, torch.dtype]] = set()
 
     class Kinds(TorchDispatchMode):

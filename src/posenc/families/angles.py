@@ -11,15 +11,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from posenc.encoding import Pos
-from posenc.positions import is_plain, may_look
+from posenc.positions import has_float64, is_plain, may_look
 
 BLOCK = 1024
 _CHUNK = 2**16  # numbers of a table formed at once: what a core's cache holds
-
-
-def has_float64(device: torch.device) -> bool:
-    """Whether a device can compute in float64."""
-    return device.type != "mps"
 
 
 def tabulate(
@@ -32,7 +27,8 @@ def tabulate(
     are found by looking at them; on other devices nothing is read.
 
     Args:
-        pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes if that is more than one; int64 or float64.
+        pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes if that is more than one; int64 or float64,
+            or float32 on a device without float64.
         inv_freq: Radians per position.
         dtype: Of the tables: float32 or float64.
         gain: What multiplies both.

@@ -1,6 +1,6 @@
 """Makers and checks of `pos`: positions are always passed in, never guessed from a shape."""
 
-from posenc.positions.checks import check, check_range, check_reach, is_plain, may_look
+from posenc.positions.checks import check, check_range, check_reach, has_float64, is_plain, may_look
 from posenc.positions.images import from_hf, grid, mrope, unit_grid
 from posenc.positions.random import jittered, randomised, shifted
 from posenc.positions.text import arange, continued, left_padded, packed, padded, tree
@@ -13,6 +13,7 @@ __all__ = [
     "continued",
     "from_hf",
     "grid",
+    "has_float64",
     "is_plain",
     "jittered",
     "left_padded",

@@ -9,7 +9,7 @@ _REALS = (torch.float32, torch.float64)
 
 
 def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
-    """Return positions as int64 or float64 after checking their kind and their axes.
+    """Return positions as int64 or float64 (float32 on a device that has none) after checking their kind and their axes.
 
     Args:
         pos: (seq_len,) or (batch, seq_len) for one axis; (..., seq_len, n_axes) for several.
@@ -40,7 +40,14 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
             f"got {tuple(pos.shape)}. "
             + ("Wrap it in OnAxes to choose axes." if n_axes == 1 else "positions.grid makes two axes.")
         )
-    return pos.double() if pos.dtype in _REALS else pos.long()
+    if pos.dtype in _REALS:
+        return pos.double() if has_float64(pos.device) else pos
+    return pos.long()
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device can compute in float64."""
+    return device.type != "mps"
 
 
 def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, start: int = 0) -> None:
