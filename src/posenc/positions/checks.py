@@ -9,7 +9,7 @@ _REALS = (torch.float32, torch.float64)
 
 
 def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
-    """Return positions as int64 or float64 (float32 on a device that has none) after checking their kind and their axes.
+    """Return positions, checked in kind and axes, as int64 or float64 (float32 on a device that has none).
 
     Args:
         pos: (seq_len,) or (batch, seq_len) for one axis; (..., seq_len, n_axes) for several.
