@@ -26,6 +26,7 @@ def rephase(
         new: What shall have turned them.
 
     Raises:
+        TypeError: One of the two is no `Rotary`.
         ValueError: The two turn other lanes, pair them otherwise, work on other axes, or change lane sizes by
             position (xPos).
 
@@ -36,6 +37,12 @@ def rephase(
     >>> torch.allclose(rephase(turned, pos, old, new), wanted)
     True
     """
+    for encoding in (old, new):
+        if not isinstance(encoding, Rotary):
+            raise TypeError(
+                f"rephase: old and new must be encodings that turn pairs of lanes (Rotary); got {encoding!r}. "
+                "Compute the keys anew."
+            )
     exact = old._check(pos, torch.float32)
     _compare(old, new, exact)
     change = new.frequencies() - old.frequencies()
