@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from posenc import character, definitions, frequencies, laws, nn, positions, registry
+    from posenc import character, definitions, frequencies, interop, laws, nn, positions, registry
     from posenc.attention import attend, explain
     from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
@@ -29,7 +29,19 @@ _HOMES = {
     "rephasing": "rephase",
     "registry": "Card Dims card create names register",
 }
-_MODULES = ["character", "config", "definitions", "frequencies", "inspection", "laws", "nn", "positions", "registry"]
+_MODULES = [
+    "character",
+    "config",
+    "definitions",
+    "frequencies",
+    "inspection",
+    "interop",
+    "laws",
+    "nn",
+    "positions",
+    "precision",
+    "registry",
+]
 _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported.split()}
 
 

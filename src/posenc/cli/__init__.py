@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from posenc.cli import doctor, inspect, listing, output, show, study
+from posenc.cli import convert, doctor, inspect, listing, output, show, study
 
 app = typer.Typer(
     name="posenc",
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("list", short_help="List the encodings.")(listing.list_encodings)
 app.command("show", short_help="Show one: formula, paper, options, picture.")(show.show_encoding)
 app.command("inspect", short_help="Say what a model's configuration means for its positions.")(inspect.inspect_model)
+app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
 app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
 app.command("doctor", short_help="Say what is installed and what is missing.")(doctor.examine_installation)
 

@@ -1,0 +1,79 @@
+"""`posenc convert`: weights for code that pairs lanes the other way."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.interop import Conversion
+
+_SHOWN = 8
+
+
+def convert_weights(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A model: config.json and *.safetensors.")],
+    pairing: Annotated[str, typer.Option(metavar="PAIRING", help="The new one: half or interleaved.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="A new or empty directory.")],
+    of: Annotated[
+        str | None,
+        typer.Option(metavar="PAIRING", help="The present one.", show_default="what the model type has"),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The model's config.json, for LoRA factors alone.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was done, as JSON.")] = False,
+) -> None:
+    """Permute queries and keys, so that code which pairs lanes the other way gives the same."""
+    for option, value in (("--pairing", pairing), ("--of", of)):
+        if value not in (None, "half", "interleaved"):
+            raise ValueError(f"convert: {option} must be half or interleaved; got {value}.")
+    from posenc import interop
+
+    try:
+        done = interop.convert_checkpoint(directory, out, pairing, of=of, source=config)  # type: ignore[arg-type]
+    except FileNotFoundError as error:
+        raise ValueError(f"convert: there is no configuration at {config!r}. Name a config.json.") from error
+    if as_json:
+        output.write_json(_report(done))
+    else:
+        output.write("\n".join(_describe(done)))
+
+
+def _report(done: "Conversion") -> dict[str, object]:
+    return {
+        "out": str(done.out),
+        "model_type": done.plan.model_type,
+        "from": done.plan.of,
+        "to": done.plan.to,
+        "tensors": done.n_tensors,
+        "permuted": list(done.plan.turns),
+        "left": dict(done.plan.left),
+        "copied": list(done.copied),
+        "not_copied": list(done.left_out),
+        "rope_interleave": done.flag,
+    }
+
+
+def _describe(done: "Conversion") -> list[str]:
+    """Say what was done, and what the reader must do."""
+    plan = done.plan
+    n_turned = len(plan.turns)
+    lines = [
+        f"{done.out}: {n_turned} tensors of {plan.model_type} permuted from {plan.of} to {plan.to}; "
+        f"{done.n_tensors - n_turned} stay as they were"
+    ]
+    lines += [f"  {count} of these hold queries or keys {why}" for why, count in plan.counts().items()]
+    if done.left_out:
+        shown = [name if name.isprintable() else ascii(name) for name in done.left_out[:_SHOWN]]
+        more = f" and {len(done.left_out) - _SHOWN} more" if len(done.left_out) > _SHOWN else ""
+        lines.append(f"  not copied: {', '.join(shown)}{more}")
+    if done.flag is None:
+        lines.append(
+            f"  config.json has no key for the pairing of {plan.model_type}: transformers turns it as {plan.of}, and "
+            f"these weights need code that turns as {plan.to}"
+        )
+    else:
+        lines.append(f"  config.json now says rope_interleave {str(done.flag).lower()}, which transformers follows")
+    return lines

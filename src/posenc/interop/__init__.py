@@ -1,0 +1,10 @@
+"""Between posenc and the files and weights of others."""
+
+from posenc.interop.conversion import Conversion, convert_checkpoint
+from posenc.interop.layouts import LAYOUTS as _LAYOUTS
+from posenc.interop.pairing import convert_pairing
+from posenc.interop.plan import Plan
+
+MODEL_TYPES = tuple(sorted(_LAYOUTS))
+
+__all__ = ["MODEL_TYPES", "Conversion", "Plan", "convert_checkpoint", "convert_pairing"]

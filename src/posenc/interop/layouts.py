@@ -1,0 +1,177 @@
+"""How model types lay queries and keys out in their weights: which tensors hold them, and in what order.
+
+A row of a projection belongs to a head and a lane. Most types have one projection for queries and one for keys, heads
+one after another. Others put both and the values into one tensor, which is written here as the order of parts within
+a group of heads. A type that is not here is refused, because a wrong guess would leave a model that runs and is wrong.
+Each entry but those with code of their own was checked by the logits of a small model (tests/interop).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from posenc.config.model import Model
+from posenc.config.models import TYPES
+
+Groups = Literal["one", "n_heads", "n_kv_heads", "four"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The order of parts among the rows of a projection.
+
+    Args:
+        order: q are query heads, k key heads, v value heads, g a gate as wide as the query head before it, c what
+            multi-head latent attention compresses.
+        groups: Into how many groups the heads are split; each group has its parts in this order.
+    """
+
+    order: str
+    groups: Groups = "one"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a type keeps queries and keys.
+
+    Args:
+        projections: The projections that hold queries or keys.
+        layers: What the list of layers is called.
+        attention: What the attention of a layer is called, as a pattern.
+        still: What else attention holds here, which a turn of lanes does not concern.
+        stacks: Further names that may stand before the list of layers.
+        left: Other modules with queries and keys, which have no position.
+    """
+
+    projections: Mapping[str, Parts] = field(default_factory=lambda: {"q_proj": Parts("q"), "k_proj": Parts("k")})
+    layers: str = "layers"
+    attention: str = "self_attn"
+    still: frozenset[str] = frozenset()
+    stacks: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Norms of queries or keys: over a head, over all heads, or one a head; before the rotation or after it.
+NORMS = _names("q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm")
+# What the attention of any type may hold besides; inv_freq has one number a pair in both pairings.
+STILL = _names("v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm")
+# Names that may stand before the list of layers of a language model.
+STACKS = _names("base_model model language_model text_model transformer module _orig_mod")
+# Layers for predicting several tokens, counted by themselves.
+EXTRA_STACKS = _names("mtp")
+
+_PLAIN = """\
+afmoe apertus arcee aria_text bamba beam bitnet cohere cohere2 cohere2_moe cwm dots1 ernie4_5 ernie4_5_moe eurobert
+exaone4 exaone_moe falcon_h1 flex_olmo flint gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm
+glm4 glm4_moe glm4v_moe_text glm4v_text glm_image_text glm_ocr_text gpt_oss granite granite_docling_text granite_swa
+granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text
+hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna lfm2 lfm2_moe lfm3 llama llama4_text mellum
+mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmo_hybrid
+olmoe phi phimoe qwen2 qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text qwen3_vl_text
+seed_oss smollm3 solar_open stablelm starcoder2 ultrabert vaultgemma
+"""
+_COMPRESSED = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 mistral4 youtu"
+_GATED = "qwen3_next qwen3_5_text qwen3_5_moe_text"
+
+_LATENT = Layout(
+    projections={"q_proj": Parts("q"), "q_b_proj": Parts("q"), "kv_a_proj_with_mqa": Parts("ck")},
+    still=_names("q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj"),
+)
+_PER_HEAD = Parts("qkv", "n_heads")
+_NEOX = Layout(
+    projections={"query_key_value": _PER_HEAD},
+    attention="attention",
+    still=_names("bias masked_bias dense_bias"),
+    stacks=_names("gpt_neox gpt_neox_japanese"),
+)
+_GPTJ = Layout(layers="h", attention="attn", still=_names("bias masked_bias causal_mask embed_positions"))
+_BERT = Layout(
+    projections={"self.query": Parts("q"), "self.key": Parts("k")},
+    layers="layer",
+    attention="attention",
+    still=_names("self.value self.rotary_embeddings output LayerNorm"),
+    stacks=_names("encoder roformer esm"),
+)
+
+LAYOUTS: dict[str, Layout] = {
+    **dict.fromkeys(_PLAIN.split(), Layout()),
+    **dict.fromkeys(_COMPRESSED.split(), _LATENT),
+    **dict.fromkeys(_GATED.split(), Layout({"q_proj": Parts("qg", "n_heads"), "k_proj": Parts("k")})),
+    "chatglm": Layout({"query_key_value": Parts("qkv")}, attention="self_attention", stacks=_names("encoder")),
+    "codegen": replace(_GPTJ, projections={"qkv_proj": Parts("qvk", "four")}),
+    "dbrx": Layout({"Wqkv": Parts("qkv")}, layers="blocks", attention=r"norm_attn_norm\.attn"),
+    "diffllama": Layout(still=_names("lambda_q1 lambda_k1 lambda_q2 lambda_k2 groupnorm")),
+    "doge": Layout(still=_names("A dt_proj")),
+    "esm": _BERT,
+    "falcon": Layout({"query_key_value": _PER_HEAD}, layers="h", attention="self_attention"),
+    "gpt_neox": _NEOX,
+    "gpt_neox_japanese": _NEOX,
+    "gptj": _GPTJ,
+    "internlm2": Layout({"wqkv": Parts("qkv", "n_kv_heads")}, attention="attention", still=_names("wo")),
+    "longcat_flash": replace(_LATENT, attention=r"self_attn\.\d+"),
+    "mllama_text_model": Layout(left=_names("cross_attn")),
+    "modernbert": Layout({"Wqkv": Parts("qkv")}, attention="attn", still=_names("Wo")),
+    "modernbert-decoder": Layout(attention="attn", still=_names("Wo")),
+    "persimmon": Layout({"query_key_value": _PER_HEAD}),
+    "phi3": Layout({"qkv_proj": Parts("qkv")}),
+    "phi4_multimodal": Layout({"qkv_proj": Parts("qkv")}),
+    "qwen": Layout({"c_attn": Parts("qkv")}, layers="h", attention="attn", still=_names("c_proj bias masked_bias")),
+    "roformer": _BERT,
+}
+
+# Types with code of their own, whose settings stand in that code and not in transformers: (pairing, further fields).
+REMOTE: dict[str, tuple[Literal["half", "interleaved"], dict[str, float]]] = {
+    "chatglm": ("interleaved", {"partial_rotary_factor": 0.5}),
+    "internlm2": ("half", {}),
+    "qwen": ("half", {}),
+}
+_INDEXED = (
+    "axk2 deepseek_v32 dots3_note_text glm_moe_dsa hy_v4 minimax_m3_vl_text mistral_large4 mistral_large4_text "
+    "qwen4_exp_text"
+)
+REFUSED = {
+    **dict.fromkeys(_INDEXED.split(), "its indexer turns queries and keys of its own, by a pairing of its own"),
+    "deepseek_v4": "its keys are its values, turned and turned back",
+    "jetmoe": "its queries come from experts",
+    "timesfm2_5": "each lane of its queries has a scale",
+    "zamba2": "its layers share projections and adapt them",
+    "zaya": "it mixes lanes of queries and keys by a convolution",
+}
+
+
+def layout(model: Model) -> Layout:
+    """Return where a model keeps its queries and keys.
+
+    A type that `config` does not know is taken to have plain projections, or compressed ones if the file has their
+    widths: the caller has named its pairing, and other names than theirs are refused.
+
+    Raises:
+        ValueError: The type is known to be unfit, or its layout is unknown.
+    """
+    name = model.name
+    why = REFUSED.get(name)
+    if name == "roformer" and model.fields.get("rotary_value"):
+        why = "with rotary_value its values turn too"
+    if why is not None:
+        raise ValueError(f"convert_pairing: {name} cannot be converted, because {why}. Use another model type.")
+    if name in ("falcon", "chatglm"):
+        return replace(LAYOUTS[name], projections={"query_key_value": _fused(model)})
+    if name not in LAYOUTS and name in TYPES:
+        raise ValueError(
+            f"convert_pairing: where {name} keeps queries and keys is not known, so it is not converted by guess; "
+            f"known are the {len(LAYOUTS)} types of interop.MODEL_TYPES. Add its layout to posenc.interop.layouts."
+        )
+    return LAYOUTS.get(name, _LATENT if model.fields.get("qk_rope_head_dim") else Layout())
+
+
+def _fused(model: Model) -> Parts:
+    """Return the order of the one projection, which in these types goes by a flag of the file."""
+    if model.name == "chatglm":
+        return Parts("qkv") if model.fields.get("multi_query_attention") else _PER_HEAD
+    if model.fields.get("new_decoder_architecture"):
+        return Parts("qkv", "n_kv_heads")
+    return Parts("qkv") if model.fields.get("multi_query", True) else _PER_HEAD
