@@ -1,4 +1,4 @@
-"""The command line: `posenc list`, `show`, `inspect`, `doctor` and `study`.
+"""The command line: `posenc list`, `show`, `inspect`, `convert`, `doctor` and `study`.
 
 Nothing heavy is imported until a command runs, so that `posenc --help` answers at once. Exit codes:
 0 fine, 1 findings, 2 wrong use.
