@@ -58,6 +58,7 @@ def test_there_and_back(model, tmp_path, capsys):
     assert convert(tmp_path / "out", "--pairing", "interleaved", "--out", tmp_path / "twice") == 2
     assert "were converted to interleaved before" in capsys.readouterr().err
     assert convert(tmp_path / "out", "--pairing", "half", "--out", tmp_path / "back") == 0
+    assert "transformers turns it as half, as these weights have it" in capsys.readouterr().out
     before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "back"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -70,10 +70,22 @@ def _describe(done: "Conversion") -> list[str]:
         more = f" and {len(done.left_out) - _SHOWN} more" if len(done.left_out) > _SHOWN else ""
         lines.append(f"  not copied: {', '.join(shown)}{more}")
     if done.flag is None:
-        lines.append(
-            f"  config.json has no key for the pairing of {plan.model_type}: transformers turns it as {plan.of}, and "
-            f"these weights need code that turns as {plan.to}"
-        )
+        usual = _usual(plan.model_type)
+        need = f"these weights need code that turns as {plan.to}"
+        if usual is not None:
+            as_theirs = usual == plan.to
+            need = f"transformers turns it as {usual}, " + ("as these weights have it" if as_theirs else f"and {need}")
+        lines.append(f"  config.json has no key for the pairing of {plan.model_type}: {need}")
     else:
         lines.append(f"  config.json now says rope_interleave {str(done.flag).lower()}, which transformers follows")
     return lines
+
+
+def _usual(model_type: str) -> str | None:
+    """Return how transformers pairs lanes for a type, None where that is not known."""
+    from posenc.config.models import facts
+
+    try:
+        return facts(model_type, None).pairing
+    except ValueError:
+        return None
