@@ -1,7 +1,7 @@
 """Cosines and sines of angles, right at any position: formed in float64 and rounded once.
 
-A position is split into a multiple of 1024 and the rest, and the two angles are added by the addition theorem.
-The near angles are then the same 1024 rows for all, so that a long run of positions takes one product a number.
+A position is split into a multiple of 512 and the rest, and the two angles are added by the addition theorem.
+The near angles are then the same 512 rows for all, so that a long run of positions takes one product a number.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 from posenc.encoding import Pos
 from posenc.positions import has_float64, is_plain, may_look
 
-BLOCK = 1024
+BLOCK = 512  # with 64 pairs, as many numbers as torch takes on by one thread: a barrier an operation costs more
 _CHUNK = 2**16  # numbers of a table formed at once: what a core's cache holds
 
 
