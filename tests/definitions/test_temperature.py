@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+from transformers.models.beam import modeling_beam as beam
 from transformers.models.llama4 import modeling_llama4 as llama4
 from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
 from transformers.models.ministral3 import modeling_ministral3 as ministral3
@@ -113,6 +114,9 @@ LN2, LN3, LN4 = 0.6931471805599453, 1.0986122886681098, 1.3862943611198906
         ("log_n", 8191, 1.0),
         ("log_n", 16383, 14 / 13),
         ("log_n", 65535, 16 / 13),
+        ("beam", 8191, 2**0.1),
+        ("beam", 3 * 8192 - 1, 4**0.1),
+        ("beam", -1, 1.0),
     ],
 )
 def test_temperature_typed(law: str, p: int, want: float) -> None:
@@ -125,14 +129,16 @@ def test_temperature_length_and_weight() -> None:
     assert temperature(11, law="ministral", original_max_len=4, weight=0.5) == pytest.approx(1 + 0.5 * LN3, rel=1e-15)
     for weight in (0.0, 0.1, 5.0):  # idle
         assert temperature(63, law="log_n", original_max_len=4, weight=weight) == pytest.approx(3.0, rel=1e-15)
+    assert temperature(3, law="beam", original_max_len=4, weight=0.5) == pytest.approx(2**0.5, rel=1e-15)
     assert temperature(10**6, weight=0.0) == temperature(10**6, law="ministral", weight=0.0) == 1.0
 
 
 def test_temperature_steps_and_slides() -> None:
-    """Fractions of a position: the steps stay flat, log_n does not."""
+    """Fractions of a position: the steps stay flat, log_n and beam do not."""
     for law in ("llama4", "ministral"):
         assert temperature(9.0, law=law, original_max_len=4) == temperature(9.5, law=law, original_max_len=4)
-    assert temperature(9.0, law="log_n", original_max_len=4) < temperature(9.5, law="log_n", original_max_len=4)
+    for law in ("log_n", "beam"):
+        assert temperature(9.0, law=law, original_max_len=4) < temperature(9.5, law=law, original_max_len=4)
     with pytest.raises(KeyError):
         query_temperature(1.0, head_dim=2, law="none")  # type: ignore[arg-type]
 
@@ -143,6 +149,13 @@ def test_ministral_is_theirs(peer: Any, length: int, weight: float) -> None:
     places = sorted({0, 1, 5, *(m * length + off for m in (1, 2, 3, 15) for off in (-1, 0, 1))})
     theirs = peer.get_llama_4_attn_scale(torch.tensor([places]), weight, length)[0, 0, :, 0]
     ours = [temperature(p, law="ministral", original_max_len=length, weight=weight) for p in places]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_beam_is_theirs() -> None:
+    places = [0, 1, 100, 2047, 2048, 50_000, 10**6]
+    theirs = beam.compute_attention_scaling(torch.tensor([places]))[0, 0, :, 0]
+    ours = [temperature(p, law="beam", original_max_len=2048, weight=0.1) for p in places]
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 

@@ -4,7 +4,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled
+from posenc.families import OfLength, Rotary, Scaled, check_base, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -61,7 +61,7 @@ class DynamicNTK(OfLength, Scaled, Rotary):
 
     >>> rope = DynamicNTK(head_dim=128, factor=8.0, original_max_len=2048).resolve(4096)
     >>> round(rope.stretched_base())  # 10000 * 9^(128/126)
-    93193
+    93194
     """
 
     def __init__(
@@ -80,11 +80,10 @@ class DynamicNTK(OfLength, Scaled, Rotary):
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self._count(original_max_len=original_max_len)
-        self._measure(factor=factor)
+        self.factor, self.original_max_len = size(self.name, "factor", factor), original_max_len
         if factor < 1:
             raise ValueError(f"{self.name}: factor must be at least 1, because the base grows; got factor={factor}.")
-        self.factor, self.original_max_len = float(factor), original_max_len
-        self.base = frequencies.check_base(base, self.name)
+        self.base = check_base(base, self.name)
         self._set_factors(attention_factor, score_factor)
         self._set_length(length)
 

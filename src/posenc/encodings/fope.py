@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import Rotary, no_autocast, wide
+from posenc.families import Rotary, check_base, no_autocast, number, size, wide
 from posenc.families.angles import tabulate
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -77,10 +77,13 @@ class FoPE(Rotary):
     ) -> None:
         super().__init__(head_dim=head_dim, pairing=pairing)
         self._count(n_kv_heads=n_kv_heads, original_max_len=original_max_len)
-        if not 0 <= init_gain < math.inf:
-            raise ValueError(f"{self.name}: init_gain must be finite and not negative; got init_gain={init_gain}.")
-        self.n_kv_heads, self.original_max_len, self.init_gain = n_kv_heads, original_max_len, float(init_gain)
-        self.base = frequencies.check_base(base, self.name)
+        self.n_kv_heads, self.original_max_len = n_kv_heads, original_max_len
+        self.init_gain = number(self.name, "init_gain", init_gain)
+        if not 0 <= self.init_gain < math.inf:
+            raise ValueError(f"{self.name}: init_gain must be finite and not negative; got init_gain={self.init_gain}.")
+        if self.init_gain:
+            size(self.name, "init_gain", init_gain)
+        self.base = check_base(base, self.name)
         self.n_turning = n = self.frequencies().shape[1]
         if n == 0:
             raise ValueError(

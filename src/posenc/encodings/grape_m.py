@@ -5,7 +5,15 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, kernels
-from posenc.families import Rotary, by_key_head, check_heads, check_lanes, no_autocast, wide_parameter
+from posenc.families import (
+    Rotary,
+    by_key_head,
+    check_base,
+    check_heads,
+    check_lanes,
+    no_autocast,
+    wide_parameter,
+)
 from posenc.registry import register
 
 
@@ -59,11 +67,16 @@ class GRAPEM(Rotary):
 
     def __init__(self, *, n_kv_heads: int, head_dim: int, n_planes: int | None = None, base: float = 10000.0) -> None:
         self._count(n_kv_heads=n_kv_heads, head_dim=head_dim, n_planes=1 if n_planes is None else n_planes)
+        if head_dim % 2 if n_planes is None else 2 * n_planes > head_dim:
+            raise ValueError(
+                f"{self.name}: a plane has two lanes, so n_planes must be at most {head_dim // 2}, and be given where "
+                f"head_dim is odd; got head_dim={head_dim}, n_planes={n_planes}."
+            )
         super().__init__(
             head_dim=head_dim, rotary_dim=None if n_planes is None else 2 * n_planes, pairing="interleaved"
         )
         self.n_kv_heads, self.n_planes = n_kv_heads, self.rotary_dim // 2
-        self.base = frequencies.check_base(base, self.name)
+        self.base = check_base(base, self.name)
         self.planes = wide_parameter(n_kv_heads, head_dim, self.rotary_dim)
         self.log_freq = wide_parameter(n_kv_heads, self.rotary_dim // 2)
         self.reset_parameters()
@@ -84,6 +97,14 @@ class GRAPEM(Rotary):
             self.planes.copy_(torch.eye(self.head_dim)[:, : self.rotary_dim].expand_as(self.planes))
             start = frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.head_dim)
             self.log_freq.copy_(start.log().expand_as(self.log_freq))
+
+    def of_slice(self) -> "Rotary":
+        """Refuse: planes lie across all lanes.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"{self.name}: planes lie across all lanes, so that none can be left out. Turn whole heads.")
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         check_lanes(self.name, x, self.head_dim)

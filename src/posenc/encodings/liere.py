@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from posenc.encoding import Encoding, Placed, Pos
-from posenc.families import check_heads, check_lanes, no_autocast, wide_parameter
+from posenc.encoding import Placed, Pos
+from posenc.families import Budgeted, check_heads, check_lanes, no_autocast, size, wide_parameter
 from posenc.registry import register
 
 
@@ -37,7 +37,7 @@ from posenc.registry import register
         "cost": "token",
     },
 )
-class LieRE(Encoding):
+class LieRE(Budgeted):
     """Turn blocks of lanes by the exponential of a learned generator for each axis of the position.
 
     Rotations of more than two lanes need not commute, so that with several axes scores depend on more than
@@ -64,13 +64,13 @@ class LieRE(Encoding):
         super().__init__()
         self._count(head_dim=head_dim, n_axes=n_axes)
         self._count(least=2, block=block)
-        self._measure(init_std=init_std)
         if head_dim % block:
             raise ValueError(
                 f"{self.name}: head_dim must be a multiple of block, because blocks of lanes turn together; got "
                 f"head_dim={head_dim}, block={block}."
             )
-        self.head_dim, self.n_axes, self.block, self.init_std = head_dim, n_axes, block, float(init_std)
+        self.head_dim, self.n_axes, self.block = head_dim, n_axes, block
+        self.init_std = size(self.name, "init_std", init_std)
         self.skew = wide_parameter(n_axes, head_dim // block, block * (block - 1) // 2)
         self.reset_parameters()
 
@@ -83,7 +83,12 @@ class LieRE(Encoding):
         return upper - upper.mT
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute a rotation (n_blocks, block, block) for each position."""
+        """Compute a rotation (n_blocks, block, block) for each position.
+
+        Raises:
+            ValueError: They would take more than `table_budget` bytes.
+        """
+        self._afford(8 * pos.numel() // self.n_axes * self.head_dim * self.block)  # the exponential is in float64
         at = pos.double()[..., None] if self.n_axes == 1 else pos.double()
         return (torch.matrix_exp(torch.einsum("...a,anij->...nij", at, self.generators())).to(dtype),)
 

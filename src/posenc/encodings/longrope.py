@@ -6,7 +6,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled
+from posenc.families import OfLength, Rotary, Scaled, check_base, numbers, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -73,8 +73,8 @@ class LongRoPE(OfLength, Scaled, Rotary):
         self,
         *,
         head_dim: int,
-        short_factors: Sequence[float],
-        long_factors: Sequence[float],
+        short_factors: Sequence[float] | Tensor,
+        long_factors: Sequence[float] | Tensor,
         original_max_len: int,
         base: float = 10000.0,
         rotary_dim: int | None = None,
@@ -88,19 +88,19 @@ class LongRoPE(OfLength, Scaled, Rotary):
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self._count(original_max_len=original_max_len)
         self._set_factors(attention_factor, score_factor)
-        self._measure(
-            long_attention_factor=attention_factor if long_attention_factor is None else long_attention_factor
-        )
-        self.short_factors, self.long_factors = tuple(short_factors), tuple(long_factors)
+        if long_attention_factor is not None:
+            size(self.name, "long_attention_factor", long_attention_factor)
+        self.short_factors = numbers(self.name, "short_factors", short_factors)
+        self.long_factors = numbers(self.name, "long_factors", long_factors)
         for option, factors in {"short_factors": self.short_factors, "long_factors": self.long_factors}.items():
             if len(factors) != self.rotary_dim // 2:
                 raise ValueError(
                     f"{self.name}: {option} must hold {self.rotary_dim // 2} numbers, one a pair; got {len(factors)}."
                 )
-            for factor in factors:
-                self._measure(**{f"each of {option}": factor})
+            for i, factor in enumerate(factors):
+                size(self.name, f"{option}[{i}]", factor)
         self.original_max_len, self.long_attention_factor = original_max_len, long_attention_factor
-        self.base = frequencies.check_base(base, self.name)
+        self.base = check_base(base, self.name)
         self._set_length(length)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, wide_parameter
+from posenc.families import Rotary, check_base, wide_parameter
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -63,14 +63,14 @@ class MixedRoPE(Rotary):
     keeps_float32 = True
 
     def __init__(self, *, n_kv_heads: int, head_dim: int, base: float = 10.0, pairing: Pairing = "half") -> None:
-        super().__init__(head_dim=head_dim, pairing=pairing)
-        self._count(n_kv_heads=n_kv_heads)
+        self._count(n_kv_heads=n_kv_heads, head_dim=head_dim)
         if head_dim % 4:
             raise ValueError(
                 f"{self.name}: head_dim must be a multiple of 4, because pairs start along two directions; got "
                 f"head_dim={head_dim}."
             )
-        self.n_kv_heads, self.base = n_kv_heads, frequencies.check_base(base, self.name)
+        super().__init__(head_dim=head_dim, pairing=pairing)
+        self.n_kv_heads, self.base = n_kv_heads, check_base(base, self.name)
         self.inv_freq = wide_parameter(n_kv_heads, 2, head_dim // 2)
         self.reset_parameters()
 

@@ -1,6 +1,7 @@
 """M-RoPE: time, row and column share the pairs of lanes of one RoPE."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OwnFrequencies, Rotary
+from posenc.families import OwnFrequencies, Rotary, check_base, check_word, entries
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -82,13 +83,15 @@ class MRoPE(OwnFrequencies, Rotary):
         trainable: bool = False,
     ) -> None:
         super().__init__(head_dim=head_dim, pairing=pairing)
+        sections = entries(self.name, "sections", sections)
+        if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in sections):
+            raise TypeError(f"{self.name}: sections must be whole numbers of pairs; got sections={tuple(sections)}.")
         if not sections or min(sections) < 0 or 2 * sum(sections) != head_dim:
             raise ValueError(
                 f"{self.name}: sections must be numbers of pairs that add up to head_dim / 2 = {head_dim // 2}; "
                 f"got sections={tuple(sections)}, which add up to {sum(sections)}."
             )
-        if layout not in ("blocks", "interleaved"):
-            raise ValueError(f"{self.name}: layout must be 'blocks' or 'interleaved'; got {layout!r}.")
+        check_word(self.name, "layout", layout, "blocks", "interleaved")
         room = [len(range(axis, head_dim // 2, len(sections))) for axis in range(len(sections))]
         if layout == "interleaved" and any(n > r for n, r in zip(sections[1:], room[1:], strict=True)):
             raise ValueError(
@@ -96,7 +99,7 @@ class MRoPE(OwnFrequencies, Rotary):
                 f"first, which has what is left; got sections={tuple(sections)}. Qwen3-VL has (24, 20, 20) of 64."
             )
         self.sections, self.layout, self.n_axes = tuple(sections), layout, len(sections)
-        self.base = frequencies.check_base(base, self.name)
+        self.base = check_base(base, self.name)
         self._set_frequencies(head_dim // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc import frequencies, kernels
-from posenc.encoding import Encoding, Placed, Pos
-from posenc.families import by_key_head, check_heads, check_lanes, wide_parameter
+from posenc.encoding import Placed, Pos
+from posenc.families import Budgeted, by_key_head, check_base, check_heads, check_lanes, check_word, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.registry import register
 
@@ -42,7 +42,7 @@ from posenc.registry import register
         "cost": "token",
     },
 )
-class PoPE(Encoding):
+class PoPE(Budgeted):
     """Make each lane a complex number whose length is its softplus and whose angle is its position's.
 
     In RoPE the angle between q and k depends on their contents too, so that what and where are entangled. Turned q and
@@ -76,10 +76,9 @@ class PoPE(Encoding):
     ) -> None:
         super().__init__()
         self._count(n_kv_heads=n_kv_heads, head_dim=head_dim)
-        if phase_init not in ("zero", "uniform"):
-            raise ValueError(f"{self.name}: phase_init must be 'zero' or 'uniform'; got {phase_init!r}.")
+        check_word(self.name, "phase_init", phase_init, "zero", "uniform")
         self.n_kv_heads, self.head_dim, self.phase_init = n_kv_heads, head_dim, phase_init
-        self.base = frequencies.check_base(base, self.name)
+        self.base = check_base(base, self.name)
         self.phase = wide_parameter(n_kv_heads, head_dim)
         self.reset_parameters()
 
@@ -88,7 +87,12 @@ class PoPE(Encoding):
         return frequencies.geometric(self.head_dim, base=self.base, width=2 * self.head_dim)[None]
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Compute (cos, sin) of each lane's angle."""
+        """Compute (cos, sin) of each lane's angle.
+
+        Raises:
+            ValueError: They would take more than `table_budget` bytes.
+        """
+        self._afford(2 * pos.numel() * self.head_dim * dtype.itemsize)
         return tabulate(pos, self.frequencies(), dtype=dtype)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary
+from posenc.families import Rotary, check_base, finite
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -43,9 +43,9 @@ class RetNet(Rotary):
     """Turn as RoPE does, grow keys with position and shrink queries by as much.
 
     The product of q and k then fades as γ_h^distance. RetNet sums values by it without a softmax; before a softmax, as
-    here, it is a temperature that rises with the distance. Sizes are powers of the position, so that float32
-    ends about 2,600 positions from the centre: one further out is an error on the CPU, and NaN elsewhere. Source: Sun
-    2023, section 2.1 and equation 8.
+    here, it is a temperature that rises with the distance. Sizes are powers of the position, so that float32 and
+    bfloat16 end about 2,600 positions from the centre and float16 about 350: a position past the former is an error on
+    the CPU, and NaN elsewhere. Source: Sun 2023, section 2.1 and equation 8.
 
     Args:
         n_kv_heads: Key heads; head h has γ_h = 1 - 2^(-5 - h), and the queries of its group share it.
@@ -55,7 +55,8 @@ class RetNet(Rotary):
         centre: The position at which q and k keep their size.
 
     Raises:
-        ValueError: An odd head_dim, no heads, a base not above 1, or a position too far from the centre.
+        ValueError: An odd head_dim, no heads, a base not above 1, a centre that is not finite, or a position too far
+            from it.
 
     >>> retnet = RetNet(n_kv_heads=1, head_dim=2, base=1e12)
     >>> q, k = (torch.tensor([1.0, 0.0]).view(1, 1, 1, 2) for _ in "qk")
@@ -75,8 +76,8 @@ class RetNet(Rotary):
     ) -> None:
         super().__init__(head_dim=head_dim, pairing=pairing)
         self._count(n_kv_heads=n_kv_heads)
-        self.n_kv_heads, self.centre = n_kv_heads, float(centre)
-        self.base = frequencies.check_base(base, self.name)
+        self.n_kv_heads, self.centre = n_kv_heads, finite(self.name, "centre", centre)
+        self.base = check_base(base, self.name)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, the same for all heads."""

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary
+from posenc.families import Rotary, check_base, finite, number
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -77,13 +77,14 @@ class XPos(Rotary):
         centre: float = 0.0,
     ) -> None:
         super().__init__(head_dim=head_dim, pairing=pairing)
-        if not (scale_base > 0 and gamma > 0):
+        self.scale_base = number(self.name, "scale_base", scale_base)
+        self.gamma = number(self.name, "gamma", gamma)
+        if not (0 < self.scale_base < math.inf and 0 < self.gamma < math.inf):
             raise ValueError(
-                f"{self.name}: scale_base and gamma must be positive, because they scale a decay; "
-                f"got scale_base={scale_base}, gamma={gamma}. The paper uses 512 and 0.4."
+                f"{self.name}: scale_base and gamma must be positive and finite, because they scale a decay; "
+                f"got scale_base={self.scale_base}, gamma={self.gamma}. The paper uses 512 and 0.4."
             )
-        self.base = frequencies.check_base(base, self.name)
-        self.scale_base, self.gamma, self.centre = float(scale_base), float(gamma), float(centre)
+        self.base, self.centre = check_base(base, self.name), finite(self.name, "centre", centre)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair."""
@@ -95,7 +96,7 @@ class XPos(Rotary):
         zeta = (2 * k / self.head_dim + self.gamma) / (1 + self.gamma)
         away = pos - self.centre
         # the smallest zeta's powers stay within float32 and leave room for q and k
-        reach = self.scale_base * 120 * math.log(2) / math.log((1 + self.gamma) / self.gamma)
+        reach = self.scale_base * 120 * math.log(2) / math.log1p(1 / self.gamma)
         why = "lane sizes leave float32 further out; choose a centre or a scale_base that suits"
         positions.check_reach(away, reach, self.name, why)
         return zeta ** torch.where(away.abs() <= reach, away / self.scale_base, torch.nan)[..., None]

@@ -2,13 +2,26 @@
 
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
-from posenc.families.numbers import autocast_dtype, floating, no_autocast, wide, wide_parameter
-from posenc.families.options import OfLength, OwnFrequencies, Scaled
+from posenc.families.numbers import (
+    autocast_dtype,
+    check_base,
+    entries,
+    finite,
+    floating,
+    no_autocast,
+    number,
+    numbers,
+    size,
+    wide,
+    wide_parameter,
+)
+from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
 from posenc.families.rotary import Rotary, by_key_head, check_heads, check_lanes
 
 __all__ = [
     "Additive",
     "Bias",
+    "Budgeted",
     "ContentBias",
     "Embedded",
     "OfLength",
@@ -17,10 +30,17 @@ __all__ = [
     "Scaled",
     "autocast_dtype",
     "by_key_head",
+    "check_base",
     "check_heads",
     "check_lanes",
+    "check_word",
+    "entries",
+    "finite",
     "floating",
     "no_autocast",
+    "number",
+    "numbers",
+    "size",
     "wide",
     "wide_parameter",
     "with_table",

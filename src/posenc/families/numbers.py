@@ -1,10 +1,104 @@
-"""Precision: what is learned or exact, in a dtype in which arithmetic with it stays right."""
+"""Numbers: those of constructors, checked, and what is learned or exact in a dtype in which arithmetic stays right."""
 
+import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from posenc import frequencies
+from posenc.config.values import short
+
+_SMALLEST, _LARGEST = 1e-30, 1e30  # sizes whose products with tokens stay within float32
+
+
+def number(who: str, name: str, value: Any) -> float:
+    """Return a constructor's number as a float; an integer that no float holds is infinite.
+
+    Raises:
+        TypeError: It is no number; True and "8" are none.
+
+    >>> number("RoPE", "base", 10000)
+    10000.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{who}: {name} must be a number; got {name}={short(value)}.")
+    given: Any = value  # comparable, as every real number
+    try:
+        return float(given)
+    except OverflowError:
+        return math.inf if given > 0 else -math.inf
+
+
+def finite(who: str, name: str, value: Any) -> float:
+    """Return a constructor's finite number as a float.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is infinite or NaN.
+    """
+    checked = number(who, name, value)
+    if not math.isfinite(checked):
+        raise ValueError(f"{who}: {name} must be finite; got {name}={short(value)}.")
+    return checked
+
+
+def size(who: str, name: str, value: Any) -> float:
+    """Return a constructor's size, a finite number above zero, as a float.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is zero, negative, infinite or NaN, or so small or large that products in float32 are lost.
+    """
+    checked = number(who, name, value)
+    if not 0 < checked < math.inf:
+        raise ValueError(f"{who}: {name} must be a finite number above zero; got {name}={short(value)}.")
+    if not _SMALLEST <= checked <= _LARGEST:
+        raise ValueError(
+            f"{who}: {name} must be from {_SMALLEST:g} to {_LARGEST:g}, because float32 loses products with other "
+            f"sizes; got {name}={short(value)}."
+        )
+    return checked
+
+
+def entries(who: str, name: str, values: Any) -> list[Any]:
+    """Return the entries of a constructor's list, which may be a tensor or an array too.
+
+    Raises:
+        TypeError: It is none; a string is none, and a set has no order.
+    """
+    found = values
+    if isinstance(values, Tensor):
+        found = None if values.is_meta else values.detach().flatten()
+    found = found.tolist() if hasattr(found, "tolist") else found
+    if isinstance(found, str | bytes) or not isinstance(found, Sequence):
+        raise TypeError(f"{who}: {name} must be a list of numbers; got {name}={short(values)}.")
+    return list(found)
+
+
+def numbers(who: str, name: str, values: Any) -> tuple[float, ...]:
+    """Return the entries of a constructor's list of numbers as floats.
+
+    Raises:
+        TypeError: It is no list, or an entry is no number.
+
+    >>> numbers("RoPE", "inv_freq", torch.tensor([1.0, 0.5]))
+    (1.0, 0.5)
+    """
+    return tuple(number(who, f"{name}[{i}]", entry) for i, entry in enumerate(entries(who, name, values)))
+
+
+def check_base(base: Any, who: str) -> float:
+    """Return the base as a float.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not a finite number greater than 1.
+    """
+    return frequencies.check_base(number(who, "base", base), who)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

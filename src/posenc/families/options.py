@@ -1,15 +1,26 @@
-"""What several families share: own frequencies, a known length; mixed into a family."""
+"""What several families share: own frequencies, a known length, a budget; mixed into a family."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
 from posenc import frequencies
+from posenc.config.values import short
 from posenc.encoding import Encoding
-from posenc.families.numbers import wide_parameter
+from posenc.families.numbers import numbers, size, wide_parameter
+
+
+def check_word(who: str, option: str, word: Any, *allowed: str) -> None:
+    """Raise unless a constructor's word is one of those that are allowed.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(word, str) or word not in allowed:
+        raise ValueError(f"{who}: {option} must be {' or '.join(map(repr, allowed))}; got {short(word)}.")
 
 
 class OwnFrequencies(Encoding):
@@ -40,7 +51,12 @@ class OwnFrequencies(Encoding):
                 self.inv_freq.copy_(self._start())
 
     def _set_frequencies(self, n: int, inv_freq: frequencies.Given | None, trainable: bool) -> None:
-        self._given = None if inv_freq is None else frequencies.given(inv_freq, n, self.name)
+        if not isinstance(trainable, bool):  # "no" is true
+            raise TypeError(f"{self.name}: trainable must be True or False; got trainable={short(trainable)}.")
+        self._given = None
+        if inv_freq is not None:
+            own = inv_freq(torch.arange(n, dtype=torch.float64, device="cpu")) if callable(inv_freq) else inv_freq
+            self._given = frequencies.given(numbers(self.name, "inv_freq", own), n, self.name)
         self.trainable = trainable
         self.inv_freq: nn.Parameter | tuple[float, ...] | None = self._given
         if trainable:
@@ -63,8 +79,8 @@ class Scaled(Encoding):
         return super().score_scale(head_dim) * self.score_factor
 
     def _set_factors(self, attention_factor: float, score_factor: float) -> None:
-        self._measure(attention_factor=attention_factor, score_factor=score_factor)
-        self.attention_factor, self.score_factor = float(attention_factor), float(score_factor)
+        self.attention_factor = size(self.name, "attention_factor", attention_factor)
+        self.score_factor = size(self.name, "score_factor", score_factor)
 
 
 class OfLength(Encoding):
@@ -100,3 +116,17 @@ class OfLength(Encoding):
         if length is not None:
             self._count(length=length)
         self.length = length
+
+
+class Budgeted(Encoding):
+    """An encoding that makes tables of positions, and refuses to fill a machine with them; mixed into a family."""
+
+    table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` refuses; yours to set
+
+    def _afford(self, n_bytes: int) -> None:
+        if n_bytes > self.table_budget:
+            raise ValueError(
+                f"{self.name}: tables of positions must fit into table_budget={self.table_budget / 2**30:.3g} GiB; "
+                f"these positions would take {n_bytes / 2**30:.3g} GiB. Place fewer at a time, or set "
+                f"{self.name}.table_budget to more bytes."
+            )

@@ -1,20 +1,23 @@
 """What turns queries and keys, each by its own position."""
 
 import copy
+import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from posenc import kernels
-from posenc.encoding import Encoding, Placed, Pos
+from posenc.config.values import short
+from posenc.encoding import Placed, Pos
 from posenc.families.angles import tabulate
+from posenc.families.options import Budgeted
 
 
-class Rotary(Encoding):
+class Rotary(Budgeted):
     """An encoding that turns pairs of lanes; its author writes `frequencies()`.
 
     Angles are formed in float64 and rounded after cosine and sine. `gain()` multiplies the turned
@@ -31,7 +34,6 @@ class Rotary(Encoding):
 
     family = "rotary"
     n_kv_heads: int | None = None
-    table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` refuses; yours to set
 
     def __init__(
         self,
@@ -45,9 +47,10 @@ class Rotary(Encoding):
         self._count(head_dim=head_dim, rotary_dim=head_dim if rotary_dim is None else rotary_dim)
         width = head_dim if rotary_dim is None else rotary_dim
         if rotary_dim is None and head_dim % 2:
+            some = head_dim > 2 and "rotary_dim" in inspect.signature(type(self)).parameters
             raise ValueError(
-                f"{self.name}: head_dim must be even, because lanes turn in pairs; got head_dim={head_dim}. "
-                f"Pass rotary_dim={head_dim - 1} to turn the first {head_dim - 1}."
+                f"{self.name}: head_dim must be even, because lanes turn in pairs; got head_dim={head_dim}."
+                + (f" Pass rotary_dim={head_dim - 1} to turn the first {head_dim - 1}." if some else "")
             )
         if width % 2 or not 2 <= width <= head_dim:
             raise ValueError(
@@ -59,8 +62,8 @@ class Rotary(Encoding):
             "rotary_side": (rotary_side, ("first", "last")),
         }
         for option, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {value!r}.")
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"{self.name}: {option} must be one of {allowed}; got {short(value)}.")
         self.head_dim, self.rotary_dim = head_dim, width
         self.rotary_side: kernels.eager.Side = rotary_side
         self.pairing: kernels.eager.Pairing = pairing
@@ -83,15 +86,15 @@ class Rotary(Encoding):
         Raises:
             ValueError: They would take more than `table_budget` bytes.
         """
+        changes = type(self).amplitude is not Rotary.amplitude  # asked only then: not every device has float64
+        numbers = math.prod(pos.shape) // self.n_axes * (self.n_kv_heads or 1) * self.rotary_dim
+        self._afford(numbers * dtype.itemsize * (2 if changes else 1))
         inv_freq = self.frequencies()
         if inv_freq.ndim == 3:  # heads: one wide table, of which each has a part
             inv_freq = inv_freq.movedim(0, 1).flatten(1)
-        numbers = math.prod(pos.shape) // self.n_axes * (self.n_kv_heads or 1) * self.rotary_dim
-        self._afford(numbers * dtype.itemsize)
         tables = tabulate(pos, inv_freq, dtype=dtype, gain=self.gain())
         if self.n_kv_heads is not None:
             tables = tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
-        changes = type(self).amplitude is not Rotary.amplitude  # asked only then: not every device has float64
         amplitude = self.amplitude(pos.double()) if changes else None
         if amplitude is not None:
             inverse = (1 / amplitude).to(dtype)
@@ -142,14 +145,6 @@ class Rotary(Encoding):
         twin.head_dim, twin.rotary_side = self.rotary_dim, "first"
         return twin
 
-    def _afford(self, size: int) -> None:
-        if size > self.table_budget:
-            raise ValueError(
-                f"{self.name}: tables of cos and sin must fit into table_budget={self.table_budget / 2**30:.3g} GiB; "
-                f"these positions would take {size / 2**30:.3g} GiB. Place fewer at a time, or set "
-                f"{self.name}.table_budget to more bytes."
-            )
-
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         def back(x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
             cos, sin = tables
@@ -175,11 +170,16 @@ def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_
 
 
 def check_lanes(who: str, x: Tensor, head_dim: int) -> None:
-    """Raise unless queries or keys have the width that the encoding was made for.
+    """Raise unless queries or keys are floating and have the width that the encoding was made for.
 
     Raises:
-        ValueError: They have not.
+        TypeError: They are integers or complex: the turn would be rounded, or is none.
+        ValueError: They have another width.
     """
+    if not x.is_floating_point():
+        raise TypeError(f"{who}: q and k must be floating, because a turn has fractions; got {x.dtype}. Cast them.")
+    if x.ndim < 2:
+        raise ValueError(f"{who}: q and k must be (batch, heads, seq, head_dim); got shape {tuple(x.shape)}.")
     if x.shape[-1] != head_dim:
         raise ValueError(
             f"{who}: q and k must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
@@ -193,7 +193,7 @@ def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:
     Raises:
         ValueError: They do not.
     """
-    if x.shape[-2] != where[-1] or (len(where) == 2 and where[0] not in (1, x.shape[0])):
+    if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 4 or where[0] not in (1, x.shape[0]))):
         raise ValueError(
             f"{who}: q and k must have a token for each of their positions; got shape {tuple(x.shape)} and "
             f"positions of shape {tuple(where)}. With a cache, k_placed is for all keys that are given."
