@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2
 # Shapes in annotations are checked while the tests run, in a process of their own: checks break compilation.
-SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.encoding,posenc.encodings,posenc.families
+SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.configured,posenc.encoding,posenc.encodings,posenc.families
 SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.kernels,posenc.laws,posenc.mapped,posenc.nn,posenc.positions
 SHAPED := $(SHAPED),posenc.precision,posenc.probe,posenc.rephasing
 

@@ -20,6 +20,8 @@ REALS = (torch.float32, torch.float64)
 FAR = 1_000_000
 # names of encodings for text, where a position is one number
 TEXT = [name for name in posenc.names() if posenc.card(name).examples()[0].n_axes == 1]
+# of these, all that a host model can construct of what it knows: LongRoPE's lists come from a search
+HOSTED = [name for name in TEXT if name != "longrope"]
 
 
 def check(examples: int = 40) -> settings:
@@ -351,7 +353,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "nope": st.just({}),
     "query_temperature": st.fixed_dictionaries(
-        {"law": st.sampled_from(["llama4", "ministral", "log_n"])},
+        {"law": st.sampled_from(["llama4", "ministral", "log_n", "beam"])},
         optional={"original_max_len": st.sampled_from([2, 100, 8192]), "weight": st.sampled_from([0.1, 0.5])},
     ),
     "relative_bias": st.fixed_dictionaries(

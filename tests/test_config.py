@@ -177,6 +177,7 @@ def test_layer_types():
     beam = {"model_type": "beam", "num_hidden_layers": 6}
     beam["rope_parameters"] = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": None}
     assert config.layer_types(beam) == {"sliding_attention": 5, "nope": 1}
+    assert config.layer_types({**beam, "rope_parameters": None}) == {"sliding_attention": 5, "nope": 1}
     mistral = {"model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 4096}
     assert config.layer_types(mistral) == {"sliding_attention": 2}
     assert config.rotary({**LLAMA, **mistral}).window == 4096
@@ -194,6 +195,11 @@ def test_layer_types():
         ({"layer_types": ["full_attention"] * 3}, "one entry a layer, of 4; got 3"),
         ({"layer_types": []}, "empty list"),
         ({"layer_types": ["x" * 100] * 4}, "names of kinds"),
+        ({"num_hidden_layers": 70, "layer_types": [f"kind_{i}" for i in range(70)]}, "at most 64 kinds of layers; got"),
+        ({"model_type": "cohere2_moe", "mlp_layer_types": ["dense"]}, "mlp_layer_types must have one entry a layer"),
+        ({"model_type": "cohere2_moe", "first_k_dense_replace": 5}, "first_k_dense_replace must be from 0 to 4; got 5"),
+        ({"model_type": "mllama_text_model", "cross_attention_layers": [-1]}, "entry must be from 0"),
+        ({"model_type": "hrm_text", "num_hidden_layers": 2000}, "over all cycles must be from 1 to 10000; got 16000"),
         ({"no_rope_layers": [1, 0]}, "one entry a layer, of 4; got 2"),
         ({"num_hidden_layers": None, "layer_types": ["full_attention"] * 10_001}, "at most 10000"),
     ],
@@ -433,6 +439,7 @@ WARNINGS = {
     "share_unread": (llama(partial_rotary_factor=0.5), "all lanes turn"),
     "assumed": ({"model_type": "llama"}, "4096 is taken"),
     "clockwise": ({**LLAMA, "model_type": "nanochat"}, "clockwise"),
+    "learned": ({**LLAMA, "model_type": "mistral_large4_text", "rope_parameters": YARN}, "learns"),
 }
 
 

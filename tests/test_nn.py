@@ -34,7 +34,7 @@ def test_embedding_is_token_times_root_d_model_plus_position():
     torch.testing.assert_close(x, wanted, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", strategies.TEXT)
+@pytest.mark.parametrize("name", strategies.HOSTED)
 def test_decoding_with_a_cache_equals_one_pass(name):
     model, text = language_model(posenc.create(name, dims=DIMS).resolve(12)), tokens(2, 12)
     whole, cache = model(text), Cache()
@@ -52,7 +52,7 @@ def test_an_encoding_that_depends_on_the_length_is_resolved_for_the_tokens_of_a_
         language_model(open_)(text, cache=Cache())
 
 
-@pytest.mark.parametrize("name", strategies.TEXT)
+@pytest.mark.parametrize("name", strategies.HOSTED)
 def test_positions_are_placed_once_in_a_forward_pass(name, monkeypatch):
     encoding = posenc.create(name, dims=DIMS).resolve(7)
     model, calls, place = language_model(encoding, n_layers=3), [], encoding.place

@@ -6,22 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc import config, registry
-from posenc.config import kinds, models, values
-from posenc.config.model import WHO, Model, open_model
-from posenc.config.spelling import spelled
+from posenc import config
+from posenc.configured import by_layer
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
 _DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "score_scale", "layer", "resolve"]
-# what the layers of a type do that do not turn, where it is more than nothing
-_INSTEAD = {
-    "beam": "lengthens queries by (1 + (p + 1) / 2048)^0.1, which no encoding here does",
-    "esm": "adds a learned table to the tokens (posenc.Learned)",
-    "falcon": "biases scores by distance (posenc.ALiBi)",
-}
-_EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
-_MOST_KINDS = 64  # each is read and constructed by itself
 
 
 class Compose(Encoding):
@@ -163,9 +153,10 @@ class PerLayer(Encoding):
         """Construct the encoding of each layer of a model, from its configuration.
 
         Layers that turn get the RoPE of their kind; attention without position, and layers that mix tokens by
-        recurrence or convolution, NoPE. Queries grow by `QueryTemperature` where they do in transformers 5.23: Llama 4
-        in layers without position, Ministral 3 and Mistral 4 in all. Layers with equal encodings share one. Windows
-        belong to the mask, and what a model learns of positions to its weights: neither is here.
+        recurrence or convolution or look at pictures, NoPE. Queries grow by `QueryTemperature` where they do in
+        transformers 5.23: Llama 4 and Beam in layers without position, Ministral 3 and Mistral 4 in all. Layers with
+        equal encodings share one; a layer with two attentions has two entries, as in its cache. Windows belong to the
+        mask, and what a model learns of positions to its weights: neither is here.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
@@ -179,17 +170,9 @@ class PerLayer(Encoding):
         >>> PerLayer.from_config({"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": 8}).index
         (0, 0, 0, 1, 0)
         """
-        fields = config.read(source)
-        model = open_model(fields)
-        models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
-        ways, made, chosen = _ways(model), dict[str, Encoding](), dict[tuple[str, Any], Encoding]()
-        for kind, base in dict.fromkeys(ways):
-            if base is not None:
-                fields = {**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)}
-            encoding = _of_kind(fields, kind, pairing, seq_len)
-            options = [(part.name, part.options()) for part in encoding.modules() if isinstance(part, Encoding)]
-            chosen[kind, base] = made.setdefault(repr(options), encoding)  # which shows numbers to the last digit
-        return cls([chosen[way] for way in ways])
+        parts = by_layer(source, pairing=pairing, seq_len=seq_len)
+        made = {id(own): own[0] if len(own) == 1 else Compose(*own) for own in parts}
+        return cls([made[id(own)] for own in parts])
 
     def __len__(self) -> int:
         return len(self.index)
@@ -266,53 +249,3 @@ def _embeds(encoding: Encoding) -> bool:
         return _embeds(encoding.encoding)
     door: Callable[..., Tensor] = type(encoding).embed
     return door is not Encoding.embed
-
-
-def _ways(model: Model) -> list[tuple[str, Any]]:
-    """Return for each layer its kind, and its base where the model has one for each."""
-    order, bases = kinds.layers(model), None
-    if model.name in _EACH_BASE or model.name not in models.TYPES:
-        bases = kinds.thetas(model, len(order))
-    if model.name in _INSTEAD and kinds.NOPE in order:
-        raise ValueError(
-            f"PerLayer: layers of {model.name} that do not turn are not without position: it {_INSTEAD[model.name]}; "
-            f"got {order.count(kinds.NOPE)} such layers of {len(order)}. Construct the encodings one by one."
-        )
-    ways = list(zip(order, bases or [None] * len(order), strict=True))
-    if len(set(ways)) > _MOST_KINDS:
-        raise ValueError(
-            f"PerLayer: a model has at most {_MOST_KINDS} kinds of layers; got {len(set(ways))}. Correct the file."
-        )
-    return ways
-
-
-def _of_kind(source: config.Source, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> Encoding:
-    """Construct the encoding of one kind of layer."""
-    growth: list[Encoding] = [] if (found := _growth(source, kind, pairing)) is None else [found]
-    if kinds.turns(kind):
-        rope: Any = registry.find_class("rope")
-        turning: Encoding = rope.from_config(source, kind, pairing=pairing, seq_len=seq_len)
-        return Compose(turning, *growth) if growth else turning
-    return growth[0] if growth else registry.create("nope")
-
-
-def _growth(source: config.Source, kind: str, pairing: config.Pairing | None) -> Encoding | None:
-    """Return what lengthens the queries of one kind of layer, None where nothing does."""
-    model = open_model(source)
-    if model.name == "llama4_text" and kind == kinds.NOPE:
-        told = model.fields.get("attn_temperature_tuning", True)
-        on = told != 0 if isinstance(told, int) else values.flag(WHO, "attn_temperature_tuning", told)  # 4 means true
-        law, keys = "llama4", ("floor_scale", "attn_scale")
-        length, weight = model.fields.get(keys[0], 8192), model.fields.get(keys[1], 0.1) if on else None
-    elif kinds.turns(kind) and (model.name in ("ministral3", "mistral4") or model.name not in models.TYPES):
-        law, keys = "ministral", ("original_max_position_embeddings", "llama_4_scaling_beta")
-        length = config.rotary(source, kind, pairing=pairing).original_max_len
-        weight = spelled(model, kind).own.get(keys[1])
-    else:
-        return None
-    if weight is None:
-        return None
-    length = values.integer(WHO, keys[0], length, low=2)
-    weight = values.number(WHO, keys[1], weight, low=0.0, high=1e4)
-    made: Encoding = registry.create("query_temperature", law=law, original_max_len=length, weight=weight)
-    return made if weight else None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posenc import config, frequencies
 from posenc.config import kinds
+from posenc.config.reading import Checked
 
 InvFreq = Float64[Tensor, " n_pairs"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -50,7 +51,7 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         longest text; and `warnings`. Where frequencies depend on the length, they are those of the longest text.
 
     Raises:
-        ValueError: The configuration cannot be read, or says something that no model can mean.
+        ValueError: The configuration cannot be read, says something that no model can mean, or has over 64 kinds.
         TypeError: It holds a value of a wrong kind.
 
     >>> found = inspect("llama-2-7b")
@@ -62,6 +63,7 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         known = models[target]
         target, trained = known["config"], known["original_max_len"]
         pairing = known["pairing"] if pairing is None else pairing
+    target = Checked(config.read(target))  # once, and not for each kind
     counts: list[tuple[str | None, int | None]] = [(None, None)]
     with suppress(ValueError):  # the number of layers is not told; one kind is, or `rotary` says what is wrong
         counts = [*config.layer_types(target).items()]

@@ -34,13 +34,17 @@ _CARDS: dict[str, "Card"] = {}
 
 @dataclass(frozen=True)
 class Dims:
-    """What a host model knows of itself; `create` offers it to constructors that ask for it."""
+    """What a host model knows of itself; `create` offers it to constructors that ask for it.
+
+    Left out, there are as many key heads as heads, and the trained length is the longest.
+    """
 
     d_model: int | None = None
     n_heads: int | None = None
     n_kv_heads: int | None = None
     head_dim: int | None = None
     max_len: int | None = None
+    original_max_len: int | None = None  # the trained length, where texts may be longer
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,8 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
                 + f" It takes: {', '.join(accepted) or 'no options'}."
             )
     facts = asdict(dims or Dims())
-    if facts["n_kv_heads"] is None:  # as everywhere: as many as there are heads
-        facts["n_kv_heads"] = facts["n_heads"]
+    for fact, same_as in {"n_kv_heads": "n_heads", "original_max_len": "max_len"}.items():
+        facts[fact] = facts[same_as] if facts[fact] is None else facts[fact]
     offered = {k: v for k, v in facts.items() if v is not None and k in accepted}
     arguments = offered | options
     missing = [p.name for p in accepted.values() if p.default is p.empty and p.name not in arguments]

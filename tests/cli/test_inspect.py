@@ -44,6 +44,7 @@ def test_json_is_complete_and_a_warning_is_a_finding(tmp_path, capsys):
         ("nowhere", "no configuration is at 'nowhere', and no known model is called so. Known: gpt-j-6b, "),
         (CONFIG | {"model_type": "brandnew"}, "model_type"),
         (CONFIG | {"rope_theta": 0.5}, "rope_theta"),
+        (CONFIG | {"num_hidden_layers": 65, "layer_types": [f"kind_{i}" for i in range(65)]}, "at most 64 kinds"),
         ("{not json", "is not JSON in UTF-8"),
     ],
 )

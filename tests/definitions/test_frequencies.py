@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from posenc import definitions
 from posenc.definitions import frequencies as f
+from posenc.definitions import versions
 from posenc.definitions.frequencies import Array
 from strategies import check
 
@@ -263,8 +264,8 @@ def the_score_factor(deepseek: str, factor: float, **options: Any) -> float:
 
 
 def test_versions_are_found_by_name_and_version() -> None:
-    assert sorted(f.VERSIONS) == ["yarn@deepseek-v2", "yarn@paper", "yarn@transformers-5"]
-    for name, define in f.VERSIONS.items():
+    assert sorted(versions.VERSIONS) == ["yarn@deepseek-v2", "yarn@paper", "yarn@transformers-5"]
+    for name, define in versions.VERSIONS.items():
         assert definitions.find(name) is define
         assert definitions.find(define.__name__) is None
     for name in ("yarn", "yarn@", "@", "yarn@transformers-4", "rope@paper", "@paper", "yarn@paper@paper", "linear"):

@@ -19,6 +19,7 @@ LATENT = {
     "deepseek_v2": (128, 64),
     "deepseek_v3": (128, 64),
     "deepseek_v32": (128, 64),
+    "dots3_note_text": (128, 64),
     "glm4_moe_lite": (192, 64),
     "glm_moe_dsa": (192, 64),
     "hy_v4": (192, 64),
@@ -29,8 +30,16 @@ LATENT = {
     "mistral_large4_text": (64, 64),
     "youtu": (128, 64),
 }
-# whose layers of full attention have no position where others have a window
-ROTATES_IN_WINDOWS_ONLY = {"afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "kolibri1"}
+# whose layers of full attention have no position; and which of their layers turn where sliding_window is null
+ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
+    "afmoe": "sliding",
+    "cohere2": "none",
+    "cohere2_moe": "none",
+    "exaone4": "all",
+    "exaone_moe": "all",
+    "flint": "none",
+    "kolibri1": "all",
+}
 # which leave rotation out unless a key has this value
 ROTATES_IF = {
     "esm": ("position_embedding_type", "rotary"),
@@ -55,6 +64,7 @@ OWN_SCALING = {
 }
 # bases of layers with a window, where they differ from the others': (key of the old spelling, default)
 LOCAL_BASE = {
+    "dots3_note_text": ("swa_rope_theta", 5e4),
     "embedding_gemma2_text": ("rope_local_base_freq", 1e4),
     "gemma3_text": ("rope_local_base_freq", 1e4),
     "gemma3n_text": ("rope_local_base_freq", 1e4),

@@ -6,7 +6,7 @@ string), and no number in it decides how much memory is taken.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,25 @@ MAX_NODES = 1 << 19  # what a file of MAX_BYTES can hold at most: a mapping may 
 _MAX_DIGITS = 64
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
+
+
+class Checked(Mapping[str, Any]):
+    """Fields that have passed the limits, so that whoever asks for each kind of layer reads a file once.
+
+    They are handed on as they are and not copied, so nobody may change them.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
 
 
 def read(source: Source) -> dict[str, Any]:
@@ -40,6 +59,8 @@ def read(source: Source) -> dict[str, Any]:
     >>> read({"model_type": "llama", "head_dim": 128})
     {'model_type': 'llama', 'head_dim': 128}
     """
+    if isinstance(source, Checked):
+        return source.fields
     if isinstance(source, Mapping):
         return _plain(source)
     if not isinstance(source, str | os.PathLike):

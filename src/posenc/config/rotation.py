@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, spelling, values
+from posenc.config import kinds, patterns, spelling, values
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import LATENT, READS_INTERLEAVE, TYPES, Facts, Pairing, facts
 from posenc.config.reading import Source
@@ -93,6 +93,9 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
         model.warn("window_scaled", "sliding_window", f"{kind} never sees beyond {window}, and is scaled nevertheless.")
     if model.name == "nanochat":
         model.warn("clockwise", "model_type", "nanochat turns clockwise: as with all frequencies negated.")
+    if model.name == "mistral_large4_text":
+        said = "mistral_large4 learns factors of its frequencies and of its queries; they stand in its weights alone."
+        model.warn("learned", "model_type", said)
     return Rotary(
         model_type=model.model_type,
         layer_type=kind,
@@ -127,7 +130,7 @@ def _kind(model: Model, listed: list[str], layer_type: str | None) -> str:
         )
     if not turning:
         raise ValueError(f"{WHO}: no layer of this model rotates; got {', '.join(dict.fromkeys(listed))[:200]}.")
-    if len(turning) > 1 and (nested or model.name in spelling.FILLS_IN):
+    if len(turning) > 1 and (nested or model.name in spelling.FILLS_IN or patterns.UNSCALED in turning):
         raise ValueError(
             f"{WHO}: layer_type must be given, because kinds of layers rotate differently; got None. "
             f"Pass one of {', '.join(map(values.short, turning))[:200]}."

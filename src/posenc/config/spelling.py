@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posenc.config import kinds, values
+from posenc.config import kinds, patterns, values
 from posenc.config.model import WHO, Model
 from posenc.config.models import FILLS_IN, FIXED_BASE, LABELS, LOCAL_BASE, OWN_SCALING, SCALES_FULL_ONLY, Facts
 
@@ -42,6 +42,8 @@ def spelled(model: Model, kind: str) -> Spelled:
             f"got None. Write the parameters into the file."
         )
     nested = any(isinstance(value, dict) for value in around.values())
+    if kind == patterns.UNSCALED and not nested:
+        return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
         return Spelled({} if full_only else around, around, key, False)

@@ -9,6 +9,7 @@ from posenc.config.models import LATENT, ROTARY_DIM, TYPES, Facts
 
 Side = Literal["first", "last"]
 MAX_HEAD_DIM = 8192
+_SWA = {"head_dim": 256, "qk_nope_head_dim": 192}  # of Dots 3's layers with a window
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
         TypeError: A width is no integer, or a share no number.
         ValueError: They are missing, out of range, odd, or more lanes turn than there are.
     """
-    latent = _latent(model)
+    single = _single(model, first_layer, kind)
+    latent = _latent(model, single)
     if latent is not None:
         still, turning = latent
-        head_dim = turning + still if still is not None else _head_dim(model, first_layer, kind, facts)
+        head_dim = turning + still if still is not None else _head_dim(model, single, kind, facts)
         found = Widths(head_dim, turning, "last", turning / head_dim)
     else:
-        head_dim = _head_dim(model, first_layer, kind, facts)
+        head_dim = _head_dim(model, single, kind, facts)
         rotary_dim, share = _turning(model, own, head_dim, name, facts)
         found = Widths(head_dim, rotary_dim, "first", share)
     _check(found)
@@ -59,12 +61,26 @@ def _check(found: Widths) -> None:
         )
 
 
-def _latent(model: Model) -> tuple[int | None, int] | None:
+def _single(model: Model, first_layer: int | None, kind: str) -> dict[str, Any]:
+    """Return what a layer has of its own: in a file's entry for it, or for layers with a window under other keys."""
+    singled = model.fields.get("per_layer_config")
+    if isinstance(singled, dict) and first_layer is not None:
+        layer = next((one for key, one in singled.items() if key.isdecimal() and int(key[:9]) == first_layer), None)
+        return layer if isinstance(layer, dict) else {}
+    if singled is None and model.name == "dots3_note_text" and kind == "sliding_attention":
+        told = {key: model.fields.get(f"swa_{key}", default) for key, default in _SWA.items()}
+        whole, still = (values.integer(WHO, f"swa_{key}", told[key], high=MAX_HEAD_DIM) for key in _SWA)
+        turning = model.fields.get("swa_qk_rope_head_dim", whole - still)
+        return {**told, "qk_rope_head_dim": turning}
+    return {}
+
+
+def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | None:
     """Return how many lanes stay and how many turn in multi-head latent attention, None for other attention."""
     default = LATENT.get(model.name, (None, None))
     out: list[int | None] = []
     for key, usual in zip(("qk_nope_head_dim", "qk_rope_head_dim"), default, strict=True):
-        value = model.fields.get(key)
+        value = single.get(key, model.fields.get(key))
         if value is None and usual is not None:
             model.warn("assumed", key, f"{key} is missing; {usual} is taken, as transformers does for {model.name}.")
         out.append(usual if value is None else values.integer(WHO, key, value, low=0, high=MAX_HEAD_DIM))
@@ -72,13 +88,10 @@ def _latent(model: Model) -> tuple[int | None, int] | None:
     return (still, turning) if turning else None
 
 
-def _head_dim(model: Model, first_layer: int | None, kind: str, facts: Facts) -> int:
+def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> int:
     """Return the width of a head: its own of the layer, the file's, or the model's width over its heads."""
-    singled = model.fields.get("per_layer_config")
-    if isinstance(singled, dict) and first_layer is not None:
-        layer = next((one for key, one in singled.items() if key.isdecimal() and int(key[:9]) == first_layer), None)
-        if isinstance(layer, dict) and layer.get("head_dim") is not None:
-            return values.integer(WHO, "per_layer_config.head_dim", layer["head_dim"], high=MAX_HEAD_DIM)
+    if single.get("head_dim") is not None:
+        return values.integer(WHO, "per_layer_config.head_dim", single["head_dim"], high=MAX_HEAD_DIM)
     if kind == "full_attention" and model.fields.get("global_head_dim") is not None:
         return values.integer(WHO, "global_head_dim", model.fields["global_head_dim"], high=MAX_HEAD_DIM)
     if (given := model.size("head_dim")) is not None:

@@ -12,7 +12,6 @@ score_factor): gain multiplies cosines and sines of queries and keys alike, scor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,98 +219,3 @@ def first_negative(inv_freq: Array, *, end: int = 10_000_000) -> int | None:
         if np.cos(m * inv_freq).sum() < 0:
             return m
     return None
-
-
-def yarn_paper(
-    width: int,
-    base: float,
-    factor: float,
-    original_max_len: int,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-) -> tuple[Array, float, float]:
-    """YaRN as its paper prints it: a ramp in turns, and 0.1 ln(factor) + 1.
-
-    Paper: Peng et al. 2023, "YaRN", arXiv 2309.00071, definition 3: section 3.2 (`by_parts`; beta_slow, beta_fast are
-    its alpha, beta) with equations 21 and 22. It has no truncation, mscale or given attention factor. It parts from
-    the other versions on the ramp, which they have linear in the index of the pair (`yarn`); and below factor 1, of
-    which it does not speak, in the gain: its formula goes on where they have 1.
-    """
-    plain = np.array([base ** (-2 * k / width) for k in range(width // 2)])
-    inv_freq = by_parts(
-        plain, factor=factor, original_max_len=original_max_len, low_turns=beta_slow, high_turns=beta_fast
-    )
-    return inv_freq, 0.1 * math.log(factor) + 1, 1.0
-
-
-def yarn_deepseek_v2(
-    width: int,
-    base: float,
-    factor: float,
-    original_max_len: int,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    mscale: float | None = None,
-    mscale_all_dim: float | None = None,
-) -> tuple[Array, float, float]:
-    """YaRN as in the code that came with DeepSeek-V2 (modeling_deepseek.py); None: the key is missing.
-
-    Source: its DeepseekV2YarnRotaryEmbedding, yarn_get_mscale and DeepseekV2Attention. The ramp is that of `yarn`,
-    always truncated. gain = m(mscale) / m(mscale_all_dim), m the function `mscale`, a missing mscale read as 1 and a
-    missing mscale_all_dim as 0, m(0) = 1. score_factor = m(mscale_all_dim)**2: lanes that do not turn get it too,
-    and a score of lanes that do carries m(mscale)**2. It reads neither attention_factor nor truncate.
-    """
-    inv_freq = yarn(
-        width=width,
-        base=base,
-        factor=factor,
-        original_max_len=original_max_len,
-        beta_fast=beta_fast,
-        beta_slow=beta_slow,
-    )
-    everywhere = _m(factor, 0.0 if mscale_all_dim is None else mscale_all_dim)
-    return inv_freq, _m(factor, 1.0 if mscale is None else mscale) / everywhere, everywhere**2
-
-
-def yarn_transformers_5(
-    width: int,
-    base: float,
-    factor: float,
-    original_max_len: int,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    truncate: bool = True,
-    mscale: float | None = None,
-    mscale_all_dim: float | None = None,
-    attention_factor: float | None = None,
-) -> tuple[Array, float, float]:
-    """YaRN as in Hugging Face transformers 5 (looked at: 5.23); None: the key is missing.
-
-    Source: _compute_yarn_parameters, and for the score yarn_apply_mscale of deepseek_v2 and deepseek_v3. Where it
-    parts from `yarn@deepseek-v2`: the ramp may be left untruncated (read from the outer dict alone: per layer type
-    it stays truncated); attention_factor, given, is the gain; else both mscale and mscale_all_dim must be there and
-    not 0 for the quotient, and one without the other is IGNORED for the gain, which is m(1). A beta of 0 counts as
-    missing. The score_factor is the same, m(mscale_all_dim)**2 whatever the gain, so that mscale_all_dim alone
-    sharpens twice; only attention of DeepSeek's kind applies it, a Llama has 1 there whatever its file says.
-    """
-    inv_freq = yarn(
-        width=width,
-        base=base,
-        factor=factor,
-        original_max_len=original_max_len,
-        beta_fast=beta_fast or 32.0,
-        beta_slow=beta_slow or 1.0,
-        truncate=truncate,
-    )
-    gain = _m(factor)
-    if mscale and mscale_all_dim:
-        gain = _m(factor, mscale) / _m(factor, mscale_all_dim)
-    score_factor = _m(factor, mscale_all_dim) ** 2 if mscale_all_dim else 1.0
-    return inv_freq, gain if attention_factor is None else attention_factor, score_factor
-
-
-VERSIONS: dict[str, Callable[..., tuple[Array, float, float]]] = {
-    "yarn@paper": yarn_paper,
-    "yarn@deepseek-v2": yarn_deepseek_v2,
-    "yarn@transformers-5": yarn_transformers_5,
-}

@@ -173,7 +173,7 @@ def query_temperature(
     p: float,
     *,
     head_dim: int,
-    law: Literal["llama4", "ministral", "log_n"] = "llama4",
+    law: Literal["llama4", "ministral", "log_n", "beam"] = "llama4",
     original_max_len: int = 8192,
     weight: float = 0.1,
 ) -> tuple[Array, Array]:
@@ -186,17 +186,21 @@ def query_temperature(
     get_llama_4_attn_scale (original_max_position_embeddings = L, llama_4_scaling_beta = weight).
     "log_n": max(1, ln(p + 1) / ln L), weight idle: Su 2021 and 2023 (kexue.fm, entropy invariance of attention);
     without L and max also Chiang & Cholak 2022, arXiv 2202.12172 (scores times ln n).
+    "beam": (1 + (p + 1) / L) ** weight. No paper; Hugging Face, beam, compute_attention_scaling (L 2048, weight 0.1),
+    whose comment has p for p + 1 and calls it scalable softmax.
 
-    They differ: llama4 and log_n count the tokens up to and with the query, n = p + 1, ministral those before it,
-    so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n has no steps but
-    grows smoothly from n = L. p >= 0 in positions (p = 0 the first token); L >= 1, for log_n L >= 2; t without unit.
+    They differ: llama4, log_n and beam count the tokens up to and with the query, n = p + 1, ministral those before
+    it, so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n has no steps but
+    grows smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token); L >= 1,
+    for log_n L >= 2; t without unit.
     Departures: n is that of a causal query, where Chiang & Cholak take the length of the whole input. In the code,
-    llama4's law is for the layers without rotation alone, its p counted along the cache and not the positions
-    handed in; ministral's follows the rotation on every layer; L is 16384 in ministral3.
+    llama4's and beam's laws are for the layers without rotation alone, llama4's p counted along the cache and not
+    the positions handed in; ministral's follows the rotation on every layer; L is 16384 in ministral3.
     """
     t = {
         "llama4": lambda: 1 + weight * math.log(1 + math.floor((p + 1) / original_max_len)),
         "ministral": lambda: 1 + weight * math.log(1 + math.floor(p / original_max_len)),
         "log_n": lambda: max(1.0, math.log(p + 1) / math.log(original_max_len)),
+        "beam": lambda: (1 + (p + 1) / original_max_len) ** weight,
     }[law]()
     return t * np.eye(head_dim), np.eye(head_dim)

@@ -45,8 +45,8 @@ class DynamicNTK(OfLength, Scaled, Rotary):
 
     Args:
         head_dim: Lanes of one head.
-        factor: s: how fast the base grows.
         original_max_len: L, the trained length in positions.
+        factor: s: how fast the base grows; 1 stretches to the text's length and no further.
         base: 10,000.
         rotary_dim: How many lanes turn; None means all.
         rotary_side: "first" or "last": which ones.
@@ -68,8 +68,8 @@ class DynamicNTK(OfLength, Scaled, Rotary):
         self,
         *,
         head_dim: int,
-        factor: float,
         original_max_len: int,
+        factor: float = 1.0,
         base: float = 10000.0,
         rotary_dim: int | None = None,
         rotary_side: Side = "first",

@@ -16,13 +16,13 @@ from posenc.registry import register
     paper="Meta, Llama 4 (code); Chiang & Cholak, Overcoming a Theoretical Limitation of Self-Attention (log n)",
     year=2025,
     arxiv="2202.12172",
-    formula="q_i·(1 + w·ln(1 + ⌊(p_i + 1)/L⌋)),  or q_i·max(1, ln(p_i + 1)/ln L)",
+    formula="q_i·(1 + w·ln(1 + ⌊(p_i + 1)/L⌋)),  or q_i·max(1, ln(p_i + 1)/ln L),  or q_i·(1 + (p_i + 1)/L)^w",
     parameters="0",
     cost="one product for each lane of q",
     aliases=("attention_temperature", "log_n_scaling"),
-    used_by=("Llama 4 (in layers without RoPE)", "Ministral 3", "Qwen (log n)"),
+    used_by=("Llama 4 and Beam (in layers without RoPE)", "Ministral 3", "Qwen (log n)"),
     example={"original_max_len": 4},
-    variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}),
+    variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}, {"law": "beam"}),
     traits={
         "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
         "longest": None,
@@ -39,17 +39,17 @@ from posenc.registry import register
     },
 )
 class QueryTemperature(Encoding):
-    """Lengthen queries beyond the trained length by the logarithm of how far beyond they are.
+    """Lengthen queries with their position: by the logarithm of how far beyond a length they are, or by a power.
 
     The softmax over n keys flattens as n grows; queries that grow with log n counter it. A piece to be composed:
     `Compose(RoPE(...), QueryTemperature(...))`, or with NoPE in some layers by `PerLayer`, as Llama 4 does. Keys, and
-    so caches, are not touched. Source: transformers' code of Llama 4 and Ministral 3; log n, Chiang & Cholak 2022,
-    section 5.3.
+    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3 and Beam; log n, Chiang & Cholak
+    2022, section 5.3.
 
     Args:
-        law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p) or "log_n"
-            (max(1, ln(p + 1) / ln L)).
-        original_max_len: L, in positions: queries before it stay as they are.
+        law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p), "log_n"
+            (max(1, ln(p + 1) / ln L)) or "beam" ((1 + (p + 1) / L)^weight).
+        original_max_len: L, in positions: queries before it stay as they are, but for "beam", where all grow.
         weight: 0.1 in the models; of no use to "log_n".
 
     Raises:
@@ -65,13 +65,13 @@ class QueryTemperature(Encoding):
     def __init__(
         self,
         *,
-        law: Literal["llama4", "ministral", "log_n"] = "llama4",
+        law: Literal["llama4", "ministral", "log_n", "beam"] = "llama4",
         original_max_len: int = 8192,
         weight: float = 0.1,
     ) -> None:
         super().__init__()
-        if law not in ("llama4", "ministral", "log_n"):
-            raise ValueError(f"{self.name}: law must be 'llama4', 'ministral' or 'log_n'; got {law!r}.")
+        if law not in ("llama4", "ministral", "log_n", "beam"):
+            raise ValueError(f"{self.name}: law must be 'llama4', 'ministral', 'log_n' or 'beam'; got {law!r}.")
         self._count(least=2, original_max_len=original_max_len)
         if not 0 <= weight < math.inf:
             raise ValueError(f"{self.name}: weight must be finite and not negative; got weight={weight}.")
@@ -82,6 +82,8 @@ class QueryTemperature(Encoding):
         p, length = pos.double(), self.original_max_len
         if self.law == "log_n":
             factor = ((p + 1).clamp(min=1).log() / math.log(length)).clamp(min=1)
+        elif self.law == "beam":
+            factor = torch.exp(self.weight * torch.log1p((p + 1).clamp(min=0) / length))
         else:
             beyond = torch.floor((p + (self.law == "llama4")) / length).clamp(min=0)
             factor = 1 + self.weight * torch.log1p(beyond)

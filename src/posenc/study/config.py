@@ -61,6 +61,7 @@ class Config:
             n_kv_heads=self.n_heads,
             head_dim=self.d_model // self.n_heads,
             max_len=max(self.test_lens),
+            original_max_len=self.train_len,
         )
 
     def cells(self) -> list[tuple[str, int]]:
@@ -126,6 +127,6 @@ def _construct(name: str, config: Config) -> Any:
         if "needs" not in str(error):
             raise
         raise TypeError(
-            f"study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim and max_len alone. {error} "
+            f"study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim, max_len and original_max_len alone. {error} "
             "Here, give other arguments a default."
         ) from error

@@ -1,0 +1,99 @@
+"""Which encodings each layer of a model has, from its configuration."""
+
+from typing import Any
+
+from posenc import config, registry
+from posenc.config import kinds, models, values
+from posenc.config.model import WHO, Model, open_model
+from posenc.config.reading import Checked
+from posenc.config.spelling import spelled
+from posenc.encoding import Encoding
+
+# what the layers of a type do that do not turn, where it is more than nothing and no encoding of a single layer
+_INSTEAD = {
+    "esm": "adds a learned table to the tokens (posenc.Learned)",
+    "falcon": "biases scores by distance (posenc.ALiBi)",
+}
+_EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
+
+
+def by_layer(
+    source: config.Source, *, pairing: config.Pairing | None, seq_len: int | None
+) -> list[tuple[Encoding, ...]]:
+    """Construct what works in each layer of a model, first to last; layers with equal encodings share one tuple.
+
+    Args:
+        source: A config.json, a directory that holds one, or a mapping.
+        pairing: Which lanes turn together; None takes what the model type does.
+        seq_len: The longest text, in positions, where frequencies depend on it; None to `resolve` it later.
+
+    Raises:
+        ValueError: As `config.rotary` and `config.layer_types` do; or positions enter in another way.
+        TypeError: As `config.rotary` and `config.layer_types` do.
+
+    >>> smollm3 = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 8}
+    >>> [parts[0].name for parts in by_layer(smollm3, pairing=None, seq_len=None)]
+    ['RoPE', 'RoPE', 'RoPE', 'NoPE']
+    """
+    fields = Checked(config.read(source))
+    model = open_model(fields)
+    models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
+    ways = _ways(model)
+    made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
+    for kind, base in kinds.distinct(ways):
+        if base is not None:
+            fields = Checked({**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)})
+        parts = _of_kind(fields, kind, pairing, seq_len)
+        options = [(part.name, part.options()) for part in parts]
+        chosen[kind, base] = made.setdefault(repr(options), parts)  # which shows numbers to the last digit
+    return [chosen[way] for way in ways]
+
+
+def _ways(model: Model) -> list[tuple[str, Any]]:
+    """Return for each layer its kind, and its base where the model has one for each."""
+    order, bases = kinds.layers(model), None
+    if model.name in _EACH_BASE or model.name not in models.TYPES:
+        bases = kinds.thetas(model, len(order))
+    if model.name in _INSTEAD and kinds.NOPE in order:
+        raise ValueError(
+            f"PerLayer: layers of {model.name} that do not turn are not without position: it {_INSTEAD[model.name]}; "
+            f"got {order.count(kinds.NOPE)} such layers of {len(order)}. Construct the encodings one by one."
+        )
+    return list(zip(order, bases or [None] * len(order), strict=True))
+
+
+def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> tuple[Encoding, ...]:
+    """Construct what works in one kind of layer."""
+    parts: list[Encoding] = []
+    if kinds.turns(kind):
+        rope: Any = registry.find_class("rope")
+        parts.append(rope.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+    if (growth := _growth(source, kind, pairing)) is not None:
+        parts.append(growth)
+    return tuple(parts) or (registry.create("nope"),)
+
+
+def _growth(source: Checked, kind: str, pairing: config.Pairing | None) -> Encoding | None:
+    """Return what lengthens the queries of one kind of layer, None where nothing does."""
+    model = open_model(source)
+    made: Encoding
+    if model.name == "beam" and kind == kinds.NOPE:  # by numbers of its code
+        made = registry.create("query_temperature", law="beam", original_max_len=2048, weight=0.1)
+        return made
+    if model.name == "llama4_text" and kind == kinds.NOPE:
+        told = model.fields.get("attn_temperature_tuning", True)
+        on = told != 0 if isinstance(told, int) else values.flag(WHO, "attn_temperature_tuning", told)  # 4 means true
+        law, keys = "llama4", ("floor_scale", "attn_scale")
+        length, weight = model.fields.get(keys[0], 8192), model.fields.get(keys[1], 0.1) if on else None
+    elif kinds.turns(kind) and (model.name in ("ministral3", "mistral4") or model.name not in models.TYPES):
+        law, keys = "ministral", ("original_max_position_embeddings", "llama_4_scaling_beta")
+        length = config.rotary(source, kind, pairing=pairing).original_max_len
+        weight = spelled(model, kind).own.get(keys[1])
+    else:
+        return None
+    if weight is None:
+        return None
+    length = values.integer(WHO, keys[0], length, low=2)
+    weight = values.number(WHO, keys[1], weight, low=0.0, high=1e4)
+    made = registry.create("query_temperature", law=law, original_max_len=length, weight=weight)
+    return made if weight else None
