@@ -134,9 +134,6 @@ def mscale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-_m = mscale  # for the functions below that have an argument of its name
-
-
 def llama3(
     inv_freq: Array, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int
 ) -> Array:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from posenc.definitions.frequencies import Array, by_parts, yarn
+from posenc.definitions.frequencies import mscale as _m  # the functions below have an argument of its name
 
 
 def yarn_paper(

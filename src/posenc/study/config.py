@@ -127,6 +127,6 @@ def _construct(name: str, config: Config) -> Any:
         if "needs" not in str(error):
             raise
         raise TypeError(
-            f"study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim, max_len and original_max_len alone. {error} "
-            "Here, give other arguments a default."
+            "study: it constructs encodings with d_model, n_heads, n_kv_heads, head_dim, max_len and original_max_len "
+            f"alone. {error} Here, give other arguments a default."
         ) from error
