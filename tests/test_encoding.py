@@ -126,6 +126,14 @@ def test_rotate_writes_into_cache_slots() -> None:
     assert not cache[:, :, 7:].any()
 
 
+def test_slots_of_another_shape_are_refused_and_stay() -> None:
+    rope, q, k = posenc.RoPE(head_dim=8), normal(1, 4, 4, 8), normal(1, 2, 4, 8)
+    slots = torch.zeros(3, 2, 4, 8)  # into which a copy would broadcast
+    with refuses(ValueError, "RoPE: out must have the shapes of what is turned", "(3, 2, 4, 8) for k"):
+        rope.rotate(q, k, rope.place(torch.arange(4)), out=(torch.zeros_like(q), slots))
+    assert not slots.any()
+
+
 def test_an_unknown_way_back_is_refused() -> None:
     class Spins(Encoding):
         def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:

@@ -9,7 +9,7 @@ itself is NoPE. distance = q_pos - k_pos: positive looks back.
 """
 
 import inspect
-import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -157,7 +157,15 @@ class Encoding(nn.Module):
             turned = self._unrotate(q, k, placed, k_placed)
         else:
             turned = self.rotate_q(q, placed), self.rotate_k(k, k_placed)
-        return turned if out is None else (out[0].copy_(turned[0]), out[1].copy_(turned[1]))
+        if out is None:
+            return turned
+        for name, slot, t in zip("qk", out, turned, strict=True):
+            if slot.shape != t.shape:  # which a copy would broadcast
+                raise ValueError(
+                    f"{self.name}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
+                    f"{tuple(t.shape)}. Pass the slots of these tokens alone."
+                )
+        return out[0].copy_(turned[0]), out[1].copy_(turned[1])
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         if type(self).rotate_q is not Encoding.rotate_q or type(self).rotate_k is not Encoding.rotate_k:
@@ -219,7 +227,8 @@ class Encoding(nn.Module):
             ValueError: One of them is not.
         """
         for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, Real) or not 0 < float(size) < math.inf:
+            real = isinstance(size, Real) and not isinstance(size, bool)
+            if not real or not 0 < size <= sys.float_info.max:
                 raise ValueError(f"{self.name}: {name} must be a finite number above zero; got {name}={size!r}.")
 
     def extra_repr(self) -> str:

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OwnFrequencies, Rotary, check_base, check_word
+from posenc.families import OwnFrequencies, Rotary, check_word
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -88,7 +88,7 @@ class AxialRoPE(OwnFrequencies, Rotary):
             )
         super().__init__(head_dim=head_dim, pairing=pairing)
         check_word(self.name, "spectrum", spectrum, "shared", "dealt")
-        self.n_axes, self.base, self.spectrum = n_axes, check_base(base, self.name), spectrum
+        self.n_axes, self.base, self.spectrum = n_axes, frequencies.check_base(base, self.name), spectrum
         self._set_frequencies(self._width // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_frequencies"]:

@@ -4,7 +4,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled, check_base, size
+from posenc.families import OfLength, Rotary, Scaled, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -83,7 +83,7 @@ class DynamicNTK(OfLength, Scaled, Rotary):
         self.factor, self.original_max_len = size(self.name, "factor", factor), original_max_len
         if factor < 1:
             raise ValueError(f"{self.name}: factor must be at least 1, because the base grows; got factor={factor}.")
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self._set_factors(attention_factor, score_factor)
         self._set_length(length)
 

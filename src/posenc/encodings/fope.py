@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import Rotary, check_base, no_autocast, number, size, wide
+from posenc.families import Rotary, no_autocast, number, size, wide
 from posenc.families.angles import tabulate
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -83,7 +83,7 @@ class FoPE(Rotary):
             raise ValueError(f"{self.name}: init_gain must be finite and not negative; got init_gain={self.init_gain}.")
         if self.init_gain:
             size(self.name, "init_gain", init_gain)
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self.n_turning = n = self.frequencies().shape[1]
         if n == 0:
             raise ValueError(

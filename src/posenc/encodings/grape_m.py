@@ -8,7 +8,6 @@ from posenc import frequencies, kernels
 from posenc.families import (
     Rotary,
     by_key_head,
-    check_base,
     check_heads,
     check_lanes,
     no_autocast,
@@ -76,7 +75,7 @@ class GRAPEM(Rotary):
             head_dim=head_dim, rotary_dim=None if n_planes is None else 2 * n_planes, pairing="interleaved"
         )
         self.n_kv_heads, self.n_planes = n_kv_heads, self.rotary_dim // 2
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self.planes = wide_parameter(n_kv_heads, head_dim, self.rotary_dim)
         self.log_freq = wide_parameter(n_kv_heads, self.rotary_dim // 2)
         self.reset_parameters()

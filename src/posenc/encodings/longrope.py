@@ -6,7 +6,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled, check_base, numbers, size
+from posenc.families import OfLength, Rotary, Scaled, numbers, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -100,7 +100,7 @@ class LongRoPE(OfLength, Scaled, Rotary):
             for i, factor in enumerate(factors):
                 size(self.name, f"{option}[{i}]", factor)
         self.original_max_len, self.long_attention_factor = original_max_len, long_attention_factor
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self._set_length(length)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:

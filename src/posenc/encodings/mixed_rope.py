@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, check_base, wide_parameter
+from posenc.families import Rotary, wide_parameter
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -70,7 +70,7 @@ class MixedRoPE(Rotary):
                 f"head_dim={head_dim}."
             )
         super().__init__(head_dim=head_dim, pairing=pairing)
-        self.n_kv_heads, self.base = n_kv_heads, check_base(base, self.name)
+        self.n_kv_heads, self.base = n_kv_heads, frequencies.check_base(base, self.name)
         self.inv_freq = wide_parameter(n_kv_heads, 2, head_dim // 2)
         self.reset_parameters()
 

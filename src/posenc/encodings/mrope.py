@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OwnFrequencies, Rotary, check_base, check_word, entries
+from posenc.families import OwnFrequencies, Rotary, check_word, entries
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -99,7 +99,7 @@ class MRoPE(OwnFrequencies, Rotary):
                 f"first, which has what is left; got sections={tuple(sections)}. Qwen3-VL has (24, 20, 20) of 64."
             )
         self.sections, self.layout, self.n_axes = tuple(sections), layout, len(sections)
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self._set_frequencies(head_dim // 2, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:

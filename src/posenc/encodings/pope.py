@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies, kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Budgeted, by_key_head, check_base, check_heads, check_lanes, check_word, wide_parameter
+from posenc.families import Budgeted, by_key_head, check_heads, check_lanes, check_word, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.registry import register
 
@@ -78,7 +78,7 @@ class PoPE(Budgeted):
         self._count(n_kv_heads=n_kv_heads, head_dim=head_dim)
         check_word(self.name, "phase_init", phase_init, "zero", "uniform")
         self.n_kv_heads, self.head_dim, self.phase_init = n_kv_heads, head_dim, phase_init
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self.phase = wide_parameter(n_kv_heads, head_dim)
         self.reset_parameters()
 

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary, check_base, finite
+from posenc.families import Rotary, finite
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -77,7 +77,7 @@ class RetNet(Rotary):
         super().__init__(head_dim=head_dim, pairing=pairing)
         self._count(n_kv_heads=n_kv_heads)
         self.n_kv_heads, self.centre = n_kv_heads, finite(self.name, "centre", centre)
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, the same for all heads."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from posenc import config, frequencies
 from posenc.encodings.dynamic_ntk import DynamicNTK
 from posenc.encodings.longrope import LongRoPE
-from posenc.families import OwnFrequencies, Rotary, Scaled, check_base
+from posenc.families import OwnFrequencies, Rotary, Scaled
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -93,7 +93,7 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
         score_factor: float = 1.0,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self._set_factors(attention_factor, score_factor)
         self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable)
 

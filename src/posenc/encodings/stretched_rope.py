@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, check_base, wide_parameter
+from posenc.families import Rotary, wide_parameter
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -70,7 +70,7 @@ class StretchedRoPE(Rotary):
         pairing: Pairing = "half",
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
-        self.base = check_base(base, self.name)
+        self.base = frequencies.check_base(base, self.name)
         self.stretch = wide_parameter(self.rotary_dim // 2)
         self.reset_parameters()
 

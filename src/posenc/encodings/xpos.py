@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary, check_base, finite, number
+from posenc.families import Rotary, finite, number
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -84,7 +84,7 @@ class XPos(Rotary):
                 f"{self.name}: scale_base and gamma must be positive and finite, because they scale a decay; "
                 f"got scale_base={self.scale_base}, gamma={self.gamma}. The paper uses 512 and 0.4."
             )
-        self.base, self.centre = check_base(base, self.name), finite(self.name, "centre", centre)
+        self.base, self.centre = frequencies.check_base(base, self.name), finite(self.name, "centre", centre)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair."""

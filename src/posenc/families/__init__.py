@@ -4,7 +4,6 @@ from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.numbers import (
     autocast_dtype,
-    check_base,
     entries,
     finite,
     floating,
@@ -30,7 +29,6 @@ __all__ = [
     "Scaled",
     "autocast_dtype",
     "by_key_head",
-    "check_base",
     "check_heads",
     "check_lanes",
     "check_word",

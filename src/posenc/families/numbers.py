@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc import frequencies
 from posenc.config.values import short
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # sizes whose products with tokens stay within float32
@@ -89,16 +88,6 @@ def numbers(who: str, name: str, values: Any) -> tuple[float, ...]:
     (1.0, 0.5)
     """
     return tuple(number(who, f"{name}[{i}]", entry) for i, entry in enumerate(entries(who, name, values)))
-
-
-def check_base(base: Any, who: str) -> float:
-    """Return the base as a float.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is not a finite number greater than 1.
-    """
-    return frequencies.check_base(number(who, "base", base), who)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

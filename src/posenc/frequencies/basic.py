@@ -1,11 +1,16 @@
 """Geometric frequencies, frequencies of a user's own, and the check of a base."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+
+from posenc.config.values import short
 
 # frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
 Given = Tensor | Sequence[float] | Callable[[Tensor], Tensor]
@@ -54,15 +59,19 @@ def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:
     return values
 
 
-def check_base(base: float, who: str) -> float:
+def check_base(base: Any, who: str) -> float:
     """Return the base as a float.
 
     Raises:
+        TypeError: It is no number.
         ValueError: It is not a finite number greater than 1.
     """
-    if not (math.isfinite(base) and base > 1):
+    if isinstance(base, bool) or not isinstance(base, Real):
+        raise TypeError(f"{who}: base must be a number; got base={short(base)}.")
+    given: Any = base  # comparable, as every real number
+    if not 1 < given <= sys.float_info.max:
         raise ValueError(
             f"{who}: base must be a finite number greater than 1, because frequencies fall from 1 "
-            f"towards 1 / base; got base={base}. The papers use 10000.0."
+            f"towards 1 / base; got base={short(base)}. The papers use 10000.0."
         )
     return float(base)
