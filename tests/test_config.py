@@ -461,6 +461,24 @@ def test_a_sound_file_has_no_warnings():
         assert config.rotary(llama(rope)).warnings == ()
 
 
+def test_an_unknown_type_lists_the_known():
+    with pytest.raises(ValueError, match="got 'lama', near .*llama") as caught:
+        config.rotary({"model_type": "lama", "num_hidden_layers": 2})
+    assert str(caught.value).endswith(f"Known: {', '.join(sorted(config.MODEL_TYPES))}.")
+
+
+def test_a_sliding_layer_that_is_scaled_is_odd_whether_or_not_its_window_is_told():
+    own = {
+        "sliding_attention": YARN | {"rope_theta": 1e4},
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    }
+    gemma = {"model_type": "gemma3_text", "num_hidden_layers": 6, "head_dim": 64, "rope_parameters": own}
+    for window in ({}, {"sliding_window": 512}):
+        found = config.rotary(gemma | window, "sliding_attention")
+        assert "window_scaled" in [one.code for one in found.warnings]
+        assert "window_scaled" not in [one.code for one in config.rotary(gemma | window, "full_attention").warnings]
+
+
 def test_the_old_spelling_is_taken_where_both_stand():
     found = config.rotary(WARNINGS["two_spellings"][0])
     assert (found.rope_type, found.factor, found.spelling) == ("linear", 2.0, "rope_scaling")
@@ -605,7 +623,7 @@ def clean(error):
     assert type(error) in (ValueError, TypeError), repr(error)
     message = str(error)
     assert "\n" not in message
-    assert 20 < len(message) < 600, message
+    assert 20 < len(message.partition(" Known: ")[0]) < 600, message  # an unknown type lists the known
     assert message.endswith("."), message
 
 

@@ -175,10 +175,14 @@ def test_the_same_angles_bit_for_bit_under_autocast() -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_learned_frequencies_keep_their_angles_when_cast() -> None:
-    rope = posenc.RoPE(head_dim=128, trainable=True)
-    before = rope.place(torch.tensor(FAR)).parts
-    after = rope.bfloat16().place(torch.tensor(FAR)).parts
+@pytest.mark.parametrize("name", ["rope", "stretched_rope", "mixed_rope", "fope", "pope", "grape_m", "liere"])
+def test_what_is_learned_keeps_its_angles_when_cast(name: str) -> None:
+    learned = {"trainable": True} if name == "rope" else {}
+    rope = posenc.create(name, **posenc.card(name).example, **learned)
+    assert list(rope.parameters())
+    pos = torch.tensor(FAR) if rope.n_axes == 1 else torch.tensor(FAR)[:, None].expand(-1, rope.n_axes) % 100
+    before = rope.place(pos).parts
+    after = rope.bfloat16().place(pos).parts
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -242,3 +246,27 @@ def test_tables_past_the_budget_are_refused_before_they_are_made() -> None:
     rope.place(positions.arange(1))
     rope.table_budget = 2**60
     rope.place(torch.empty(10**9, dtype=torch.int64, device="meta"))
+
+
+def test_export_leaves_the_length_open() -> None:
+    """The check of the budget must not bound a length that is open."""
+
+    class Turns(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rope = posenc.RoPE(head_dim=8)
+
+        def forward(self, q: Tensor, pos: Tensor) -> Tensor:
+            return self.rope.rotate_q(q, self.rope.place(pos))
+
+    n = torch.export.Dim("n")
+    q, pos = torch.randn(1, 2, 33, 8), torch.arange(33)
+    exported = torch.export.export(Turns(), (torch.randn(1, 2, 9, 8), torch.arange(9)), dynamic_shapes=({2: n}, {0: n}))
+    torch.testing.assert_close(exported.module()(q, pos), Turns()(q, pos), rtol=0, atol=1e-6)
+
+
+def test_what_int64_does_not_hold_is_refused() -> None:
+    far = torch.tensor([5, 2**63 + 7], dtype=torch.uint64)
+    with refuses(ValueError, "RoPE: positions must be below 2^63", str(2**63 + 7)):
+        posenc.RoPE(head_dim=8).place(far)
+    assert posenc.RoPE(head_dim=8).place(torch.tensor([2**63 - 1], dtype=torch.uint64)).pos.item() == 2**63 - 1

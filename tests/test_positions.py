@@ -192,3 +192,9 @@ def test_jitter_moves_and_stretches_an_image_as_a_whole() -> None:
     assert torch.equal(positions.jittered(pos), pos)
     with refuses(ValueError, "positions.jittered: shift must not be negative", "jitter=0.5"):
         positions.jittered(pos, jitter=0.5)
+
+
+@pytest.mark.parametrize("parents", [[-1, 0], torch.tensor([-1.0]), torch.tensor([True])])
+def test_a_tree_is_a_tensor_of_integers(parents: object) -> None:
+    with refuses(TypeError, "tree: parents must be a tensor of integers"):
+        positions.tree(parents)

@@ -110,8 +110,8 @@ def _layer(
         "critical_dim": original
         and frequencies.critical_dim(width=rotary.rotary_dim, base=rotary.base, original_max_len=original),
         "first_negative": {
-            "rotated": frequencies.first_negative(whole.inv_freq),
-            "all": frequencies.first_negative(torch.cat((whole.inv_freq, resting))),
+            "rotated": (rotated := frequencies.first_negative(whole.inv_freq)),
+            "all": frequencies.first_negative(torch.cat((whole.inv_freq, resting))) if len(resting) else rotated,
         },
         "phase_error": rotary.max_len and _phase_errors(whole.inv_freq, rotary.max_len),
     }

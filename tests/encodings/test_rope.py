@@ -154,3 +154,21 @@ def test_a_model_that_turns_clockwise_is_turned_so() -> None:
     turned = rope.rotate_q(torch.ones(1, 1, 1, 4), rope.place(torch.tensor([1])))[0, 0, 0]
     cos, sin = (f(torch.tensor([1.0, 0.01])) for f in (torch.cos, torch.sin))
     torch.testing.assert_close(turned, torch.cat((cos + sin, cos - sin)))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "dynamic", "factor": 2.0},
+        {"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0], "factor": 2.0},
+    ],
+)
+def test_a_clockwise_model_whose_frequencies_depend_on_the_length_stays_clockwise(scaling: dict[str, Any]) -> None:
+    config = {"model_type": "nanochat", "hidden_size": 8, "num_attention_heads": 2, "rope_theta": 10000.0}
+    config |= {"max_position_embeddings": 64, "rope_scaling": scaling | {"original_max_position_embeddings": 32}}
+    turned = posenc.RoPE.from_config(config, seq_len=64).frequencies()[0]
+    first = 1 / 3 if scaling["rope_type"] == "longrope" else 1.0
+    assert turned[0].item() == pytest.approx(-first)
+    assert (turned < 0).all()
+    with refuses(ValueError, "RoPE: seq_len must be given, because nanochat turns clockwise"):
+        posenc.RoPE.from_config(config)

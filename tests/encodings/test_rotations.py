@@ -188,15 +188,13 @@ def test_what_is_learned_is_saved_and_loaded(name: str) -> None:
 
 @pytest.mark.parametrize("name", NEW)
 def test_a_cast_to_half_precision_leaves_angles_alone(name: str) -> None:
-    """FoPE's mixtures are no angles and are rounded like other weights."""
     encoding = randomise(posenc.create(name, **NEW[name]).resolve(L), 1).float()
     wanted = encoding.place(places(encoding)).parts
     cast = encoding.bfloat16()
-    assert cast.keeps_float32 is (name in LEARNED and name != "fope")
-    kinds = {p.dtype for p in cast.parameters()}
-    assert kinds <= {torch.bfloat16 if name == "fope" else torch.float32}
+    assert cast.keeps_float32 is (name in LEARNED)
+    assert {p.dtype for p in cast.parameters()} <= {torch.float32}
     for mine, before in zip(cast.place(places(encoding)).parts, wanted, strict=True):
-        assert torch.equal(mine, before) or (name == "fope" and torch.allclose(mine, before, atol=0.1))
+        assert torch.equal(mine, before)
 
 
 @pytest.mark.parametrize("name", LEARNED)

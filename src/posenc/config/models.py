@@ -76,6 +76,8 @@ LOCAL_BASE = {
 }
 # a kind whose parameters are missing or null is plain in these
 FILLS_IN = {*LOCAL_BASE, "olmo3"}
+# whose code turns the other way round
+CLOCKWISE = {"nanochat"}
 # widths that turn, where a file leaves `rotary_dim` out; the other types do not read it
 ROTARY_DIM = {"codegen": 64, "gptj": 64, "minimax_m2": None}
 # whose base stands in their code, not in a file
@@ -122,9 +124,9 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return Facts(pairing=pairing)
     near = get_close_matches(str(model_type)[:64], TYPES, n=3) or sorted(TYPES)[:3]
     raise ValueError(
-        f"config.rotary: model_type must be one of the {len(TYPES)} that are known (config.MODEL_TYPES), because the "
-        f"pairing of lanes stands in no file; got {short(model_type)}, near {', '.join(near)}. "
-        f"Pass pairing='half' or 'interleaved'."
+        f"config.rotary: model_type must be one of the {len(TYPES)} that are known, because the pairing of lanes "
+        f"stands in no file; got {short(model_type)}, near {', '.join(near)}. Pass pairing='half' or 'interleaved'. "
+        f"Known: {', '.join(sorted(TYPES))}."
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from posenc.config import kinds, patterns, spelling, values
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
-from posenc.config.models import LATENT, READS_INTERLEAVE, TYPES, Facts, Pairing, facts
+from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Pairing, facts
 from posenc.config.reading import Source
 from posenc.config.scaling import scaling
 from posenc.config.spelling import Spelling
@@ -33,6 +33,7 @@ class Rotary:
         window: How many positions a layer sees, as the file writes it (ModernBERT's counts both sides); None for all.
         scales_scores: Whether the model's attention multiplies all scores by the square of
             mscale(factor, mscale_all_dim), as DeepSeek's does.
+        clockwise: Whether the model's code turns the other way round, as with all frequencies negated.
         spelling: Under which key the parameters stood.
         warnings: What is odd, though the model runs.
     """
@@ -51,6 +52,7 @@ class Rotary:
     parameters: Mapping[str, Any] = field(hash=False)
     window: int | None
     scales_scores: bool
+    clockwise: bool
     spelling: Spelling
     warnings: tuple[ConfigWarning, ...]
 
@@ -89,10 +91,11 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     max_len = model.size("max_len", None if name == "default" else known.max_len)
     scaled = scaling(model, found, name, width.rotary_dim, width.share, max_len)
     window = kinds.window(model, kind)
-    if window is not None and name in spelling.SCALED:
-        model.warn("window_scaled", "sliding_window", f"{kind} never sees beyond {window}, and is scaled nevertheless.")
-    if model.name == "nanochat":
-        model.warn("clockwise", "model_type", "nanochat turns clockwise: as with all frequencies negated.")
+    if (window is not None or kind == kinds.SLIDING) and name in spelling.SCALED:
+        beyond = "its window" if window is None else str(window)
+        model.warn("window_scaled", "sliding_window", f"{kind} never sees beyond {beyond}, and is scaled nevertheless.")
+    if model.name in CLOCKWISE:
+        model.warn("clockwise", "model_type", f"{model.name} turns clockwise: as with all frequencies negated.")
     if model.name == "mistral_large4_text":
         said = "mistral_large4 learns factors of its frequencies and of its queries; they stand in its weights alone."
         model.warn("learned", "model_type", said)
@@ -111,6 +114,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
         parameters=scaled.parameters,
         window=window,
         scales_scores=model.name in LATENT or (model.name not in TYPES and width.side == "last"),
+        clockwise=model.name in CLOCKWISE,
         spelling=found.key,
         warnings=tuple(model.warnings),
     )

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import Rotary, no_autocast, number, size, wide
+from posenc.families import Rotary, no_autocast, number, size, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -65,6 +65,8 @@ class FoPE(Rotary):
     torch.Size([2, 3, 3])
     """
 
+    keeps_float32 = True
+
     def __init__(
         self,
         *,
@@ -90,7 +92,7 @@ class FoPE(Rotary):
                 f"{self.name}: original_max_len must be 7 at least, because the fastest pair turns once in 2 pi "
                 f"positions; got original_max_len={original_max_len}."
             )
-        self.cos_mix, self.sin_mix = (nn.Parameter(torch.empty(n_kv_heads, n, n)) for _ in "cs")
+        self.cos_mix, self.sin_mix = (wide_parameter(n_kv_heads, n, n) for _ in "cs")
         self.reset_parameters()
 
     def frequencies(self) -> Float64[Tensor, "1 n"]:
@@ -109,7 +111,7 @@ class FoPE(Rotary):
         still = self.head_dim // 2 - self.n_turning
         with no_autocast(pos.device):
             mixed = (
-                torch.einsum("...sm,hmk->...shk", table, wide(mix).to(dtype))
+                torch.einsum("...sm,hmk->...shk", table, mix.to(dtype))
                 for table, mix in zip(tables, (self.cos_mix, self.sin_mix), strict=True)
             )
             return tuple(F.pad(table, (0, still), value=value) for table, value in zip(mixed, (1.0, 0.0), strict=True))

@@ -47,7 +47,8 @@ class GRAPEM(Rotary):
 
     The planes of a head are orthogonal to each other, so that their turns commute and scores depend on the distance
     alone; what lies outside them stays still. It starts as RoPE (interleaved): planes along pairs of lanes. By
-    Rodrigues' formula no matrix exponential is formed. Source: Zhang 2025, sections 2 and 3.
+    Rodrigues' formula no matrix exponential is formed. Columns of `planes` must stay independent. Source: Zhang 2025,
+    sections 2 and 3.
 
     Args:
         n_kv_heads: Key heads; the queries of a group share the planes of theirs.

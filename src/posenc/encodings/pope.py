@@ -52,7 +52,8 @@ class PoPE(Budgeted):
         n_kv_heads: Key heads, each with phases of its own.
         head_dim: Lanes of one head before the turn; each has a frequency.
         base: 10,000.
-        phase_init: "zero", or "uniform" over a turn: where the learned phases start. They are kept in -2 pi..0.
+        phase_init: "zero", or "uniform" over a turn: where the learned phases start. They are kept in -2 pi..0
+            by a clamp, as the authors do, so that a phase that training pushes beyond an end stays there.
 
     Raises:
         ValueError: No lanes or heads, a base not above 1, or another word for the start.

@@ -139,16 +139,21 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
             **{"head_dim": rotary.head_dim, "base": rotary.base, "rotary_dim": found.rotary_dim},
             **{"rotary_side": rotary.rotary_side, "pairing": found.pairing, "score_factor": found.score_factor},
         }
+        by_length = rotary.rope_type in ("dynamic", "longrope")
+        if by_length and rotary.clockwise and seq_len is None:
+            raise ValueError(
+                f"{cls.__name__}: seq_len must be given, because {rotary.model_type} turns clockwise and its "
+                "frequencies depend on the length; got None. Pass the longest text."
+            )
         trained = rotary.original_max_len or 1
         known: dict[str, Any] = {"original_max_len": trained, "length": seq_len}
-        if rotary.rope_type == "dynamic":
+        if rotary.rope_type == "dynamic" and not rotary.clockwise:
             return DynamicNTK(**same, **known, factor=rotary.factor or 1.0, attention_factor=found.gain)
-        if rotary.rope_type == "longrope":
+        if rotary.rope_type == "longrope" and not rotary.clockwise:
             short, long = (
                 frequencies.from_config(source, layer_type, pairing=pairing, seq_len=n) for n in (1, trained + 1)
             )
             lists = {key: rotary.parameters[key[:-1]] for key in ("short_factors", "long_factors")}
             return LongRoPE(**same, **known, **lists, attention_factor=short.gain, long_attention_factor=long.gain)
-        clockwise = any(warning.code == "clockwise" for warning in rotary.warnings)
-        inv_freq = -found.inv_freq if clockwise else found.inv_freq
+        inv_freq = -found.inv_freq if rotary.clockwise else found.inv_freq
         return cls(**same, inv_freq=inv_freq, attention_factor=found.gain)

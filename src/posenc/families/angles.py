@@ -1,4 +1,4 @@
-"""Cosines and sines of angles, right at any position: formed in float64 and rounded once.
+"""Cosines and sines of angles far out: formed in float64 and rounded once.
 
 A position is split into a multiple of 512 and the rest, and the two angles are added by the addition theorem.
 The near angles are then the same 512 rows for all, so that a long run of positions takes one product a number.
@@ -14,7 +14,7 @@ from posenc.encoding import Pos
 from posenc.positions import has_float64, is_plain, may_look
 
 BLOCK = 512  # with 64 pairs, as many numbers as torch takes on by one thread: a barrier an operation costs more
-_CHUNK = 2**16  # numbers of a table formed at once: what a core's cache holds
+_CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
 
 
 def tabulate(
@@ -22,9 +22,10 @@ def tabulate(
 ) -> tuple[Float[Tensor, "*batch seq n"], Float[Tensor, "*batch seq n"]]:
     """Return the tables (cos, sin) of pos @ inv_freq, times a gain.
 
-    The same position gets the same numbers whatever stands beside it, but for a rounding of float64. Nothing but the
-    tables takes their memory, unless gradients or a compiler need the whole formula. On the CPU, runs of positions
-    are found by looking at them; on other devices nothing is read.
+    In float32 they are right to 2e-7 up to position 10,000,000 and to 5e-7 up to 10^10; in float64 to 2e-16 times the
+    largest angle. The same position gets the same numbers whatever stands beside it, but for a rounding of float64. No
+    temporary is larger than the tables, unless gradients or a compiler need the whole formula. On the CPU, runs of
+    positions are found by looking at them; on other devices nothing is read.
 
     Args:
         pos: (seq_len,) or (batch, seq_len), with a last dimension of n_axes if that is more than one; int64 or float64,
@@ -109,7 +110,8 @@ def _without_float64(pos: Pos, inv_freq: Tensor, dtype: torch.dtype, gain: float
     """Return tables in float32, from turns that are exact to 2^-24 before the last product.
 
     Digits of 12 bits, of the position and of the turns per position, have exact products in float32, of which
-    whole turns are dropped; what is left is within 2e-6. Learned frequencies are computed on the host.
+    whole turns are dropped; what is left is within 2e-6 for positions up to 2^31. Learned frequencies are computed
+    on the host.
     """
     if inv_freq.requires_grad:
         cos, sin = cos_sin(pos.cpu(), inv_freq.cpu(), gain)

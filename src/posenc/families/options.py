@@ -12,6 +12,8 @@ from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.families.numbers import numbers, size, wide_parameter
 
+LONGEST = 10**12  # positions that a text may have
+
 
 def check_word(who: str, option: str, word: Any, *allowed: str) -> None:
     """Raise unless a constructor's word is one of those that are allowed.
@@ -115,6 +117,8 @@ class OfLength(Encoding):
     def _set_length(self, length: int | None) -> None:
         if length is not None:
             self._count(length=length)
+            if length > LONGEST:
+                raise ValueError(f"{self.name}: length must be at most {LONGEST}; got length={short(length)}.")
         self.length = length
 
 
@@ -124,7 +128,8 @@ class Budgeted(Encoding):
     table_budget: ClassVar[int] = 16 * 2**30  # bytes of tables above which `place` refuses; yours to set
 
     def _afford(self, n_bytes: int) -> None:
-        if n_bytes > self.table_budget:
+        # a length that a compiler or an exporter leaves open is no number, and a comparison would bound it
+        if not torch.compiler.is_compiling() and n_bytes > self.table_budget:
             raise ValueError(
                 f"{self.name}: tables of positions must fit into table_budget={self.table_budget / 2**30:.3g} GiB; "
                 f"these positions would take {n_bytes / 2**30:.3g} GiB. Place fewer at a time, or set "

@@ -14,6 +14,7 @@ from torch import Tensor
 from posenc.frequencies.basic import geometric
 
 InvFreq = Float64[Tensor, " n_pairs"]
+_NEAR, _FAR = 1024, 64  # distances whose sums are formed at once: 65,536
 
 
 def linear(inv_freq: InvFreq, *, factor: float) -> InvFreq:
@@ -191,10 +192,10 @@ def first_negative(inv_freq: InvFreq, *, end: int = 1_000_000) -> int | None:
     turning = int((inv_freq != 0).sum())
     if 2 * turning <= len(inv_freq):  # each pair that does not turn adds 1, and none takes away more
         return None
-    block = 4096
-    for start in range(0, end + 1, block):
-        distance = torch.arange(start, min(start + block, end + 1), dtype=torch.float64, device="cpu")
-        below = (distance[:, None] * inv_freq).cos().sum(-1) < 0
+    near = torch.arange(_NEAR, dtype=torch.float64, device="cpu")[:, None] * inv_freq
+    for start in range(0, end + 1, _NEAR * _FAR):  # by the addition theorem, sums of cosines are products of matrices
+        far = torch.arange(start, start + _NEAR * _FAR, _NEAR, dtype=torch.float64, device="cpu")[:, None] * inv_freq
+        below = (far.cos() @ near.cos().T - far.sin() @ near.sin().T).flatten()[: end + 1 - start] < 0
         if below.any():
             return start + int(below.to(torch.uint8).argmax())
     return None

@@ -18,7 +18,7 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
 
     Raises:
         TypeError: `pos` is no tensor, or a dtype that cannot hold positions.
-        ValueError: Its shape does not fit `n_axes`.
+        ValueError: Its shape does not fit `n_axes`, or a position is beyond int64.
     """
     if not isinstance(pos, Tensor):
         raise TypeError(
@@ -42,7 +42,12 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
         )
     if pos.dtype in _REALS:
         return pos.double() if has_float64(pos.device) else pos
-    return pos.long()
+    wide = pos.long()
+    if pos.dtype == torch.uint64 and may_look(wide) and bool((wide < 0).any()):
+        raise ValueError(
+            f"{who}: positions must be below 2^63, which int64 holds; got {int(pos.cpu().numpy().max())}. Count from 0."
+        )
+    return wide
 
 
 def has_float64(device: torch.device) -> bool:

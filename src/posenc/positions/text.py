@@ -93,9 +93,15 @@ def tree(parents: Int[Tensor, "*batch nodes"], *, start: int = 0) -> Int64[Tenso
         parents: The index of each node's parent within its row; -1 for a root. In any order.
         start: Position of the roots, one more than that of the last token before them.
 
+    Raises:
+        TypeError: Parents are no tensor of integers.
+
     >>> tree(torch.tensor([-1, 0, 0, 1, 3]), start=10)  # two guesses after the root, and two more after the first
     tensor([10, 11, 11, 12, 13])
     """
+    if not isinstance(parents, Tensor) or parents.is_floating_point() or parents.dtype == torch.bool:
+        got = parents.dtype if isinstance(parents, Tensor) else type(parents).__name__
+        raise TypeError(f"tree: parents must be a tensor of integers; got {got}. Pass torch.tensor([-1, 0, ...]).")
     ancestor, depth = parents.long(), torch.full_like(parents, start, dtype=torch.int64)
     for _ in range(parents.shape[-1]):  # the deepest tree is a chain
         depth = depth + (ancestor >= 0)
