@@ -13,7 +13,8 @@ from torch import Tensor
 from posenc.encoding import Pos
 from posenc.positions import has_float64, is_plain, may_look
 
-BLOCK = 512  # with 64 pairs, as many numbers as torch takes on by one thread: a barrier an operation costs more
+BLOCK = 512  # a power of two
+_GROUP = 32  # blocks at once: few barriers between threads, in memory that stays near
 _CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
 
 
@@ -76,7 +77,7 @@ def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
     """Return where runs of consecutive positions within one block start; None if they are too short to be worth it."""
     if len(pos) < BLOCK or pos.is_floating_point() or not may_look(pos):
         return None
-    breaks = (pos[1:] != pos[:-1] + 1) | (pos[1:] % BLOCK == 0)
+    breaks = (pos[1:] != pos[:-1] + 1) | (pos[1:] & (BLOCK - 1) == 0)
     starts = [0, *(breaks.nonzero().flatten() + 1).tolist()]
     return starts if 32 * len(starts) <= len(pos) + BLOCK else None
 
@@ -87,14 +88,23 @@ def _fill_runs(
     """Write tables block by block: one row of far angles, times rows of near ones."""
     begin = pos[starts]
     first = begin.remainder(BLOCK)
-    far_cos, far_sin = _of_angle(begin - first, inv_freq, gain)
-    near_cos, near_sin = _of_angle(torch.arange(BLOCK, device=pos.device), inv_freq, 1.0)
-    room = torch.empty_like(near_cos)
-    for i, (start, stop, at) in enumerate(zip(starts, [*starts[1:], len(pos)], first.tolist(), strict=True)):
-        cos, sin = near_cos[at : at + stop - start], near_sin[at : at + stop - start]
-        row = room[: stop - start]
-        out[0][start:stop] = torch.mul(cos, far_cos[i], out=row).addcmul_(sin, far_sin[i], value=-1)
-        out[1][start:stop] = torch.mul(sin, far_cos[i], out=row).addcmul_(cos, far_sin[i])
+    far = _of_angle(begin - first, inv_freq, gain)
+    near = _of_angle(torch.arange(BLOCK, device=pos.device), inv_freq, 1.0)
+    stops, offsets, done = [*starts[1:], len(pos)], first.tolist(), 0
+    most = max(1, min(_GROUP, len(starts) // 4))
+    room = torch.empty(most, *near[0].shape, dtype=near[0].dtype, device=pos.device)
+    while done < len(starts):
+        # whole blocks, one after another, as a long run has them
+        whole = (i for i in range(done, min(done + most, len(starts))) if stops[i] - starts[i] < BLOCK)
+        end = max(next(whole, min(done + most, len(starts))), done + 1)
+        at, n = offsets[done], (stops[done] - starts[done] if end == done + 1 else BLOCK)
+        far_cos, far_sin = (t[done:end, None] for t in far)
+        cos, sin = (t[at : at + n] for t in near)
+        rows, into = room[: end - done, :n], slice(starts[done], stops[end - 1])
+        shape = end - done, n, -1
+        out[0][into].view(shape).copy_(torch.mul(cos, far_cos, out=rows).addcmul_(sin, far_sin, value=-1))
+        out[1][into].view(shape).copy_(torch.mul(sin, far_cos, out=rows).addcmul_(cos, far_sin))
+        done = end
 
 
 def _fill_any(out: tuple[Tensor, ...], pos: Pos, inv_freq: Tensor, gain: float) -> None:
