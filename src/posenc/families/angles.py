@@ -13,6 +13,7 @@ from torch import Tensor
 from posenc.encoding import Pos
 from posenc.positions import has_float64, is_plain, may_look
 
+CosSin = tuple[Tensor, Tensor]
 BLOCK = 512  # a power of two
 _GROUP = 32  # blocks at once: few barriers between threads, in memory that stays near
 _CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
@@ -59,18 +60,22 @@ def cos_sin(
 ) -> tuple[Float64[Tensor, "*batch seq n"], Float64[Tensor, "*batch seq n"]]:
     """Return cos and sin of pos @ inv_freq in float64, times a gain."""
     far = pos.div(BLOCK, rounding_mode="floor") * BLOCK
-    return _add(*_of_angle(far, inv_freq, gain), *_of_angle(pos - far, inv_freq, 1.0))
+    angles = _of_angle(far, inv_freq, gain), _of_angle(pos - far, inv_freq, 1.0)
+    return _cos_of_sum(*angles), _sin_of_sum(*angles)
 
 
-def _of_angle(pos: Pos, inv_freq: Tensor, gain: float) -> tuple[Tensor, Tensor]:
+def _of_angle(pos: Pos, inv_freq: Tensor, gain: float) -> CosSin:
     # a product over one axis is written as such: as a matrix product, compilers specialise on its length
     angle = pos.double() @ inv_freq if len(inv_freq) > 1 else pos.double()[..., None] * inv_freq[0]
     return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
 
 
-def _add(far_cos: Tensor, far_sin: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of the sum of two angles."""
-    return (cos * far_cos).addcmul(sin, far_sin, value=-1), (sin * far_cos).addcmul(cos, far_sin)
+def _cos_of_sum(far: CosSin, near: CosSin, out: Tensor | None = None) -> Tensor:
+    return torch.addcmul(torch.mul(near[0], far[0], out=out), near[1], far[1], value=-1, out=out)
+
+
+def _sin_of_sum(far: CosSin, near: CosSin, out: Tensor | None = None) -> Tensor:
+    return torch.addcmul(torch.mul(near[1], far[0], out=out), near[0], far[1], out=out)
 
 
 def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
@@ -98,12 +103,11 @@ def _fill_runs(
         whole = (i for i in range(done, min(done + most, len(starts))) if stops[i] - starts[i] < BLOCK)
         end = max(next(whole, min(done + most, len(starts))), done + 1)
         at, n = offsets[done], (stops[done] - starts[done] if end == done + 1 else BLOCK)
-        far_cos, far_sin = (t[done:end, None] for t in far)
-        cos, sin = (t[at : at + n] for t in near)
+        angles = (far[0][done:end, None], far[1][done:end, None]), (near[0][at : at + n], near[1][at : at + n])
         rows, into = room[: end - done, :n], slice(starts[done], stops[end - 1])
         shape = end - done, n, -1
-        out[0][into].view(shape).copy_(torch.mul(cos, far_cos, out=rows).addcmul_(sin, far_sin, value=-1))
-        out[1][into].view(shape).copy_(torch.mul(sin, far_cos, out=rows).addcmul_(cos, far_sin))
+        out[0][into].view(shape).copy_(_cos_of_sum(*angles, out=rows))
+        out[1][into].view(shape).copy_(_sin_of_sum(*angles, out=rows))
         done = end
 
 
