@@ -11,18 +11,19 @@ from posenc.configured import by_layer
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
-_DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "score_scale", "layer", "resolve"]
+_DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "rescore", "score_scale", "layer"]
+_DOORS += ["resolve"]
 
 
 class Compose(Encoding):
-    """Run the doors of several encodings: embeds and rotations in order, biases added.
+    """Run the doors of several encodings: embeds and rotations in order, biases added, then a score map.
 
     `Compose()` is NoPE, and NoPE among the members changes nothing. Put `PerLayer` around
     `Compose`, not inside.
 
     Args:
         encodings: Members; they work on the same number of axes (wrap one in `OnAxes` if not),
-            and at most one of them changes the score scale.
+            at most one of them changes the score scale, and at most one is a score map.
 
     Raises:
         ValueError: The members do not fit each other.
@@ -45,16 +46,22 @@ class Compose(Encoding):
                 "Compose: at most one member may change the score scale; "
                 f"got {[members[i].name for i in self._scaling]}."
             )
-        if self._scaling and (readers := [e.name for e in members if e.reads_qk]):
+        if self._scaling and (readers := [e.name for e in members if e.reads_qk and not e.rescores]):
             raise ValueError(
                 "Compose: a term that looks at q and k divides by the root of head_dim as q·k does, so it cannot stand "
                 f"beside a member that changes the score scale; got {readers} and {members[self._scaling[0]].name}."
             )
         refuse_layers("Compose", members)
+        self._mapping = [i for i, e in enumerate(members) if e.rescores]
+        _check_single("map the scores, because each wants those before the other", [e for e in members if e.rescores])
+        inside = [e for e in members if e.turns_in_bias]
+        _check_single("map distances, because a pair of tokens has one product", inside)
         self.encodings = nn.ModuleList(members)
         self.n_axes = max((e.n_axes for e in members or encodings), default=1)
         self.reads_x = any(e.reads_x for e in members)
         self.reads_qk = any(e.reads_qk for e in members)
+        self.rescores = bool(self._mapping)
+        self.turns_in_bias = any(e.turns_in_bias for e in members)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Place for each member."""
@@ -83,13 +90,28 @@ class Compose(Encoding):
         """Add the members' biases."""
         total = None
         for encoding, part, k_part in zip(self._members, placed.parts, k_placed.parts, strict=True):
-            term = encoding.bias(q, k, part, k_part)
+            seen = self._turned_by_others(encoding, q, k, placed, k_placed) if encoding.turns_in_bias else (q, k)
+            term = encoding.bias(*seen, part, k_part)
             total = term if total is None else total if term is None else total + term
         return total
+
+    def rescore(
+        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
+    ) -> Tensor:
+        """Return what the one score map makes of the scores, which have all biases."""
+        for i in self._mapping:
+            scores = self._members[i].rescore(scores, q, k, placed.parts[i], k_placed.parts[i], mask)
+        return scores
 
     def score_scale(self, head_dim: int) -> float:
         """Return the scale of the one member that changes it, or the default."""
         return self._members[self._scaling[0]].score_scale(head_dim) if self._scaling else float(head_dim**-0.5)
+
+    def leaves(self, placed: Placed) -> list[tuple[Encoding, Placed]]:
+        """Return those of the members; itself where one must see the queries and keys that others have turned."""
+        if self.turns_in_bias:
+            return [(self, placed)]
+        return [m for e, part in zip(self._members, placed.parts, strict=True) for m in e.leaves(part)]
 
     def resolve(self, seq_len: int) -> "Compose":
         """Resolve the members that depend on the length; itself if none does."""
@@ -104,6 +126,14 @@ class Compose(Encoding):
     @property
     def _members(self) -> list[Encoding]:
         return list(self.encodings)  # type: ignore[arg-type]
+
+    def _turned_by_others(
+        self, encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
+    ) -> tuple[Tensor, Tensor]:
+        for other, part, k_part in zip(self._members, placed.parts, k_placed.parts, strict=True):
+            if other is not encoding:
+                q, k = other.rotate(q, k, part, k_part)
+        return q, k
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         for encoding, part, k_part in reversed(list(zip(self._members, placed.parts, k_placed.parts, strict=True))):
@@ -145,6 +175,7 @@ class PerLayer(Encoding):
         self.index = tuple(order[id(e)] for e in encodings)
         self.n_axes = first.n_axes
         self.reads_x = any(e.reads_x for e in distinct)
+        self.rescores = any(e.rescores for e in distinct)
 
     @classmethod
     def from_config(
@@ -207,6 +238,12 @@ class PerLayer(Encoding):
         """Refuse: which layer is meant?"""
         raise self._undecided()
 
+    def rescore(
+        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
+    ) -> Tensor:
+        """Refuse: which layer is meant?"""
+        raise self._undecided()
+
     def resolve(self, seq_len: int) -> "PerLayer":
         """Resolve each distinct encoding that depends on the length, once; itself if none does."""
         resolved = [e.resolve(seq_len) for e in self._members]
@@ -249,3 +286,13 @@ def _embeds(encoding: Encoding) -> bool:
         return _embeds(encoding.encoding)
     door: Callable[..., Tensor] = type(encoding).embed
     return door is not Encoding.embed
+
+
+def _check_single(what: str, members: Sequence[Encoding]) -> None:
+    """Raise if several members do what one may do.
+
+    Raises:
+        ValueError: They do.
+    """
+    if len(members) > 1:
+        raise ValueError(f"Compose: at most one member may {what}; got {[e.name for e in members]}. Keep one of them.")

@@ -4,8 +4,9 @@ One law says what an encoding means (p = place(pos, x)):
 
     scores[i, j] = score_scale * <rotate_q(q_i, p_i), rotate_k(k_j, p_j)> + bias(q_i, k_j, p_i, p_j)
 
-and before it, tokens are embedded by `embed(x, p)`. Every method is neutral by default: `Encoding`
-itself is NoPE. distance = q_pos - k_pos: positive looks back.
+and before it, tokens are embedded by `embed(x, p)`; a score map makes other scores of whole rows of these by
+`rescore`, before mask and softmax. Every method is neutral by default: `Encoding` itself is NoPE.
+distance = q_pos - k_pos: positive looks back.
 """
 
 import inspect
@@ -53,6 +54,15 @@ class Placed:
         dim = here.seq_dim
         return pytree.tree_map(lambda a, b: torch.cat((a, b), dim), here, there)  # type: ignore[no-any-return]
 
+    def rows(self, begin: int, end: int, batch: slice = slice(None)) -> "Placed":
+        """Keep the tokens begin .. end - 1, of some items of the batch where there is one."""
+        dim = self.seq_dim
+
+        def part(t: Tensor) -> Tensor:
+            return (t[batch] if dim and t.shape[0] > 1 else t).narrow(dim, begin, end - begin)
+
+        return pytree.tree_map(part, self)  # type: ignore[no-any-return]
+
     def last(self, n: int) -> "Placed":
         """Keep the last `n` tokens, for instance the queries of a call with a cache."""
         length, dim = self.pos.shape[self.seq_dim], self.seq_dim
@@ -99,6 +109,8 @@ class Encoding(nn.Module):
     accepts_real: bool = True  # False: there is nothing between two positions, and real ones are refused
     reads_x: bool = False
     reads_qk: bool = False  # True: bias() looks at q and k, so it needs them as they were before the turn
+    rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
+    turns_in_bias: bool = False  # True: bias() replaces q.k by other products; others turn q and k before it sees them
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
 
     def place(
@@ -182,6 +194,17 @@ class Encoding(nn.Module):
         """
         return None
 
+    def rescore(
+        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
+    ) -> Tensor:
+        """Return other scores (batch, n_heads, q_len, k_len), made of whole rows of them (`rescores`).
+
+        `scores` are scaled and have all biases; `q` and `k` are as they were before `rotate`; `mask` is True where
+        attention is allowed, and None where it is everywhere. Slots that are not allowed may come back as anything
+        finite.
+        """
+        return scores
+
     def score_scale(self, head_dim: int) -> float:
         """Return what multiplies q . k."""
         return float(head_dim**-0.5)
@@ -193,6 +216,10 @@ class Encoding(nn.Module):
     def layer(self, index: int, placed: Placed) -> "tuple[Encoding, Placed]":
         """Return the encoding of layer `index` and its part of `placed`; the same for every layer here."""
         return self, placed
+
+    def leaves(self, placed: Placed) -> "list[tuple[Encoding, Placed]]":
+        """Return the encodings that this one is made of, each with its part of `placed`; itself alone here."""
+        return [(self, placed)]
 
     def reset_parameters(self) -> None:
         """Draw learned tensors anew; nothing is learned here."""

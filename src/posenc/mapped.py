@@ -24,6 +24,7 @@ class Wrapper(Encoding):
         refuse_layers(self.name, [encoding])
         self.encoding, self.n_axes = encoding, n_axes
         self.reads_x, self.reads_qk = encoding.reads_x, encoding.reads_qk
+        self.rescores, self.turns_in_bias = encoding.rescores, encoding.turns_in_bias
 
     def seen(self, pos: Pos) -> Tensor:
         """Return the positions that the encoding gets."""
@@ -63,9 +64,19 @@ class Wrapper(Encoding):
         """Return the encoding's bias."""
         return self.encoding.bias(q, k, placed.parts[0], k_placed.parts[0])
 
+    def rescore(
+        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
+    ) -> Tensor:
+        """Return what the encoding makes of the scores."""
+        return self.encoding.rescore(scores, q, k, placed.parts[0], k_placed.parts[0], mask)
+
     def score_scale(self, head_dim: int) -> float:
         """Return the encoding's scale."""
         return self.encoding.score_scale(head_dim)
+
+    def leaves(self, placed: Placed) -> list[tuple[Encoding, Placed]]:
+        """Return those of the encoding, at the positions that it sees."""
+        return self.encoding.leaves(placed.parts[0])
 
     def resolve(self, seq_len: int) -> Encoding:
         """Resolve the encoding, where it depends on the length."""

@@ -4,14 +4,21 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from posenc.attention import reference, sdpa
+from posenc.attention import reference
+from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, make_call
+from posenc.attention.sdpa import SDPA
 from posenc.encoding import Encoding, Placed
 
 # The first that does not refuse is taken.
-BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (sdpa.SDPA(), reference.Reference(), reference.Reference(exact=True))
-}
+_ORDER: list[Backend] = [
+    SDPA(),
+    Blocked(by_distance=True),
+    Blocked(by_distance=False),
+    reference.Reference(),
+    reference.Reference(exact=True),
+]
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ORDER}
 
 __all__ = ["BACKENDS", "Verdict", "attend", "explain"]
 

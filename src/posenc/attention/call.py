@@ -48,10 +48,14 @@ class Call:
 
     def bias(self) -> Tensor | None:
         """Return the encoding's term on the scores; it reads q and k as they were before the turn."""
-        q, k = self.q, self.k
-        if self.rotated and self.encoding.reads_qk:
-            q, k = self.encoding.rotate(q, k, self.placed, self.k_placed, inverse=True)
+        q, k = self.before() if self.encoding.reads_qk else (self.q, self.k)
         return self.encoding.bias(q, k, self.placed, self.k_placed)
+
+    def before(self) -> tuple[Tensor, Tensor]:
+        """Return q and k as they were before the turn."""
+        if not self.rotated:
+            return self.q, self.k
+        return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed, inverse=True)
 
     def allowed(self) -> Bool[Tensor, "*scores"] | None:
         """Return who may see whom, broadcastable to the scores; None if everybody sees everybody."""

@@ -46,6 +46,10 @@ class Reference:
             for term in (call.bias(), call.added()):
                 if term is not None:
                     scores = scores + term.to(dtype)
+            if call.encoding.rescores:
+                raw = call.before()
+                finite = scores if call.added() is None else scores.masked_fill(scores == -torch.inf, 0.0)
+                scores = call.encoding.rescore(finite, *raw, call.placed, call.k_placed, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
                 # a row of -inf alone has no softmax, and its gradient would be NaN everywhere

@@ -1,70 +1,69 @@
-"""torch's scaled_dot_product_attention, with the bias as a dense mask where there is one."""
+"""torch's scaled_dot_product_attention as it is: no bias, and no mask that must be built."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, zero_empty_rows
-from posenc.families import autocast_dtype, no_autocast
+from posenc.attention import fused
+from posenc.attention.call import Call
+from posenc.attention.terms import biased
+from posenc.families import no_autocast
 
 
 class SDPA:
-    """Plain SDPA: free of extra memory without a bias, and a mask of q_len x k_len with one."""
+    """Plain SDPA, free of extra memory."""
 
     name = "sdpa"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse what SDPA cannot take."""
-        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
-            return (
-                f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. "
-                "Cast them, or run under autocast."
-            )
-        return None
+        """Refuse what SDPA cannot take without a matrix of all scores."""
+        if (reason := fused.mixed(call)) is not None:
+            return reason
+        if call.encoding.rescores or biased(call):
+            return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
+        return refuses_masks(call)
 
     def memory(self, call: Call) -> int:
-        """Estimate the mask, if one must be built."""
-        batch, n_heads, q_len, k_len = call.shape
-        if _has_bias(call):
-            shared = call.placed.seq_dim == 0 and not call.encoding.reads_qk
-            return (1 if shared else batch) * n_heads * q_len * k_len * max(4, call.q.dtype.itemsize)
-        masked = any(m is not None for m in (call.mask, call.window, call.document_ids))
-        return batch * q_len * k_len if masked or (call.causal and not _plain_causal(call)) else 0
+        """Nothing, unless values must be made as wide as keys."""
+        batch, _, q_len, k_len = call.shape
+        narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
+        return batch * narrow * (call.k.shape[1] * k_len + call.q.shape[1] * q_len)
 
     def run(self, call: Call) -> Tensor:
-        """Run SDPA; under autocast the cast is ours, since autocast would round the bias as well."""
-        dtype = call.out_dtype
+        """Run SDPA; under autocast the cast is ours."""
         with no_autocast(call.q.device):
-            call, allowed = call.blanked()
-            bias = call.bias()
-            causal = _plain_causal(call) and bias is None
-            mask = _mask(call, bias, None if causal else allowed)
-            # a bias of 50 loses its fraction in half precision. The CPU adds a float32 mask to half precision
-            # scores; other devices demand one dtype, so that there all of it is float32
-            wide = mask is not None and mask.is_floating_point() and call.q.device.type != "cpu" and dtype.itemsize < 4
-            q, k, v = (t.to(torch.float32 if wide else dtype) for t in (*call.turned(), call.v))
-            if mask is not None and mask.is_floating_point():
-                mask = mask.to(torch.float64 if dtype == torch.float64 else torch.float32)
-            out = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=mask,
-                dropout_p=call.dropout_p,
-                is_causal=causal,
-                scale=call.scale,
-                enable_gqa=_grouped(call),
-            )
-            return zero_empty_rows(out, None if causal else allowed).to(dtype)
+            q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+            return plain(call, q, k, v, call.scale)
 
 
-def _mask(call: Call, bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
-    """Return what joins the scores: who sees whom as booleans, or all terms added up."""
-    terms = [term for term in (bias, call.added()) if term is not None]
-    if not terms:
-        return allowed
-    mask = terms[0] if len(terms) == 1 else terms[0] + terms[1]
-    return mask if allowed is None else mask.masked_fill(~allowed, -torch.inf)
+def refuses_masks(call: Call) -> str | None:
+    """Say why the kernel would need a mask of q_len x k_len, or None."""
+    if call.mask is not None or call.window is not None or call.document_ids is not None:
+        return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
+    if call.causal and not _aligned(call):
+        return (
+            f"torch's is_causal aligns at the start, which is wrong for {call.shape[2]} queries of {call.shape[3]} "
+            "tokens, and a mask would be built."
+        )
+    if call.dropout_p and call.q.device.type == "cpu":
+        return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
+    return None
+
+
+def plain(call: Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Run SDPA on turned tensors of one dtype, with zeros beside narrow lanes: kernels want one width."""
+    width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
+    q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        dropout_p=call.dropout_p,
+        is_causal=call.causal and not _single(call),
+        scale=scale,
+        enable_gqa=_grouped(call),
+    )
+    return out[..., :width]
 
 
 def _grouped(call: Call) -> bool:
@@ -73,14 +72,15 @@ def _grouped(call: Call) -> bool:
     return False
 
 
-def _plain_causal(call: Call) -> bool:
-    """Whether torch's own is_causal, which aligns at the start, means what ours means."""
-    masked = call.mask is not None or call.window is not None or call.document_ids is not None
-    if call.causal and not masked and call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
+def _aligned(call: Call) -> bool:
+    """Whether torch's own is_causal means what ours means, or one query sees everything."""
+    if _single(call) or call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
         return True
     return False
 
 
-def _has_bias(call: Call) -> bool:
-    q, k = call.q[:, :, :0], call.k[:, :, :0]
-    return call.encoding.bias(q, k, call.placed.last(0), call.k_placed.last(0)) is not None
+def _single(call: Call) -> bool:
+    """Whether there is one query, the last token: it sees every key, where torch's is_causal shows it one."""
+    if not isinstance(call.q.shape[2], torch.SymInt) and call.q.shape[2] == 1:  # noqa: SIM103 - as above
+        return True
+    return False

@@ -16,6 +16,7 @@ from posenc.families.numbers import (
 )
 from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
 from posenc.families.rotary import Rotary, by_key_head, check_heads, check_lanes
+from posenc.families.score_map import ScoreMap
 
 __all__ = [
     "Additive",
@@ -27,6 +28,7 @@ __all__ = [
     "OwnFrequencies",
     "Rotary",
     "Scaled",
+    "ScoreMap",
     "autocast_dtype",
     "by_key_head",
     "check_heads",

@@ -1,7 +1,8 @@
 """What joins the scores: a term of two positions, or of their contents as well."""
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Shaped
@@ -20,11 +21,47 @@ class Bias(Encoding):
 
     family = "bias"
     n_heads: int
+    by_distance: bool = False  # True: at(h, q, k) is at(h, q - k, 0), so that a vector over distances holds it all
+    factors_ahead: bool = False  # True: `factors` holds for keys ahead of the query, too
+    _held: tuple[int, int] | None = None  # first head and how many, where other ranks have the rest
 
     def __init__(self, *, n_heads: int) -> None:
         super().__init__()
         self._count(n_heads=n_heads)
         self.n_heads = n_heads
+
+    def of_heads(self, first: int, n: int) -> Self:
+        """Return the same bias for heads first .. first + n - 1, as a rank of tensor parallelism has them.
+
+        What is learned is shared with this one, whole: each rank holds the table of all heads.
+
+        Raises:
+            ValueError: There are no such heads.
+        """
+        self._count(n=n)
+        self._count(least=0, first=first)
+        if first + n > self.n_heads:
+            raise ValueError(
+                f"{self.name}: has heads 0..{self.n_heads - 1}; got of_heads({first}, {n}), which ends at "
+                f"{first + n - 1}. Split n_heads={self.n_heads} among the ranks."
+            )
+        twin = copy.copy(self)
+        twin._held = first, n
+        return twin
+
+    def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
+        """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
+        return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance[:1]))
+
+    def factors(self, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor] | None:
+        """Return vectors of queries and keys whose product is the bias, where there are few lanes of them; or None.
+
+        Returns:
+            a (batch | 1, heads, q_len, lanes) and b (batch | 1, heads, k_len, lanes), with
+            bias[i, j] = a_i·b_j + something of row i alone, which a softmax does not see: for keys that a causal
+            mask shows, and for keys ahead as well where `factors_ahead` says so. float64, or as learned.
+        """
+        return None
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the bias of head `h` for what `place` made of one query and one key.
@@ -41,12 +78,22 @@ class Bias(Encoding):
 
     def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor:
         """Return `at` broadcast over heads, queries and keys."""
-        if q.shape[1] != self.n_heads:
+        self.check_heads(q)
+        return self._broadcast(placed, k_placed)
+
+    def check_heads(self, q: Tensor) -> None:
+        """Raise unless q has the heads that this is made for.
+
+        Raises:
+            ValueError: It has others.
+        """
+        first, n = self._held or (0, self.n_heads)
+        if q.shape[1] != n:
+            made = f"n_heads={n}" if self._held is None else f"heads {first}..{first + n - 1}"
             raise ValueError(
-                f"{self.name}: made for n_heads={self.n_heads}, but q has {q.shape[1]} heads; got q of shape "
+                f"{self.name}: made for {made}, but q has {q.shape[1]} heads; got q of shape "
                 f"{tuple(q.shape)}. Construct it with n_heads={q.shape[1]}."
             )
-        return self._broadcast(placed, k_placed)
 
     def dense(
         self,
@@ -75,7 +122,7 @@ class Bias(Encoding):
 
     def score_mod(self, placed: Placed, k_placed: Placed | None = None) -> Callable[..., Tensor]:
         """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""
-        k_placed = placed if k_placed is None else k_placed
+        k_placed, first = placed if k_placed is None else k_placed, self._held[0] if self._held else 0
 
         def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
             rows = (part if p.seq_dim else part[None] for part in p.parts)
@@ -83,12 +130,16 @@ class Bias(Encoding):
             return found[0] if len(found) == 1 else found
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-            return score + self.at(h, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
+            return score + self.at(h + first, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
 
         return mod
 
+    def _heads(self, device: torch.device) -> Tensor:
+        first, n = self._held or (0, self.n_heads)
+        return torch.arange(first, first + n, device=device)
+
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        h = torch.arange(self.n_heads, device=placed.pos.device)[:, None, None]
+        h = self._heads(placed.pos.device)[:, None, None]
         rows = tuple(part[..., None, :, None] for part in placed.parts)
         columns = tuple(part[..., None, None, :] for part in k_placed.parts)
         term = self.at(h, *((rows[0], columns[0]) if len(rows) == 1 else (rows, columns)))

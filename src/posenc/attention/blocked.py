@@ -1,0 +1,178 @@
+"""Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from posenc.attention import formed, fused
+from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention.spans import Block, Spans, blank, spans, whole
+from posenc.attention.terms import Terms, biased, sees_distance
+from posenc.families import no_autocast
+from posenc.positions.checks import is_plain, may_look
+
+LONG = 1024  # queries a block where a kernel keeps the scores to itself
+SHORT = 256  # where they are formed
+
+
+class Blocked:
+    """Blocks of queries, in a backward pass formed again rather than kept.
+
+    Args:
+        by_distance: True for biases that are vectors over distances, and calls with masks alone; False for any
+            encoding, whose bias is then formed for a block at a time.
+    """
+
+    def __init__(self, *, by_distance: bool) -> None:
+        self.by_distance = by_distance
+        self.name = "distance" if by_distance else "blocked"
+
+    def rejects(self, call: Call) -> str | None:
+        """Refuse biases that are no vectors, where they shall be."""
+        if (reason := fused.mixed(call)) is not None or not self.by_distance:
+            return reason
+        if call.encoding.rescores:
+            return f"{call.encoding.name} makes new scores of a whole row, which no vector over distances holds."
+        for leaf in biased(call):
+            if not sees_distance(leaf):
+                return (
+                    f"{leaf.encoding.name} is no function of whole distances that may be looked at (by_distance, "
+                    "integer positions on the CPU, outside of a compiler), so that there is no vector of them."
+                )
+        if not is_plain(call.q) or call.q.device.type != "cpu":
+            return "a view of a vector is for the CPU's kernels; others want a mask whose rows are aligned in memory."
+        return None
+
+    def memory(self, call: Call) -> int:
+        """Estimate vectors and masks of one block."""
+        batch, n_heads, q_len, k_len = call.shape
+        width = 8 if call.out_dtype == torch.float64 else 4
+        vector = n_heads * (q_len + k_len) * width
+        formed_blocks = not self.by_distance or call.dropout_p or call.mask is not None
+        rows = min(q_len, SHORT) if formed_blocks else 0
+        return vector + (3 if call.dropout_p else 1) * batch * n_heads * rows * k_len * width
+
+    def run(self, call: Call) -> Tensor:
+        """Compute the call."""
+        with no_autocast(call.q.device):
+            if not is_plain(call.q) or not may_look(call.q):
+                return _traced(call)
+            return _run(call, by_distance=self.by_distance)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call, cut into blocks: what both passes need beside tensors."""
+
+    terms: Terms
+    forwards: list[Block]
+    backwards: list[Block]
+    scale: float
+    dropout_p: float
+    seed: int
+    formed: bool  # scores are formed, since no kernel does what is asked for
+
+
+def _run(call: Call, *, by_distance: bool) -> Tensor:
+    dtype = call.out_dtype
+    parts = spans(call)
+    call = blank(call, parts)
+    learns = torch.is_grad_enabled() and _learns(call)
+    formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
+    vectors = by_distance and not call.encoding.rescores
+    long = LONG if vectors and not formed_scores else SHORT
+    cuts = _cuts(call)
+    forwards = [block for part in parts for block in part.blocks(long, cuts)]
+    backwards = forwards
+    if learns and long != SHORT:
+        backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
+    terms = Terms(call, parts, {*forwards, *backwards}, by_distance=vectors)
+    seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
+    work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
+    q, k = call.turned()
+    q, k, v = (t.to(dtype) for t in (q, k, call.v))
+    width = v.shape[-1]
+    if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
+        widest = max(width, q.shape[-1])
+        q, k, v = (F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
+    out: Tensor = _Attention.apply(work, q, k, v, *terms.tensors)
+    return out[..., :width]
+
+
+class _Attention(torch.autograd.Function):
+    """Attention in blocks. What is kept: q, k, v, the result, one number a row, and what the terms are made of."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
+        out = v.new_zeros((*q.shape[:3], v.shape[-1]))
+        lse = q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+        for block in work.forwards:
+            at = block.batch, slice(None), block.rows
+            if work.formed:
+                out[at] = formed.attend(work, block, q, k, v, tensors)
+            else:
+                out[at], lse[at] = fused.attend(work, block, q, k, v, tensors)
+        ctx.work = work
+        ctx.save_for_backward(q, k, v, out, lse, *tensors)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, *tensors = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[4:]
+        # sums over many blocks, in half precision, would lose what is small
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
+        others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
+        for block in ctx.work.backwards:
+            if ctx.work.formed:
+                formed.gradients(ctx.work, block, (q, k, v), tensors, grad, sums, others)
+            elif any(wanted):
+                formed.gradients_of_terms(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums, others)
+            else:
+                fused.gradients(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums)
+        found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
+        rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]
+        return None, *found, *rest
+
+
+def _traced(call: Call) -> Tensor:
+    """Compute a call under a compiler or within a transform: all queries in one block, by what torch can trace."""
+    dtype = call.out_dtype
+    part, block = whole(call)
+    allowed = part.allowed(block)
+    call = call.blanked()[0]
+    terms = Terms(call, [part], [], by_distance=False)
+    q, k = call.turned()
+    if call.dropout_p or call.encoding.rescores:
+        work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True)
+        out = formed.attend(work, block, q, k, call.v, None)
+    else:
+        mask = terms.dense(block, None)
+        # as in sdpa.py: other devices want one dtype for mask and scores, so that all of it is float32 there
+        work = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
+        q, k, v = (t.to(work) for t in (q, k, call.v))
+        grouped = call.q.shape[1] != call.k.shape[1]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped)
+    return zero_empty_rows(out, allowed).to(dtype)
+
+
+def _learns(call: Call) -> bool:
+    """Whether gradients may go to a bias or a mask."""
+    own = (p.requires_grad for leaf in biased(call) for p in leaf.encoding.parameters())
+    return any(own) or (call.mask is not None and call.mask.requires_grad) or call.encoding.reads_qk
+
+
+def _cuts(call: Call) -> list[int]:
+    """Return queries at which positions jump, so that blocks lie between; none if there are many."""
+    pos = call.placed.pos
+    if pos.ndim > 2 or call.placed.n_axes > 1 or pos.is_floating_point() or pos.shape[-1] < 2:
+        return []
+    jumps = (pos.diff(dim=-1) != 1).reshape(-1, pos.shape[-1] - 1).any(0).nonzero()[:, 0] + 1
+    return jumps.tolist() if len(jumps) <= pos.shape[-1] // 64 else []

@@ -1,0 +1,159 @@
+"""A block whose scores are formed: for gradients of biases, maps of scores, dropout, and devices of other kinds."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention import fused
+from posenc.attention.spans import Block
+
+if TYPE_CHECKING:
+    from posenc.attention.blocked import Work
+
+Sums = Sequence[Tensor]
+
+
+def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor] | None) -> Tensor:
+    """Return the result of a block, in plain differentiable steps.
+
+    `tensors` stand for those of the terms; None to take the live ones.
+    """
+    q, k, v = (t.to(work.terms.dtype) for t in fused.parts(block, q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(group, dim=1) if group > 1 else t for t in (k, v))
+    scores = work.scale * (q @ k.transpose(-1, -2))
+    bias = work.terms.dense(block, tensors)
+    if bias is not None:
+        # a map of scores sees the biases, and gets finite numbers where nothing is seen
+        scores = scores + (bias.masked_fill(bias == -torch.inf, 0.0) if work.terms.map else bias)
+    scores = work.terms.rescored(scores, block, tensors)
+    if work.terms.map and bias is not None:
+        scores = scores.masked_fill(bias == -torch.inf, -torch.inf)
+    blind = (scores == -torch.inf).all(-1, keepdim=True)  # has no softmax, and its gradient would be NaN everywhere
+    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    if work.dropout_p:
+        weights = F.dropout(weights, work.dropout_p) if tensors is None else weights * _kept(work, block, weights)
+    return weights @ v
+
+
+def _kept(work: "Work", block: Block, weights: Tensor) -> Tensor:
+    """Return what dropout multiplies a block's weights with: the same whenever it is asked."""
+    number = (block.item or 0) * weights.shape[-1] + block.begin
+    random = torch.Generator(weights.device).manual_seed(work.seed + number)
+    keep = 1 - work.dropout_p
+    return torch.empty_like(weights).bernoulli_(keep, generator=random) / keep
+
+
+def gradients(
+    work: "Work",
+    block: Block,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    tensors: Sequence[Tensor],
+    grad: Tensor,
+    sums: Sums,
+    others: Sequence[Tensor | None],
+) -> None:
+    """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
+    at = block.batch, slice(None), block.rows
+    with torch.enable_grad():
+        own = [t.detach().requires_grad_() for t in qkv]
+        live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
+        out = attend(work, block, *own, live)
+        _add(out, grad[at].to(out.dtype), [*own, *live], [*sums, *others])
+
+
+def gradients_of_terms(
+    work: "Work",
+    block: Block,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    tensors: Sequence[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    sums: Sums,
+    others: Sequence[Tensor | None],
+) -> None:
+    """Add the gradients of a block whose terms learn; the weights come back from the scores and `lse`.
+
+    Two lanes more bring -lse to the scores and -(grad . out) to the gradients of the weights, so that nothing passes
+    over them for that alone.
+    """
+    wide = work.terms.dtype
+    view = work.terms.view(block, tensors)
+    at = block.batch, slice(None), block.rows
+    rows = [t[at].to(wide) for t in (qkv[0], grad, out, lse)]
+    if view is not None:
+        rows = [t.flip(2) for t in rows]
+    q, grad, out, lse = rows
+    k, v = (t.to(wide) for t in fused.parts(block, *qkv)[1:])
+    heads, group = k.shape[1], q.shape[1] // k.shape[1]
+
+    def grouped(t: Tensor) -> Tensor:
+        return t.reshape(t.shape[0] * heads, group * t.shape[2], t.shape[3])
+
+    one = torch.ones_like(k[..., :1])
+    far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
+    near = torch.cat((k, one), -1).flatten(0, 1)
+    back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
+    from_v = torch.cat((v, one), -1).flatten(0, 1)
+    shape = (*q.shape[:3], k.shape[2])
+    with torch.enable_grad():
+        live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
+        bias = view if view is not None else work.terms.dense(block, live)
+    weights = far @ near.transpose(-1, -2)
+    if bias is not None:
+        weights.view(shape).add_(bias.detach())
+    weights.exp_()
+    sums[2][block.batch, :, block.keys] += (weights.transpose(-1, -2) @ grouped(grad)).view(v.shape)
+    padded = _Padded(weights, shape, group)
+    torch.mul(weights, back @ from_v.transpose(-1, -2), out=padded.inner)
+    d_scores = padded.inner
+    d_q = (d_scores @ k.flatten(0, 1)).view(q.shape).mul_(work.scale)
+    sums[0][at] = (d_q.flip(2) if view is not None else d_q).to(sums[0].dtype)
+    sums[1][block.batch, :, block.keys] += (d_scores.transpose(-1, -2) @ grouped(q)).view(k.shape).mul_(work.scale)
+    if view is not None:
+        padded.add_diagonals(others[work.terms.slot(block)], work.terms.begin(block))
+    elif bias is not None and bias.requires_grad:
+        whole = d_scores.reshape(shape)
+        _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
+
+
+class _Padded:
+    """The gradients of a block's scores in memory whose rows are longer, so that diagonals can be added up as columns.
+
+    With the queries in reverse, all elements of one distance lie on an anti-diagonal, i + j = t. In rows of `width`
+    numbers, read as if they had one number less, element (i, t) is number t - i of row i: zeros where there is none.
+    """
+
+    def __init__(self, like: Tensor, shape: tuple[int, ...], group: int) -> None:
+        batch, n_heads, n_rows, n_keys = shape
+        self.shape, self.width = shape, n_keys + n_rows
+        self.memory = like.new_zeros((batch, n_heads, n_rows, self.width))
+        self.inner = self.memory.view(-1, group * n_rows, self.width)[..., :n_keys]
+
+    def add_diagonals(self, total: Tensor | None, begin: int) -> None:
+        """Add the sum of each anti-diagonal to `total` (heads, distances in falling order), from number `begin`."""
+        if total is None:
+            return
+        batch, n_heads, n_rows, n_keys = self.shape
+        n = n_rows + n_keys - 1
+        size = n_rows * self.width
+        sheared = self.memory.as_strided(
+            (batch, n_heads, n_rows, n), (n_heads * size, size, self.width - 1, 1), self.memory.storage_offset()
+        )
+        found = sheared.sum((0, 2))
+        total[:, begin : begin + n] += found if total.shape[0] > 1 else found.sum(0, keepdim=True)
+
+
+def _add(of: Tensor, grad: Tensor, given: Sequence[Tensor], sums: Sequence[Tensor | None]) -> None:
+    """Add the gradients of what needs them to their sums."""
+    wanted = [(t, s) for t, s in zip(given, sums, strict=True) if s is not None and t.requires_grad]
+    if not wanted:
+        return
+    found = torch.autograd.grad(of, [t for t, _ in wanted], grad, allow_unused=True)
+    for part, (_, total) in zip(found, wanted, strict=True):
+        if part is not None:
+            total += part.to(total.dtype)

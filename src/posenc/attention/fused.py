@@ -1,0 +1,86 @@
+"""A block by torch's own kernel for the CPU, which keeps the scores to itself and reads a mask's strides as they are."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.attention.spans import Block
+from posenc.families import autocast_dtype
+from posenc.positions.checks import is_plain
+
+if TYPE_CHECKING:
+    from posenc.attention.blocked import Work
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def can(call: Call) -> bool:
+    """Whether the kernel runs on these tensors."""
+    return call.q.device.type == "cpu" and is_plain(call.q) and call.out_dtype in _DTYPES
+
+
+def mixed(call: Call) -> str | None:
+    """Refuse tensors of several dtypes, unless autocast brings them to one."""
+    if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
+        return (
+            f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. "
+            "Cast them, or run under autocast."
+        )
+    return None
+
+
+def attend(
+    work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the result of a block and the logarithms of its rows' sums."""
+    mask, reverse = masked(work, block, tensors)
+    q, k, v = parts(block, q, k, v)
+    q = q.flip(2) if reverse else q
+    out, lse = _forward(q, k, v, attn_mask=mask, scale=work.scale)
+    return (out.flip(2), lse.flip(2)) if reverse else (out, lse)
+
+
+def gradients(
+    work: "Work",
+    block: Block,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    tensors: Sequence[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    sums: Sequence[Tensor],
+) -> None:
+    """Add a block's gradients of q, k and v to `sums`."""
+    mask, reverse = masked(work, block, tensors)
+    q, k, v = parts(block, *qkv)
+    rows = [t[block.batch, :, block.rows] for t in (grad, q, out, lse)]
+    rows[1] = q
+    if reverse:
+        rows = [t.flip(2) for t in rows]
+    grad, q, out, lse = rows
+    found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
+    sums[0][block.batch, :, block.rows] = found[0].flip(2) if reverse else found[0]
+    sums[1][block.batch, :, block.keys] += found[1]
+    sums[2][block.batch, :, block.keys] += found[2]
+
+
+def masked(work: "Work", block: Block, tensors: Sequence[Tensor]) -> tuple[Tensor | None, bool]:
+    """Return what joins the block's scores, and whether its queries are in reverse there."""
+    if not work.terms.needed(block):
+        return None, False
+    view = work.terms.view(block, tensors)
+    if view is not None:
+        return view, True
+    mask = work.terms.dense(block, tensors)
+    return mask if mask is None else mask[(None,) * (4 - mask.ndim)], False
+
+
+def parts(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the block's queries, keys and values."""
+    return q[block.batch, :, block.rows], k[block.batch, :, block.keys], v[block.batch, :, block.keys]

@@ -1,0 +1,253 @@
+"""Which keys each query may see, as ranges: what masks by index come to without a matrix."""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.positions.checks import may_look
+
+SHORTEST = 64  # tokens from which on a document gets blocks of its own
+APART = 32  # queries from which on rows of a batch that are padded differently run one by one
+
+
+class Block(NamedTuple):
+    """Some queries and all keys that any of them sees.
+
+    Args:
+        item: Of the batch; None for all of it.
+        begin: The first query; `end` is behind the last.
+        first: The first key; `last` is behind the last.
+        ragged: Not every query sees the same of these keys, by causality or window.
+        mixed: Tokens of several documents are among them.
+        masked: The caller's mask is to be looked at.
+    """
+
+    item: int | None
+    begin: int
+    end: int
+    first: int
+    last: int
+    ragged: bool
+    mixed: bool
+    masked: bool
+
+    @property
+    def batch(self) -> slice:
+        """The items of the batch."""
+        return slice(None) if self.item is None else slice(self.item, self.item + 1)
+
+    @property
+    def rows(self) -> slice:
+        """The queries."""
+        return slice(self.begin, self.end)
+
+    @property
+    def keys(self) -> slice:
+        """The keys."""
+        return slice(self.first, self.last)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many queries and keys."""
+        return self.end - self.begin, self.last - self.first
+
+
+class Spans:
+    """The ranges [low, high) of keys that the queries of a call see, for some items of its batch.
+
+    Both ends rise with the query, so that a block of queries sees one range as well. Documents and
+    padding count as ranges where their values may be looked at and where they are ranges; where not,
+    `mixed` and `masked` say that blocks must be masked.
+    """
+
+    def __init__(self, call: Call, item: int | None = None) -> None:
+        self.call, self.item = call, item
+        self.q_len, self.k_len = call.shape[2:]
+        self.offset = self.k_len - self.q_len
+        self.ids = _of_item(call.document_ids, item, 2)
+        self.runs = None if self.ids is None else _runs(self.ids)
+        self.mixed = self.ids is not None and self.runs is None
+        self.padding = _padding(call, item)
+        self.masked = call.mask is not None and self.padding is None
+
+    @cached_property
+    def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
+        """The first key that each query sees, and the one behind the last; equal where it sees none."""
+        call = self.call
+        here = torch.arange(self.offset, self.k_len)  # on the CPU, where it can be read
+        low, high = torch.zeros_like(here), torch.full_like(here, self.k_len)
+        if call.window is not None:
+            low = here - call.window + 1
+            high = here + call.window
+        if call.causal:
+            high = here + 1
+        if self.runs is not None:
+            begin, end = self.runs
+            low, high = torch.maximum(low, begin[here]), torch.minimum(high, end[here])
+        first, last = (0, self.k_len) if self.padding is None else self.padding
+        low, high = low.clamp(first, last), high.clamp(first, last)
+        return low, torch.maximum(low, high)
+
+    def blocks(self, n_rows: int, cuts: list[int]) -> list[Block]:
+        """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut."""
+        low, high = (t.tolist() for t in self.ends)
+        stops = sorted({*cuts, *self._document_cuts(), self.q_len})
+        found, at = [], 0
+        for stop in stops:
+            while at < stop:
+                if low[at] == high[at]:
+                    at += 1
+                    continue
+                end = min(at + n_rows, stop)
+                found.append(self._block(at, end, low, high))
+                at = end
+        return [b for b in found if b.last > b.first]
+
+    def _block(self, begin: int, end: int, low: list[int], high: list[int]) -> Block:
+        while low[end - 1] == high[end - 1]:  # padding at the end sees nothing
+            end -= 1
+        documents = False
+        if self.runs is not None:
+            starts = self.runs[0]
+            documents = bool(starts[begin + self.offset] != starts[end - 1 + self.offset])
+        ragged = low[begin] != low[end - 1] or high[begin] != high[end - 1]
+        keys = low[begin], high[end - 1]
+        return Block(self.item, begin, end, *keys, ragged, self.mixed or documents, self.masked)
+
+    def _document_cuts(self) -> list[int]:
+        """Return where long documents begin and end, among the queries."""
+        if self.runs is None:
+            return []
+        begin, end = self.runs
+        long = end - begin >= SHORTEST
+        here = torch.arange(self.k_len, device=begin.device)
+        edges = here[(here == begin) & (long | long.roll(1))]
+        return [e for e in (edges - self.offset).tolist() if 0 < e < self.q_len]
+
+    def allowed(self, block: Block) -> Bool[Tensor, "... q_len k_len"] | None:
+        """Return who sees whom in a block, as far as ragged edges, documents and the mask say; None if all do."""
+        call, device = self.call, self.call.q.device
+        terms = []
+        if block.ragged:
+            here = torch.arange(block.begin, block.end, device=device)[:, None] + self.offset
+            there = torch.arange(block.first, block.last, device=device)
+            if call.causal:
+                terms.append(there <= here)
+            if call.window is not None:
+                terms.append(there > here - call.window)
+                if not call.causal:
+                    terms.append(there < here + call.window)
+        if block.mixed and self.ids is not None:
+            rows = slice(block.begin + self.offset, block.end + self.offset)
+            terms.append((self.ids[..., rows, None] == self.ids[..., None, block.keys]).unsqueeze(-3))
+        if block.masked:
+            mask = cut(call.mask, block)
+            terms.append(mask if mask.dtype == torch.bool else mask != -torch.inf)
+        if not terms:
+            return None
+        seen = terms[0]
+        for term in terms[1:]:
+            seen = seen & term
+        return seen
+
+
+def spans(call: Call) -> list[Spans]:
+    """Return the ranges of a call: of the whole batch, or of each item where they differ."""
+    batch, q_len = call.q.shape[0], call.shape[2]
+    by_ids = call.document_ids is not None and call.document_ids.ndim == 2 and call.document_ids.shape[0] > 1
+    by_mask = is_padding(call) and call.mask is not None and call.mask.shape[0] > 1
+    if batch > 1 and q_len >= APART and (by_ids or by_mask) and may_look(call.q):
+        return [Spans(call, item) for item in range(batch)]
+    return [Spans(call)]
+
+
+def whole(call: Call) -> tuple[Spans, Block]:
+    """Return all queries and keys as one block, for lengths that a compiler leaves open."""
+    ragged = call.causal or call.window is not None
+    rows, keys = (0, call.shape[2]), (0, call.shape[3])
+    return Spans(call), Block(None, *rows, *keys, ragged, call.document_ids is not None, call.mask is not None)
+
+
+def blank(call: Call, parts: list[Spans]) -> Call:
+    """Zero every query that sees nothing and every slot that nobody sees, since they may hold NaN.
+
+    0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
+    """
+    if call.mask is None and call.window is None and call.document_ids is None:
+        return call  # a causal mask alone shows each key to somebody, and blocks leave out rows that see nothing
+    batch, _, q_len, k_len = call.shape
+    heads = 1 if call.mask is None else call.mask.shape[1]
+    rows = torch.zeros(batch, heads, q_len, dtype=torch.bool, device=call.q.device)
+    keys = torch.zeros(batch, k_len, dtype=torch.bool, device=call.q.device)
+    for part in parts:
+        for block in part.blocks(1024, []):
+            seen = part.allowed(block) if block.mixed or block.masked else None  # a range shows all of itself
+            rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
+            keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
+    q, k, v = call.q, call.k, call.v
+    if not (may_look(rows) and bool(rows.all())):
+        q = q.masked_fill(~rows[..., None], 0.0)
+    if not (may_look(keys) and bool(keys.all())):
+        k, v = (t.masked_fill(~keys[:, None, :, None], 0.0) for t in (k, v))
+    return replace(call, q=q, k=k, v=v)
+
+
+def _any(seen: Tensor, dim: int) -> Tensor:
+    """Return whether any is true along a dimension, which may be left out in front."""
+    return seen.any(dim) if seen.ndim >= -dim else seen
+
+
+def is_padding(call: Call) -> bool:
+    """Whether the mask says of keys alone whether they may be seen, and may be looked at."""
+    mask = call.mask
+    if mask is None or mask.shape[1] > 1 or mask.shape[2] > 1 or not may_look(mask) or mask.requires_grad:
+        return False
+    return mask.dtype == torch.bool or bool(((mask == 0) | (mask == -torch.inf)).all())
+
+
+def cut(mask: Tensor | None, block: Block) -> Tensor:
+    """Return a block of a mask that broadcasts to (batch, n_heads, q_len, k_len)."""
+    assert mask is not None  # blocks are masked only where there is one
+    for dim, part in ((0, block.batch), (2, block.rows), (3, block.keys)):
+        if mask.shape[dim] > 1:
+            mask = mask[(slice(None),) * dim + (part,)]
+    return mask
+
+
+def _of_item(t: Tensor | None, item: int | None, ndim: int) -> Tensor | None:
+    return t if t is None or item is None or t.ndim < ndim or t.shape[0] == 1 else t[item]
+
+
+def _runs(ids: Tensor) -> tuple[Int64[Tensor, " k_len"], Int64[Tensor, " k_len"]] | None:
+    """Return for each token where its document begins and ends, if each is one run of one row of ids."""
+    row = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
+    if row.ndim > 1 or not may_look(row):
+        return None
+    new = torch.ones_like(row, dtype=torch.bool)
+    new[1:] = row[1:] != row[:-1]
+    starts = new.nonzero()[:, 0]
+    if len(starts) != len(row.unique()):
+        return None
+    which = new.cumsum(0) - 1
+    ends = torch.cat((starts[1:], starts.new_tensor([len(row)])))
+    return starts[which], ends[which]
+
+
+def _padding(call: Call, item: int | None) -> tuple[int, int] | None:
+    """Return the range of keys that the mask leaves, if it says no more than that."""
+    if not is_padding(call) or call.mask is None:
+        return None
+    rows = call.mask if item is None or call.mask.shape[0] == 1 else call.mask[item : item + 1]
+    if rows.shape[0] > 1:
+        return None
+    row = rows[0, 0, 0].expand(call.shape[3])
+    seen = (row if row.dtype == torch.bool else row == 0).nonzero()[:, 0]
+    if len(seen) == 0:
+        return 0, 0
+    first, last = int(seen[0]), int(seen[-1]) + 1
+    return (first, last) if last - first == len(seen) else None

@@ -1,0 +1,307 @@
+"""What joins the scores of a call, block by block: biases by distance, by elements or by content, and a mask."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from posenc.attention.call import Call
+from posenc.attention.spans import Block, Spans, cut
+from posenc.encoding import Encoding, Placed
+from posenc.families import Bias
+from posenc.positions.checks import may_look
+
+VECTORS = (
+    8  # distances may be shifted against the indices by as many amounts, as by documents, before blocks are gathered
+)
+REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One encoding that joins the scores, what was placed for it, and which of the tensors are its own."""
+
+    encoding: Encoding
+    placed: Placed
+    k_placed: Placed
+    names: tuple[str, ...] = ()
+    learned: tuple[int, int] = (0, 0)  # its parameters
+    parts: tuple[int, int] = (0, 0)  # what place() made that carries gradients
+
+
+class Terms:
+    """The terms of a call as functions of a block and of tensors, so that a backward pass can form them again.
+
+    Args:
+        call: The call; its queries and keys as they were before the turn.
+        blocks: Those that will be asked for.
+        by_distance: True if biases that see distances alone are to be vectors over the distances.
+
+    Attributes:
+        tensors: What gradients may go to: vectors, parameters, placed parts, the floating mask, q and k.
+    """
+
+    def __init__(self, call: Call, parts: Sequence[Spans], blocks: Iterable[Block], *, by_distance: bool) -> None:
+        self.tensors: list[Tensor] = []
+        self.parts = {part.item: part for part in parts}
+        self.offset = call.shape[3] - call.shape[2]
+        self.k_len, self.dtype = call.shape[3], torch.float64 if call.out_dtype == torch.float64 else torch.float32
+        leaves, blocks = biased(call), list(blocks)
+        sums = [leaf for leaf in leaves if by_distance and sees_distance(leaf)]
+        self.sums = sums if _fit(sums, call, blocks) else []
+        self.leaves = [self._with_tensors(leaf) for leaf in leaves if not any(leaf is s for s in self.sums)]
+        self.map: Leaf | None = None  # what makes other scores of whole rows
+        if call.encoding.rescores:
+            self.map = self._with_tensors(Leaf(call.encoding, call.placed, call.k_placed))
+        self.reads_qk = self.map is not None or any(leaf.encoding.reads_qk for leaf in self.leaves)
+        self.raw = self._add(*(call.before() if self.reads_qk else ()))
+        self.mask = self._add(*([] if call.added() is None else [call.added()]))
+        self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
+        self.vectors = self._sum_vectors(call)
+        self.tables = self._tables() if None in self.shifts.values() else []
+        # what is kept for the backward pass shall not hold q, k and v once more
+        self.hollow = light(call)
+        for part in parts:
+            part.call = self.hollow
+
+    def view(self, block: Block, tensors: Sequence[Tensor]) -> Float[Tensor, "1 heads q_len k_len"] | None:
+        """Return all terms of a block, its queries in reverse, as a view of a vector; None if they are no such thing.
+
+        With the queries in reverse, element (i, j) is number i + j of the distances in falling order.
+        """
+        return None if self.leaves or block.masked or block.mixed else self._vector(block, tensors)
+
+    def _vector(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
+        slot = self.vectors.get(self.shifts[block])
+        if slot is None:
+            return None
+        vector, size = tensors[slot], block.size
+        begin = vector.storage_offset() + self.begin(block)
+        return vector.as_strided((1, vector.shape[0], *size), (0, vector.stride(0), 1, 1), begin)
+
+    def needed(self, block: Block) -> bool:
+        """Whether anything joins the scores of a block."""
+        return bool(self.leaves or self.sums or block.ragged or block.mixed or block.masked)
+
+    def slot(self, block: Block) -> int:
+        """Return which of the tensors is the vector that `view` shows."""
+        return self.vectors[self.shifts[block]]
+
+    def begin(self, block: Block) -> int:
+        """Return the number of the block's largest distance in a vector of distances in falling order."""
+        return self.k_len - 1 - (block.end - 1 + self.offset - block.first)
+
+    def dense(self, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | None:
+        """Return all terms of a block and -inf where nothing is seen, (... q_len k_len); None if there are none.
+
+        `tensors` stand for those of `self.tensors`; None to take the live ones.
+        """
+        live = self.tensors if tensors is None else tensors
+        terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
+        if self.sums:
+            terms.append(self._by_distance(block, live))
+        if self.mask and block.masked:
+            terms.append(cut(live[self.mask[0]], block))
+        total = None
+        for term in terms:
+            if term is not None:
+                total = term if total is None else total + term
+        allowed = self.parts[block.item].allowed(block)
+        if allowed is None:
+            return None if total is None else total.to(self.dtype)
+        blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total.to(self.dtype)
+        return blank.masked_fill(~allowed, -torch.inf)
+
+    def rescored(self, scores: Tensor, block: Block, tensors: Sequence[Tensor] | None) -> Tensor:
+        """Return what a score map makes of a block's scores; themselves if there is none."""
+        if self.map is None:
+            return scores
+        allowed = self.parts[block.item].allowed(block)
+        return self._run(self.map, block, tensors, scores, allowed)
+
+    def _leaf(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | None:
+        """Return what one encoding adds to the scores of a block."""
+        return self._run(leaf, block, tensors)
+
+    def _run(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None, *scores: Any) -> Any:
+        """Run an encoding's bias, or its map of scores, on a block, with the given tensors for its own."""
+        live = self.tensors if tensors is None else tensors
+        placed, k_placed = leaf.placed, leaf.k_placed
+        if tensors is not None and leaf.parts[1]:
+            placed, k_placed = _with_parts((placed, k_placed), live[slice(*leaf.parts)])
+        placed = placed.rows(block.begin, block.end, block.batch)
+        k_placed = k_placed.rows(block.first, block.last, block.batch)
+        q, k = (live[i] for i in self.raw) if self.reads_qk else (self.hollow.q, self.hollow.k)
+        q, k = q[block.batch, :, block.rows], k[block.batch, :, block.keys]
+        door = _Door(leaf.encoding)
+        if tensors is None or not leaf.names:
+            return door(q, k, placed, k_placed, *scores)
+        named = {f"encoding.{name}": t for name, t in zip(leaf.names, live[slice(*leaf.learned)], strict=True)}
+        return functional_call(door, named, (q, k, placed, k_placed, *scores))
+
+    def _by_distance(self, block: Block, live: Sequence[Tensor]) -> Tensor:
+        """Return the sum of the biases that see distances alone: by the vector, or looked up in tables."""
+        if (found := self._vector(block, live)) is not None:
+            return found.flip(-2)
+        total: Tensor | float = 0.0
+        for leaf, (slot, lowest) in zip(self.sums, self.tables, strict=True):
+            rows = leaf.placed.rows(block.begin, block.end, block.batch).pos
+            keys = leaf.k_placed.rows(block.first, block.last, block.batch).pos
+            bias = live[slot][:, rows[..., :, None] - keys[..., None, :] - lowest]
+            total = total + (bias.transpose(0, 1) if bias.ndim == 4 else bias)
+        assert isinstance(total, Tensor)  # there is at least one
+        return total
+
+    def _sum_vectors(self, call: Call) -> dict[tuple[int, ...] | None, int]:
+        """Add up, for each way in which positions are shifted against indices, all biases and what masks by index say.
+
+        One number a distance, largest first, as far as blocks reach.
+        """
+        found = {}
+        rows = max((block.size[0] for block in self.shifts), default=1)
+        least = 1 - (rows if call.causal else call.shape[2])  # a causal block reaches so far ahead
+        index = torch.arange(self.k_len - 1, least - 1, -1, device=call.q.device)
+        unseen = torch.zeros_like(index, dtype=torch.bool)
+        if call.causal:
+            unseen = unseen | (index < 0)
+        if call.window is not None:
+            unseen = unseen | (index >= call.window) | (index <= -call.window)
+        for shifts in set(self.shifts.values()) - {None}:
+            total = torch.zeros(1, len(index), device=call.q.device)
+            for leaf, shift in zip(self.sums, shifts or (), strict=True):
+                total = total + leaf.encoding.over(_as(leaf, index + shift))  # type: ignore[operator]
+            found[shifts] = self._add(total.to(self.dtype).masked_fill(unseen, -torch.inf))[0]
+        return found
+
+    def _tables(self) -> list[tuple[int, int]]:
+        """Return for each bias a vector over all distances that occur, smallest first, and the smallest."""
+        tables = []
+        for leaf in self.sums:
+            lowest, highest = _extremes(leaf)
+            distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
+            tables.append((self._add(leaf.encoding.over(_as(leaf, distance)))[0], lowest))  # type: ignore[operator]
+        return tables
+
+    def _with_tensors(self, leaf: Leaf) -> Leaf:
+        named = dict(leaf.encoding.named_parameters())
+        learned = self._add(*named.values())
+        parts = self._add(*(t for t in pytree.tree_leaves((leaf.placed, leaf.k_placed)) if _carries(t)))
+        return replace(leaf, names=tuple(named), learned=_slice(learned), parts=_slice(parts))
+
+    def _add(self, *tensors: Tensor) -> list[int]:
+        begin = len(self.tensors)
+        self.tensors += tensors
+        return list(range(begin, len(self.tensors)))
+
+
+class _Door(nn.Module):
+    """An encoding's bias, or map of scores, as a module's forward, so that its parameters can be given as arguments."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        placed: Placed,
+        k_placed: Placed,
+        scores: Tensor | None = None,
+        allowed: Tensor | None = None,
+    ) -> Tensor | None:
+        if scores is None:
+            return self.encoding.bias(q, k, placed, k_placed)
+        return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
+
+
+def biased(call: Call) -> list[Leaf]:
+    """Return the encodings that join the scores."""
+    pairs = zip(call.encoding.leaves(call.placed), call.encoding.leaves(call.k_placed), strict=True)
+    leaves = [Leaf(encoding, placed, k_placed) for (encoding, placed), (_, k_placed) in pairs]
+    return [leaf for leaf in leaves if _has_bias(leaf, call)]
+
+
+def sees_distance(leaf: Leaf) -> bool:
+    """Whether a bias is one number for each distance between two whole positions, which may be looked at."""
+    return (
+        isinstance(leaf.encoding, Bias)
+        and leaf.encoding.by_distance
+        and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
+    )
+
+
+def light(call: Call) -> Call:
+    """Return the call with q, k and v of no width, which take no memory."""
+    q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v)
+
+
+def shifts_of(leaves: Sequence[Leaf], block: Block, offset: int) -> tuple[int, ...] | None:
+    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
+    found = []
+    for leaf in leaves:
+        q, k = (_start(p, part, block.batch) for p, part in ((leaf.placed, block.rows), (leaf.k_placed, block.keys)))
+        if q is None or k is None:
+            return None
+        shift = q - k - offset
+        if len(shift) > 1 and bool((shift != shift[0]).any()):
+            return None
+        found.append(int(shift[0]))
+    return tuple(found)
+
+
+def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
+    """Return position minus index of each row of the batch, if it is the same for all tokens of a part."""
+    pos = placed.rows(part.start, part.stop, batch).pos
+    away = pos - torch.arange(part.start, part.stop, device=pos.device)
+    away = away if away.ndim == 2 else away[None]
+    return None if bool((away != away[:, :1]).any()) else away[:, 0]
+
+
+def _fit(leaves: Sequence[Leaf], call: Call, blocks: Sequence[Block]) -> bool:
+    """Whether vectors hold the biases of all blocks without being much longer than q and k."""
+    if not leaves:
+        return True
+    offset = call.shape[3] - call.shape[2]
+    shifts = {shifts_of(leaves, block, offset) for block in blocks}
+    if len(shifts - {None}) > VECTORS:
+        return False
+    reach = REACH * (call.shape[2] + call.shape[3]) + 64
+    return None not in shifts or all(high - low <= reach for low, high in map(_extremes, leaves))
+
+
+def _extremes(leaf: Leaf) -> tuple[int, int]:
+    q, k = leaf.placed.pos.aminmax(), leaf.k_placed.pos.aminmax()
+    return int(q.min - k.max), int(q.max - k.min)
+
+
+def _as(leaf: Leaf, distance: Tensor) -> Tensor:
+    """Return distances in the kind in which the encoding has placed its positions."""
+    return distance.double() if leaf.placed.parts[0].is_floating_point() else distance
+
+
+def _has_bias(leaf: Leaf, call: Call) -> bool:
+    if type(leaf.encoding).bias is Encoding.bias:
+        return False
+    q, k = call.q[:, :, :0], call.k[:, :, :0]
+    return leaf.encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
+
+
+def _carries(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.requires_grad
+
+
+def _slice(indices: list[int]) -> tuple[int, int]:
+    return (indices[0], indices[-1] + 1) if indices else (0, 0)
+
+
+def _with_parts(placed: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return a tree in which the tensors that carry gradients are replaced."""
+    given = iter(tensors)
+    return pytree.tree_map(lambda t: next(given) if _carries(t) else t, placed)
