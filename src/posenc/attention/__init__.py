@@ -7,6 +7,7 @@ from torch import Tensor
 from posenc.attention import reference
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, make_call
+from posenc.attention.lanes import Lanes
 from posenc.attention.sdpa import SDPA
 from posenc.encoding import Encoding, Placed
 
@@ -14,6 +15,7 @@ from posenc.encoding import Encoding, Placed
 _ORDER: list[Backend] = [
     SDPA(),
     Blocked(by_distance=True),
+    Lanes(),
     Blocked(by_distance=False),
     reference.Reference(),
     reference.Reference(exact=True),

@@ -1,0 +1,118 @@
+"""A bias as extra lanes of q and k, which any flash kernel runs.
+
+Attention with a bias of low rank by concatenation was published as FlashBias (Wu et al. 2025, arXiv 2505.12044). What is
+added here keeps it exact: numbers are split into pieces whose products a kernel adds up without rounding, in lanes ahead
+of all others, so that the large ones cancel before the first product of q and k joins them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posenc.attention import fused
+from posenc.attention.call import Call
+from posenc.attention.sdpa import plain, refuses_masks
+from posenc.attention.terms import Leaf, biased
+from posenc.families import Bias, no_autocast
+from posenc.positions.checks import may_look
+
+FEW = 4  # lanes that are split; more of them are vectors as q and k are, which need no more precision than these
+BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multiply exactly in float32
+PIECES = 3
+WIDTH = 8  # lanes come in so many, which kernels like
+
+
+class Lanes:
+    """Plain SDPA on queries and keys with more lanes, for biases that are products of something of each."""
+
+    name = "lanes"
+
+    def rejects(self, call: Call) -> str | None:
+        """Refuse what has no factors, and masks that SDPA would need a matrix for."""
+        if (reason := fused.mixed(call) or refuses_masks(call)) is not None:
+            return reason
+        if call.out_dtype == torch.float16:
+            return "float16 ends at 65,504, which the product of a slope and a position exceeds."
+        if call.encoding.rescores or not (leaves := biased(call)):
+            return f"{call.encoding.name} has no bias that could be lanes."
+        if call.scale == 0:
+            return "with scale=0 nothing of the lanes would reach the scores."
+        return next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)
+
+    def memory(self, call: Call) -> int:
+        """q, k and v with more lanes."""
+        batch, n_heads, q_len, k_len = call.shape
+        width = call.q.shape[-1] + 2 * WIDTH
+        return batch * width * call.out_dtype.itemsize * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
+
+    def run(self, call: Call) -> Tensor:
+        """Put the lanes first and run SDPA."""
+        dtype = call.out_dtype
+        with no_autocast(call.q.device):
+            q, k, v = (t.to(dtype) for t in (*call.turned(), call.v))
+            more = [pair for leaf in biased(call) for pair in _lanes(call, leaf, dtype)]
+            fill = -sum(a.shape[-1] for a, _ in more) % WIDTH
+            if fill:
+                more.append((q.new_zeros(1, 1, 1, fill), k.new_zeros(1, 1, 1, fill)))
+            q = torch.cat([*(a.expand(*q.shape[:3], -1) for a, _ in more), q], -1)
+            k = torch.cat([*(b.expand(*k.shape[:3], -1) for _, b in more), k], -1)
+            return plain(call, q, k, v, call.scale)
+
+
+def _refuses(call: Call, leaf: Leaf) -> str | None:
+    """Say why one encoding cannot be lanes of this call, or None."""
+    encoding = leaf.encoding
+    factors = encoding.factors(leaf.placed.last(0), leaf.k_placed.last(0)) if isinstance(encoding, Bias) else None
+    if factors is None or not isinstance(encoding, Bias):
+        return f"{encoding.name} is no product of something of the query and something of the key."
+    if factors[1].shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:
+        return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
+    if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
+        return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
+    if encoding.factors_ahead:
+        return None
+    if not call.causal:
+        return f"{encoding.name} is a product for keys behind the query alone, and causal=False shows others."
+    if not all(may_look(p.pos) for p in (leaf.placed, leaf.k_placed)):
+        if call.backend == Lanes.name:
+            return None
+        return (
+            f"{encoding.name} is a product where positions do not fall along the sequence, which cannot be looked at "
+            "here; ask for backend='lanes' if they do not."
+        )
+    same = leaf.k_placed.pos[..., leaf.k_placed.pos.shape[-1] - call.shape[2] :] == leaf.placed.pos
+    if bool(same.all()) and bool((leaf.k_placed.pos.diff(dim=-1) >= 0).all()):
+        return None
+    return f"{encoding.name} is a product where positions do not fall along the sequence, as they do here."
+
+
+def _lanes(call: Call, leaf: Leaf, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Return lanes for queries and keys whose products, times the scale, are the bias but for something of the row."""
+    assert isinstance(leaf.encoding, Bias)  # others are refused
+    factors = leaf.encoding.factors(leaf.placed, leaf.k_placed)
+    assert factors is not None  # as above
+    a, b = factors[0] / call.scale, factors[1]
+    if a.shape[-1] > FEW or dtype not in BITS:
+        return [(a.to(dtype), b.to(dtype))]
+    b = b - b[..., :1, :].detach()  # far positions, which would need more bits; it is something of the row
+    offset = call.shape[3] - call.shape[2]
+    level = -(a * b[..., offset:, :]).detach().sum(-1, keepdim=True)  # scores of near keys then stay small
+    found = [(level.to(dtype), torch.ones_like(level[..., :1, :]).to(dtype))]
+    for of_query, of_key in zip(a.split(1, -1), b.split(1, -1), strict=True):
+        rows, columns = _pieces(of_query, BITS[dtype]), _pieces(of_key, BITS[dtype])
+        found += [(row.to(dtype), column.to(dtype)) for row in rows for column in columns]
+    return found
+
+
+def _pieces(t: Tensor, bits: int) -> Sequence[Tensor]:
+    """Return numbers of few bits that add up to those given, large ones first; the last carries the gradient."""
+    pieces, rest = [], t
+    for _ in range(PIECES - 1):
+        mantissa, exponent = torch.frexp(rest.detach())
+        piece = torch.ldexp((mantissa * 2**bits).round(), exponent - bits)
+        pieces.append(piece)
+        rest = rest - piece
+        if not rest.requires_grad and may_look(rest) and not bool(rest.any()):
+            return pieces
+    return [*pieces, rest]
