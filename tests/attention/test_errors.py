@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "backend": (
         {"backend": "flash"},
         ValueError,
-        ["unknown backend 'flash'; use 'auto' or one of sdpa, reference, reference-float64"],
+        ["unknown backend 'flash'; use 'auto' or one of sdpa, distance, ", ", reference, reference-float64"],
     ),
 }
 GIVEN = {"q": Q, "k": K, "v": V, "encoding": NOPE, "pos": POS}
@@ -96,19 +96,63 @@ def test_explain_refuses_the_same(what: str) -> None:
         explain(**{**GIVEN, **changes})
 
 
+def verdicts(**call: Any) -> dict[str, str]:
+    return {v.backend: v.verdict for v in explain(**call)}
+
+
 def test_the_first_that_can_is_taken() -> None:
-    verdicts = explain(**GIVEN)
-    assert [v.backend for v in verdicts] == list(BACKENDS)
-    assert [v.verdict for v in verdicts] == ["taken", "would run", "would run"]
-    named = {v.backend: v.verdict for v in explain(**GIVEN, backend="reference")}
-    assert named == {"sdpa": "would run", "reference": "taken", "reference-float64": "would run"}
+    assert list(verdicts(**GIVEN)) == list(BACKENDS)
+    plain = verdicts(**GIVEN)
+    assert [name for name, verdict in plain.items() if verdict == "taken"] == ["sdpa"]
+    assert plain["distance"] == plain["blocked"] == plain["reference"] == "would run"
+    assert "has no bias that could be lanes" in plain["lanes"]
+    named = verdicts(**GIVEN, backend="reference")
+    assert named["reference"] == "taken"
+    assert named["sdpa"] == "would run"
+
+
+ALIBI, SHAW = posenc.ALiBi(n_heads=4), posenc.Shaw(head_dim=8)
+FALLING = {"pos": POS.flip(0)}
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "reason"),
+    [
+        ("sdpa", {"encoding": ALIBI}, "ALiBi joins the scores, which SDPA takes as a mask of q_len x k_len alone"),
+        ("sdpa", {"window": 2}, "a mask, window or documents would be a mask of q_len x k_len"),
+        (
+            "sdpa",
+            {"q": Q[:, :, :2], "pos": POS[1:], "k_pos": POS},
+            "is_causal aligns at the start, which is wrong for 2",
+        ),
+        ("sdpa", {"dropout_p": 0.1}, "on a CPU torch forms all weights for dropout"),
+        ("distance", {"encoding": SHAW}, "Shaw is no function of whole distances that may be looked at"),
+        ("distance", {"encoding": ALIBI, "pos": POS.double()}, "ALiBi is no function of whole distances"),
+        ("lanes", {"encoding": posenc.T5(n_heads=4)}, "T5 is no product of something of the query"),
+        ("lanes", {"encoding": ALIBI, "causal": False}, "a product for keys behind the query alone, and causal=False"),
+        (
+            "lanes",
+            {"encoding": ALIBI, **FALLING},
+            "a product where positions do not fall along the sequence, as they do",
+        ),
+        ("lanes", {"encoding": ALIBI, "scale": 0.0}, "with scale=0 nothing of the lanes would reach the scores"),
+        ("lanes", {"encoding": ALIBI, "q": Q.half(), "k": K.half(), "v": V.half()}, "float16 ends at 65,504"),
+        ("lanes", {"encoding": ALIBI, "mask": torch.ones(3, dtype=torch.bool)}, "a mask, window or documents"),
+    ],
+)
+def test_refusals_say_why(backend: str, changes: dict[str, Any], reason: str) -> None:
+    call = {**GIVEN, **changes}
+    assert reason in verdicts(**call)[backend]
+    with refuses(ValueError, f"the backend '{backend}' cannot run this call:", reason):
+        attend(**call, backend=backend)
+    assert attend(**call).shape == (*call["q"].shape[:3], 5)  # another one runs
 
 
 def test_mixed_dtypes_are_refused_by_sdpa_and_run_all_the_same() -> None:
     mixed = {**GIVEN, "k": K.float()}
-    verdicts = {v.backend: v.verdict for v in explain(**mixed)}
-    assert verdicts["sdpa"].startswith("q, k and v must have one dtype; got torch.float64, torch.float32")
-    assert verdicts["reference"] == "taken"
+    seen = verdicts(**mixed)
+    assert seen["sdpa"].startswith("q, k and v must have one dtype; got torch.float64, torch.float32")
+    assert seen["reference"] == "taken"
     with refuses(ValueError, "the backend 'sdpa' cannot run this call: q, k and v must have one dtype"):
         attend(**mixed, backend="sdpa")
     torch.testing.assert_close(attend(**mixed), attend(**GIVEN), rtol=0, atol=1e-6)
@@ -125,13 +169,13 @@ def long(n: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
 
 def test_the_reference_refuses_what_is_large_unless_asked_by_name() -> None:
     n = 16_384  # 3 * 2^28 numbers: 3 GiB in float32
-    verdicts = {v.backend: v for v in explain(**long(n))}
-    assert verdicts["sdpa"].verdict == "taken"
-    assert verdicts["sdpa"].memory == 0
-    assert verdicts["reference"].memory == 3 * n * n * 4
-    assert "takes 3.0 GiB and is more than 2" in verdicts["reference"].verdict
-    assert "ask for backend='reference'" in verdicts["reference"].verdict
-    assert "6.0 GiB" in verdicts["reference-float64"].verdict
+    seen = {v.backend: v for v in explain(**long(n))}
+    assert seen["sdpa"].verdict == "taken"
+    assert seen["sdpa"].memory == 0
+    assert seen["reference"].memory == 3 * n * n * 4
+    assert "takes 3.0 GiB and is more than 2" in seen["reference"].verdict
+    assert "ask for backend='reference'" in seen["reference"].verdict
+    assert "6.0 GiB" in seen["reference-float64"].verdict
     named = {v.backend: v.verdict for v in explain(**long(n), backend="reference-float64")}
     assert named["reference-float64"] == "taken"
     assert "GiB" in named["reference"]
@@ -144,13 +188,14 @@ def test_no_backend_at_all() -> None:
         attend(**call)
 
 
-def test_memory_of_a_bias_and_of_masks() -> None:
-    def sdpa(**changes: Any) -> int:
-        call = {**GIVEN, **{n: GIVEN[n].float() for n in "qkv"}, **changes}
-        return next(v.memory for v in explain(**call) if v.backend == "sdpa")
+def test_memory_grows_with_the_length_in_all_but_the_reference() -> None:
+    def memory(n: int, encoding: posenc.Encoding, **options: Any) -> dict[str, int]:
+        return {v.backend: v.memory for v in explain(**{**long(n), "encoding": encoding, **options})}
 
-    assert sdpa() == 0
-    assert sdpa(encoding=posenc.ALiBi(n_heads=4)) == 4 * 3 * 3 * 4
-    assert sdpa(encoding=posenc.ALiBi(n_heads=4), pos=POS.expand(2, 3)) == 2 * 4 * 3 * 3 * 4
-    assert sdpa(window=2) >= 3 * 3
-    assert sdpa(q=Q.float()[:, :, :1], pos=POS[:1], k_pos=POS) >= 3
+    for encoding in (NOPE, posenc.ALiBi(n_heads=1), posenc.Shaw(head_dim=8)):
+        for options in ({}, {"window": 9}, {"dropout_p": 0.5}):
+            short, far = memory(4_096, encoding, **options), memory(16_384, encoding, **options)
+            for name in BACKENDS:
+                growth = 16 if name.startswith("reference") else 4
+                assert far[name] <= growth * short[name], (name, options)
+    assert memory(4_096, posenc.ALiBi(n_heads=1))["distance"] == 2 * 4_096 * 4

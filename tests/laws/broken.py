@@ -11,8 +11,9 @@ from torch import Tensor
 
 import posenc
 from posenc import Placed, frequencies
+from posenc.attention.blocked import Blocked
 from posenc.attention.call import Call
-from posenc.attention.sdpa import SDPA
+from posenc.attention.reference import Reference
 
 
 class AttractsTheFar(posenc.ALiBi):
@@ -255,7 +256,7 @@ class SpecialisesOnLength(posenc.Encoding):
         return q * 1.5 if q.shape[2] > 16 else q
 
 
-class ForgetsTheWindow(SDPA):
+class ForgetsTheWindow(Blocked):
     """A backend that takes a window and does not apply it."""
 
     def run(self, call: Call) -> Tensor:
@@ -269,10 +270,12 @@ class UnblankedCall(Call):
         return self, self.allowed()
 
 
-class LeavesPadding(SDPA):
+class LeavesPadding(Reference):
     """A backend that trusts padded slots."""
 
-    name = "leaky"
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "leaky"
 
     def run(self, call: Call) -> Tensor:
         return super().run(UnblankedCall(**vars(call)))

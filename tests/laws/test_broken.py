@@ -86,7 +86,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = broken.ForgetsTheWindow()
+    backend = broken.ForgetsTheWindow(by_distance=False)
     backend.name = "forgetful"
     monkeypatch.setitem(BACKENDS, "forgetful", backend)
     monkeypatch.setitem(BACKENDS, "leaky", broken.LeavesPadding())

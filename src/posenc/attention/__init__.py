@@ -8,6 +8,7 @@ from posenc.attention import reference
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, make_call
 from posenc.attention.lanes import Lanes
+from posenc.attention.piecewise import PiecewisePasses
 from posenc.attention.sdpa import SDPA
 from posenc.encoding import Encoding, Placed
 
@@ -16,6 +17,7 @@ _ORDER: list[Backend] = [
     SDPA(),
     Blocked(by_distance=True),
     Lanes(),
+    PiecewisePasses(),
     Blocked(by_distance=False),
     reference.Reference(),
     reference.Reference(exact=True),

@@ -1,6 +1,5 @@
 """Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,10 @@ from torch.nn import functional as F
 
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.spans import Block, Spans, blank, spans, whole
-from posenc.attention.terms import Terms, biased, sees_distance
+from posenc.attention.leaves import biased, hidden, sees_distance
+from posenc.attention.sdpa import grouped
+from posenc.attention.spans import Block, blank, spans, whole
+from posenc.attention.terms import Terms
 from posenc.families import no_autocast
 from posenc.positions.checks import is_plain, may_look
 
@@ -34,7 +35,7 @@ class Blocked:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse biases that are no vectors, where they shall be."""
-        if (reason := fused.mixed(call)) is not None or not self.by_distance:
+        if (reason := fused.mixed(call) or _hides(call)) is not None or not self.by_distance:
             return reason
         if call.encoding.rescores:
             return f"{call.encoding.name} makes new scores of a whole row, which no vector over distances holds."
@@ -156,11 +157,21 @@ def _traced(call: Call) -> Tensor:
     else:
         mask = terms.dense(block, None)
         # as in sdpa.py: other devices want one dtype for mask and scores, so that all of it is float32 there
-        work = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
-        q, k, v = (t.to(work) for t in (q, k, call.v))
-        grouped = call.q.shape[1] != call.k.shape[1]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped)
+        kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
+        q, k, v = (t.to(kind) for t in (q, k, call.v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))
     return zero_empty_rows(out, allowed).to(dtype)
+
+
+def _hides(call: Call) -> str | None:
+    """Refuse encodings whose gradients would be lost."""
+    for encoding in (call.encoding, *(leaf.encoding for leaf in biased(call))):
+        if (name := hidden(encoding)) is not None:
+            return (
+                f"{name} carries gradients and is no parameter, so a block that is formed again could not pass them "
+                "on. Register it, or give it by torch.func.functional_call."
+            )
+    return None
 
 
 def _learns(call: Call) -> bool:

@@ -29,16 +29,12 @@ class Call:
     scale: float
     dropout_p: float
     backend: str
+    out_dtype: torch.dtype  # that of q, or autocast's
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
-
-    @property
-    def out_dtype(self) -> torch.dtype:
-        """The dtype of the result: that of q, or autocast's, which leaves float64 alone as torch does."""
-        return self.q.dtype if self.q.dtype == torch.float64 else autocast_dtype(self.q.device) or self.q.dtype
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""
@@ -173,6 +169,8 @@ def make_call(
         scale,
         dropout_p,
         backend,
+        # autocast leaves float64 alone, as torch's own attention finds it
+        q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype,
     )
 
 

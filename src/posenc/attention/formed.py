@@ -59,10 +59,10 @@ def gradients(
     """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
     at = block.batch, slice(None), block.rows
     with torch.enable_grad():
-        own = [t.detach().requires_grad_() for t in qkv]
+        q, k, v = (t.detach().requires_grad_() for t in qkv)
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
-        out = attend(work, block, *own, live)
-        _add(out, grad[at].to(out.dtype), [*own, *live], [*sums, *others])
+        out = attend(work, block, q, k, v, live)
+        _add(out, grad[at].to(out.dtype), [q, k, v, *live], [*sums, *others])
 
 
 def gradients_of_terms(
@@ -102,10 +102,12 @@ def gradients_of_terms(
     shape = (*q.shape[:3], k.shape[2])
     with torch.enable_grad():
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
-        bias = view if view is not None else work.terms.dense(block, live)
+        bias = view if view is not None else work.terms.dense(block, live, rows=False)
     weights = far @ near.transpose(-1, -2)
     if bias is not None:
         weights.view(shape).add_(bias.detach())
+    for term in work.terms.rows.values():
+        weights.view(shape).add_(term.bias(block, work.terms.begin(block), tensors))
     weights.exp_()
     sums[2][block.batch, :, block.keys] += (weights.transpose(-1, -2) @ grouped(grad)).view(v.shape)
     padded = _Padded(weights, shape, group)
@@ -116,8 +118,9 @@ def gradients_of_terms(
     sums[1][block.batch, :, block.keys] += (d_scores.transpose(-1, -2) @ grouped(q)).view(k.shape).mul_(work.scale)
     if view is not None:
         padded.add_diagonals(others[work.terms.slot(block)], work.terms.begin(block))
-    elif bias is not None and bias.requires_grad:
-        whole = d_scores.reshape(shape)
+    whole = d_scores.reshape(shape)
+    work.terms.add_row_gradients(block, whole, tensors, others)
+    if view is None and bias is not None and bias.requires_grad:
         _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
 
 

@@ -1,4 +1,4 @@
-"""A block by torch's own kernel for the CPU, which keeps the scores to itself and reads a mask's strides as they are."""
+"""A block by torch's kernel for the CPU, which keeps the scores to itself and reads a mask's strides as they are."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

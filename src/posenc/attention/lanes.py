@@ -1,8 +1,8 @@
 """A bias as extra lanes of q and k, which any flash kernel runs.
 
-Attention with a bias of low rank by concatenation was published as FlashBias (Wu et al. 2025, arXiv 2505.12044). What is
-added here keeps it exact: numbers are split into pieces whose products a kernel adds up without rounding, in lanes ahead
-of all others, so that the large ones cancel before the first product of q and k joins them.
+Attention with a bias of low rank by concatenation was published as FlashBias (Wu et al. 2025, arXiv 2505.12044).
+What is added here keeps it exact: numbers are split into pieces whose products a kernel adds up without rounding, in
+lanes ahead of all others, so that the large ones cancel before the first product of q and k joins them.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call
+from posenc.attention.leaves import Leaf, biased, holds
 from posenc.attention.sdpa import plain, refuses_masks
-from posenc.attention.terms import Leaf, biased
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import may_look
 
@@ -62,8 +62,9 @@ class Lanes:
 
 def _refuses(call: Call, leaf: Leaf) -> str | None:
     """Say why one encoding cannot be lanes of this call, or None."""
-    encoding = leaf.encoding
-    factors = encoding.factors(leaf.placed.last(0), leaf.k_placed.last(0)) if isinstance(encoding, Bias) else None
+    encoding, factors = leaf.encoding, None
+    if isinstance(encoding, Bias) and holds(encoding, "factors"):
+        factors = encoding.factors(leaf.placed.last(0), leaf.k_placed.last(0))
     if factors is None or not isinstance(encoding, Bias):
         return f"{encoding.name} is no product of something of the query and something of the key."
     if factors[1].shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:

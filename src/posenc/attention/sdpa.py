@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.terms import biased
+from posenc.attention.leaves import biased
 from posenc.families import no_autocast
 
 
@@ -61,12 +61,13 @@ def plain(call: Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         dropout_p=call.dropout_p,
         is_causal=call.causal and not _single(call),
         scale=scale,
-        enable_gqa=_grouped(call),
+        enable_gqa=grouped(call),
     )
     return out[..., :width]
 
 
-def _grouped(call: Call) -> bool:
+def grouped(call: Call) -> bool:
+    """Whether several heads of q share one of k."""
     if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch, since a compiler's symbolic bool is no bool
         return True
     return False
@@ -81,6 +82,6 @@ def _aligned(call: Call) -> bool:
 
 def _single(call: Call) -> bool:
     """Whether there is one query, the last token: it sees every key, where torch's is_causal shows it one."""
-    if not isinstance(call.q.shape[2], torch.SymInt) and call.q.shape[2] == 1:  # noqa: SIM103 - as above
+    if not torch.compiler.is_compiling() and call.q.shape[2] == 1:  # noqa: SIM103 - as above
         return True
     return False

@@ -1,37 +1,20 @@
 """What joins the scores of a call, block by block: biases by distance, by elements or by content, and a mask."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from posenc.attention.call import Call
+from posenc.attention.leaves import Door, Leaf, biased, extremes, fit, may_slice, sees_distance, shifts_of
+from posenc.attention.rows import Rows
 from posenc.attention.spans import Block, Spans, cut
-from posenc.encoding import Encoding, Placed
-from posenc.families import Bias
-from posenc.positions.checks import may_look
-
-VECTORS = (
-    8  # distances may be shifted against the indices by as many amounts, as by documents, before blocks are gathered
-)
-REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One encoding that joins the scores, what was placed for it, and which of the tensors are its own."""
-
-    encoding: Encoding
-    placed: Placed
-    k_placed: Placed
-    names: tuple[str, ...] = ()
-    learned: tuple[int, int] = (0, 0)  # its parameters
-    parts: tuple[int, int] = (0, 0)  # what place() made that carries gradients
+from posenc.families import ContentBias
 
 
 class Terms:
@@ -53,14 +36,17 @@ class Terms:
         self.k_len, self.dtype = call.shape[3], torch.float64 if call.out_dtype == torch.float64 else torch.float32
         leaves, blocks = biased(call), list(blocks)
         sums = [leaf for leaf in leaves if by_distance and sees_distance(leaf)]
-        self.sums = sums if _fit(sums, call, blocks) else []
-        self.leaves = [self._with_tensors(leaf) for leaf in leaves if not any(leaf is s for s in self.sums)]
+        self.sums = sums if fit(sums, call, blocks) else []
+        self.rows = self._as_rows(call, leaves, blocks)
+        apart = {id(leaf) for leaf in (*self.sums, *self.rows)}
+        self.leaves = [self._with_tensors(leaf) for leaf in leaves if id(leaf) not in apart]
         self.map: Leaf | None = None  # what makes other scores of whole rows
         if call.encoding.rescores:
             self.map = self._with_tensors(Leaf(call.encoding, call.placed, call.k_placed))
         self.reads_qk = self.map is not None or any(leaf.encoding.reads_qk for leaf in self.leaves)
         self.raw = self._add(*(call.before() if self.reads_qk else ()))
-        self.mask = self._add(*([] if call.added() is None else [call.added()]))
+        added = call.added()
+        self.mask = self._add(*(() if added is None else (added,)))
         self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
         self.vectors = self._sum_vectors(call)
         self.tables = self._tables() if None in self.shifts.values() else []
@@ -74,7 +60,7 @@ class Terms:
 
         With the queries in reverse, element (i, j) is number i + j of the distances in falling order.
         """
-        return None if self.leaves or block.masked or block.mixed else self._vector(block, tensors)
+        return None if self.leaves or self.rows or block.masked or block.mixed else self._vector(block, tensors)
 
     def _vector(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
         slot = self.vectors.get(self.shifts[block])
@@ -86,7 +72,7 @@ class Terms:
 
     def needed(self, block: Block) -> bool:
         """Whether anything joins the scores of a block."""
-        return bool(self.leaves or self.sums or block.ragged or block.mixed or block.masked)
+        return bool(self.leaves or self.rows or self.sums or block.ragged or block.mixed or block.masked)
 
     def slot(self, block: Block) -> int:
         """Return which of the tensors is the vector that `view` shows."""
@@ -96,10 +82,11 @@ class Terms:
         """Return the number of the block's largest distance in a vector of distances in falling order."""
         return self.k_len - 1 - (block.end - 1 + self.offset - block.first)
 
-    def dense(self, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | None:
+    def dense(self, block: Block, tensors: Sequence[Tensor] | None, *, rows: bool = True) -> Tensor | None:
         """Return all terms of a block and -inf where nothing is seen, (... q_len k_len); None if there are none.
 
-        `tensors` stand for those of `self.tensors`; None to take the live ones.
+        `tensors` stand for those of `self.tensors`; None to take the live ones. `rows=False` leaves out those of which
+        `add_row_gradients` takes the gradients.
         """
         live = self.tensors if tensors is None else tensors
         terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
@@ -107,26 +94,66 @@ class Terms:
             terms.append(self._by_distance(block, live))
         if self.mask and block.masked:
             terms.append(cut(live[self.mask[0]], block))
-        total = None
-        for term in terms:
-            if term is not None:
-                total = term if total is None else total + term
+        if rows:
+            terms += [one.bias(block, self.begin(block), live) for one in self.rows.values()]
+        found = [term for term in terms if term is not None]
+        total = None if not found else sum(found[1:], start=found[0]).to(self.dtype)
+        own = rows and len(found) == 1 and bool(self.rows)  # memory of a product, that nobody else sees
+        return self._hidden(total, block, inplace=own and not torch.is_grad_enabled())
+
+    def _hidden(self, total: Tensor | None, block: Block, *, inplace: bool) -> Tensor | None:
+        """Return a block's terms with -inf where nothing is seen; None if there are none."""
+        call = self.hollow
+        if inplace and total is not None and block.ragged and call.window is None and not (block.mixed or block.masked):
+            seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
+            corner = torch.ones(block.size[0], block.size[1] - seen, dtype=torch.bool, device=total.device)
+            total[..., seen:].masked_fill_(corner.triu(), -torch.inf)
+            return total
         allowed = self.parts[block.item].allowed(block)
         if allowed is None:
-            return None if total is None else total.to(self.dtype)
-        blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total.to(self.dtype)
+            return total
+        blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
         return blank.masked_fill(~allowed, -torch.inf)
+
+    def add_row_gradients(
+        self, block: Block, d_scores: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor | None]
+    ) -> None:
+        """Add the gradients of those terms that are products with vectors of distances."""
+        for one in self.rows.values():
+            one.add_gradients(block, self.begin(block), d_scores, tensors, others)
+
+    def _as_rows(self, call: Call, leaves: Sequence[Leaf], blocks: Sequence[Block]) -> dict[Leaf, Rows]:
+        """Return those leaves that are products with vectors of distances, where positions run as indices do."""
+        found = {}
+        for leaf in leaves:
+            encoding = leaf.encoding
+            if not (isinstance(encoding, ContentBias) and may_slice(leaf)) or not blocks:
+                continue
+            shifts = {shifts_of([leaf], block, self.offset) for block in blocks}
+            shift = shifts.pop()
+            if shifts or shift is None:
+                continue
+            found[leaf] = Rows(encoding, call, self._index(call, blocks) + shift[0], self._add, self.dtype)
+        return found
+
+    def _index(self, call: Call, blocks: Iterable[Block]) -> Tensor:
+        """Return distances of indices, largest first, as far as blocks reach."""
+        rows = max(block.size[0] for block in blocks)
+        least = 1 - (rows if call.causal else call.shape[2])  # a causal block reaches so far ahead
+        return torch.arange(self.k_len - 1, least - 1, -1, device=call.q.device)
 
     def rescored(self, scores: Tensor, block: Block, tensors: Sequence[Tensor] | None) -> Tensor:
         """Return what a score map makes of a block's scores; themselves if there is none."""
         if self.map is None:
             return scores
         allowed = self.parts[block.item].allowed(block)
-        return self._run(self.map, block, tensors, scores, allowed)
+        found: Tensor = self._run(self.map, block, tensors, scores, allowed)
+        return found
 
     def _leaf(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | None:
         """Return what one encoding adds to the scores of a block."""
-        return self._run(leaf, block, tensors)
+        found: Tensor | None = self._run(leaf, block, tensors)
+        return found
 
     def _run(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None, *scores: Any) -> Any:
         """Run an encoding's bias, or its map of scores, on a block, with the given tensors for its own."""
@@ -138,7 +165,7 @@ class Terms:
         k_placed = k_placed.rows(block.first, block.last, block.batch)
         q, k = (live[i] for i in self.raw) if self.reads_qk else (self.hollow.q, self.hollow.k)
         q, k = q[block.batch, :, block.rows], k[block.batch, :, block.keys]
-        door = _Door(leaf.encoding)
+        door = Door(leaf.encoding)
         if tensors is None or not leaf.names:
             return door(q, k, placed, k_placed, *scores)
         named = {f"encoding.{name}": t for name, t in zip(leaf.names, live[slice(*leaf.learned)], strict=True)}
@@ -162,10 +189,10 @@ class Terms:
 
         One number a distance, largest first, as far as blocks reach.
         """
-        found = {}
-        rows = max((block.size[0] for block in self.shifts), default=1)
-        least = 1 - (rows if call.causal else call.shape[2])  # a causal block reaches so far ahead
-        index = torch.arange(self.k_len - 1, least - 1, -1, device=call.q.device)
+        found: dict[tuple[int, ...] | None, int] = {}
+        if not self.shifts:
+            return found
+        index = self._index(call, self.shifts)
         unseen = torch.zeros_like(index, dtype=torch.bool)
         if call.causal:
             unseen = unseen | (index < 0)
@@ -182,7 +209,7 @@ class Terms:
         """Return for each bias a vector over all distances that occur, smallest first, and the smallest."""
         tables = []
         for leaf in self.sums:
-            lowest, highest = _extremes(leaf)
+            lowest, highest = extremes(leaf)
             distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
             tables.append((self._add(leaf.encoding.over(_as(leaf, distance)))[0], lowest))  # type: ignore[operator]
         return tables
@@ -199,98 +226,15 @@ class Terms:
         return list(range(begin, len(self.tensors)))
 
 
-class _Door(nn.Module):
-    """An encoding's bias, or map of scores, as a module's forward, so that its parameters can be given as arguments."""
-
-    def __init__(self, encoding: Encoding) -> None:
-        super().__init__()
-        self.encoding = encoding
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        placed: Placed,
-        k_placed: Placed,
-        scores: Tensor | None = None,
-        allowed: Tensor | None = None,
-    ) -> Tensor | None:
-        if scores is None:
-            return self.encoding.bias(q, k, placed, k_placed)
-        return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
-
-
-def biased(call: Call) -> list[Leaf]:
-    """Return the encodings that join the scores."""
-    pairs = zip(call.encoding.leaves(call.placed), call.encoding.leaves(call.k_placed), strict=True)
-    leaves = [Leaf(encoding, placed, k_placed) for (encoding, placed), (_, k_placed) in pairs]
-    return [leaf for leaf in leaves if _has_bias(leaf, call)]
-
-
-def sees_distance(leaf: Leaf) -> bool:
-    """Whether a bias is one number for each distance between two whole positions, which may be looked at."""
-    return (
-        isinstance(leaf.encoding, Bias)
-        and leaf.encoding.by_distance
-        and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
-    )
-
-
 def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v)
 
 
-def shifts_of(leaves: Sequence[Leaf], block: Block, offset: int) -> tuple[int, ...] | None:
-    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
-    found = []
-    for leaf in leaves:
-        q, k = (_start(p, part, block.batch) for p, part in ((leaf.placed, block.rows), (leaf.k_placed, block.keys)))
-        if q is None or k is None:
-            return None
-        shift = q - k - offset
-        if len(shift) > 1 and bool((shift != shift[0]).any()):
-            return None
-        found.append(int(shift[0]))
-    return tuple(found)
-
-
-def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
-    """Return position minus index of each row of the batch, if it is the same for all tokens of a part."""
-    pos = placed.rows(part.start, part.stop, batch).pos
-    away = pos - torch.arange(part.start, part.stop, device=pos.device)
-    away = away if away.ndim == 2 else away[None]
-    return None if bool((away != away[:, :1]).any()) else away[:, 0]
-
-
-def _fit(leaves: Sequence[Leaf], call: Call, blocks: Sequence[Block]) -> bool:
-    """Whether vectors hold the biases of all blocks without being much longer than q and k."""
-    if not leaves:
-        return True
-    offset = call.shape[3] - call.shape[2]
-    shifts = {shifts_of(leaves, block, offset) for block in blocks}
-    if len(shifts - {None}) > VECTORS:
-        return False
-    reach = REACH * (call.shape[2] + call.shape[3]) + 64
-    return None not in shifts or all(high - low <= reach for low, high in map(_extremes, leaves))
-
-
-def _extremes(leaf: Leaf) -> tuple[int, int]:
-    q, k = leaf.placed.pos.aminmax(), leaf.k_placed.pos.aminmax()
-    return int(q.min - k.max), int(q.max - k.min)
-
-
 def _as(leaf: Leaf, distance: Tensor) -> Tensor:
     """Return distances in the kind in which the encoding has placed its positions."""
     return distance.double() if leaf.placed.parts[0].is_floating_point() else distance
-
-
-def _has_bias(leaf: Leaf, call: Call) -> bool:
-    if type(leaf.encoding).bias is Encoding.bias:
-        return False
-    q, k = call.q[:, :, :0], call.k[:, :, :0]
-    return leaf.encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
 
 
 def _carries(t: Any) -> bool:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
@@ -60,6 +60,7 @@ class Shaw(ContentBias):
     """
 
     accepts_real = False
+    by_distance = True
 
     def __init__(self, *, head_dim: int, max_distance: int = 16, max_ahead: int | None = None) -> None:
         super().__init__()
@@ -89,6 +90,11 @@ class Shaw(ContentBias):
         distance = placed.pos[..., None, :, None] - k_placed.pos[..., None, None, :]
         row = distance.clamp(-self.max_ahead, self.max_distance) + self.max_ahead
         return by_row.gather(-1, row.expand(*by_row.shape[:-1], -1))
+
+    def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "1 n head_dim"]:
+        """Return the learned vector of each clipped distance."""
+        row = distance.clamp(-self.max_ahead, self.max_distance) + self.max_ahead
+        return self.weight.to(dtype)[row][None]
 
     def reset_parameters(self) -> None:
         """Draw the vectors from N(0, 0.02)."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posenc import frequencies
@@ -60,6 +60,8 @@ class TransformerXL(ContentBias):
     torch.Size([1, 2, 3, 3])
     """
 
+    by_distance = True
+
     def __init__(self, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0) -> None:
         super().__init__()
         if d_model % 2 or min(d_model, n_heads, head_dim) < 1:
@@ -102,6 +104,20 @@ class TransformerXL(ContentBias):
             by_distance = of_query @ of_key.transpose(-1, -2)
             by_content = u[:, None] @ k.transpose(-1, -2)
             return (by_content + by_distance) * self.score_scale(self.head_dim)
+
+    def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads n head_dim"]:
+        """Return W r of each distance."""
+        sin, cos = self.parts(distance, None, None, dtype)
+        return torch.cat((sin, cos), -1) @ self.weight.to(dtype).transpose(-1, -2)
+
+    def queries(self, q: Float[Tensor, "batch heads q_len head_dim"]) -> Float[Tensor, "batch heads q_len head_dim"]:
+        """Return q + v."""
+        return q + self.v.to(q.dtype)[:, None]
+
+    def of_keys(self, k: Float[Tensor, "batch kv_heads k_len head_dim"]) -> Float[Tensor, "batch heads k_len"]:
+        """Return u·k."""
+        k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
+        return (k @ self.u.to(k.dtype)[..., None]).squeeze(-1)
 
     def reset_parameters(self) -> None:
         """Draw u, v and W_R from N(0, 0.02)."""

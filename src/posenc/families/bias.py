@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
@@ -30,7 +30,7 @@ class Bias(Encoding):
         self._count(n_heads=n_heads)
         self.n_heads = n_heads
 
-    def of_heads(self, first: int, n: int) -> Self:
+    def of_heads(self, first: int, n: int) -> "Bias":
         """Return the same bias for heads first .. first + n - 1, as a rank of tensor parallelism has them.
 
         What is learned is shared with this one, whole: each rank holds the table of all heads.
@@ -147,7 +147,24 @@ class Bias(Encoding):
 
 
 class ContentBias(Encoding):
-    """An encoding whose term on the scores looks at q and k; its author writes `bias`."""
+    """An encoding whose term on the scores looks at q and k; its author writes `bias`.
+
+    Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
+    and `by_distance = True`, and attention forms a block of it by one product.
+    """
 
     family = "content_bias"
     reads_qk = True
+    by_distance: bool = False
+
+    def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
+        """Return what queries are multiplied with, for each distance."""
+        raise NotImplementedError(f"{self.name} must define vectors(distance, dtype), or leave by_distance False.")
+
+    def queries(self, q: Float[Tensor, "batch heads q_len head_dim"]) -> Float[Tensor, "batch heads q_len head_dim"]:
+        """Return what is multiplied with the vectors; the queries themselves here."""
+        return q
+
+    def of_keys(self, k: Float[Tensor, "batch kv_heads k_len head_dim"]) -> Float[Tensor, "batch heads k_len"] | None:
+        """Return what each key adds for whichever query; nothing here."""
+        return None

@@ -79,17 +79,28 @@ def padding_in_gradients(case: Case) -> Iterable[str]:
     n, pad = 9, 3
     real = torch.arange(n) >= pad
     heads = {"q": case.n_heads, "k": case.n_kv_heads, "v": case.n_kv_heads}
+    encoding, placed = case.encoding.layer(case.index, case.place(case.positions(n), case.tokens(n, batch=1)))
+    options: dict[str, Any] = {"mask": real[None, None, None]}
     for name in BACKENDS:
         qkv = {of: case.normal(1, h, n, case.head_dim) for of, h in heads.items()}
         given = {of: t.masked_fill(~real[:, None], torch.nan).requires_grad_() for of, t in qkv.items()}
-        encoding, placed = case.encoding.layer(case.index, case.place(case.positions(n), case.tokens(n, batch=1)))
-        out = attend(given["q"], given["k"], given["v"], encoding, placed, mask=real[None, None, None], backend=name)
+        q, k, v = given.values()
+        if not _runs(name, q, k, v, encoding, placed, **options):
+            continue
+        out = attend(q, k, v, encoding, placed, backend=name, **options)
         learned = {of: p for of, p in encoding.named_parameters() if p.requires_grad}
         wanted = {**given, **learned}
-        found = torch.autograd.grad(out[:, :, pad:].square().sum(), list(wanted.values()), allow_unused=True)
+        loss = out[:, :, pad:].square().sum()
+        found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, retain_graph=True)
         for of, gradient in zip(wanted, found, strict=True):
             if gradient is not None and not bool(gradient.isfinite().all()):
                 yield f"{name}: the gradient of {of} is not finite"
+
+
+def _runs(backend: str, *call: Any, **options: Any) -> bool:
+    """Whether a backend, asked for by name, does not refuse a call."""
+    verdicts = {v.backend: v.verdict for v in explain(*call, backend=backend, **options)}
+    return verdicts[backend] == "taken"
 
 
 def _calls(case: Case, n: int) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -120,8 +131,7 @@ def backends(case: Case) -> Iterable[str]:
     for (kind, options), values in itertools.product(_calls(case, 13), (v, wide_v)):
         wanted = attend(q, k, values, encoding, placed, backend="reference-float64", **options)
         for name in BACKENDS:
-            verdict = {v.backend: v.verdict for v in explain(q, k, values, encoding, placed, backend=name, **options)}
-            if verdict[name] == "taken":
+            if _runs(name, q, k, values, encoding, placed, **options):
                 got = attend(q, k, values, encoding, placed, backend=name, **options)
                 yield from (f"{name}, {kind}: {m}" for m in case.differ(got, wanted, largest))
 

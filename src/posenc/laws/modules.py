@@ -93,7 +93,8 @@ def meta(case: Case) -> Iterable[str]:
             yield f"{name} differs from a fresh module's"
     blank, places = torch.empty(2, case.n_heads, 5, case.head_dim, device="meta"), case.positions(5).to("meta")
     empty = copy.deepcopy(hollow).to("meta")
-    shape = attend(blank, blank, blank, *empty.layer(case.index, empty.place(places))).shape
+    x = case.tokens(5).to("meta", case.dtype)
+    shape = attend(blank, blank, blank, *empty.layer(case.index, empty.place(places, x))).shape
     if shape != blank.shape:
         yield f"on the meta device attention has shape {tuple(shape)}"
     x, pos = case.tokens(5), case.positions(5)
@@ -144,7 +145,8 @@ def compiled(case: Case, backend: str) -> Iterable[str]:
     encoding = copy.deepcopy(case.encoding).float()
 
     def layer(x: Tensor, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, all_pos: Tensor) -> tuple[Tensor, ...]:
-        placed, everything = encoding.place(pos, x), encoding.place(all_pos)
+        everything, x = encoding.place(all_pos, x), x[:, 6:]
+        placed = encoding.place(pos, x)
         here, of_layer = encoding.layer(case.index, placed)
         plain = attend(q, q, q, here, of_layer)
         cached = attend(q, k, v, here, of_layer, encoding.layer(case.index, everything)[1])
@@ -155,7 +157,7 @@ def compiled(case: Case, backend: str) -> Iterable[str]:
         heads, lengths = (case.n_heads, case.n_kv_heads, case.n_kv_heads), (n, n + 6, n + 6)
         qkv = [case.normal(2, h, m, case.head_dim).float() for h, m in zip(heads, lengths, strict=True)]
         pos = case.positions(n + 6)
-        arguments = (case.tokens(n).float(), *qkv, pos[6:], pos)
+        arguments = (case.tokens(n + 6).float(), *qkv, pos[6:], pos)
         for got, wanted in zip(fast(*arguments), layer(*arguments), strict=True):
             error = float((got - wanted).detach().abs().max())
             if error > 1e-5 * max(1.0, float(wanted.detach().abs().max())):

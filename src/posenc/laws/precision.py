@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention import attend
-from posenc.encoding import Encoding
+from posenc.encoding import Encoding, Placed
 from posenc.laws.case import Case, Law, statute
 
 LAWS: list[Law] = []
@@ -36,17 +36,19 @@ def autocast(case: Case) -> Iterable[str]:
     single = copy.deepcopy(case.encoding).float()
     exact = copy.deepcopy(single).double()
 
+    x = case.tokens(q.shape[2]).float()
+
     def run(encoding: Encoding) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return attend(q.float(), k.float(), v.float(), *encoding.layer(case.index, encoding.place(pos)))
+            return attend(q.float(), k.float(), v.float(), *encoding.layer(case.index, encoding.place(pos, x)))
 
     def truth(encoding: Encoding) -> Tensor:
-        return attend(q, k, v, *encoding.layer(case.index, encoding.place(pos, dtype=torch.float64)))
+        return attend(q, k, v, *encoding.layer(case.index, _exactly(encoding, pos, x)))
 
     results = run(single), truth(exact)
     floor = _error(run(_plain(case)), truth(_plain(case)))
     # what an encoding makes of q and k may be larger, and its softmax steeper: plain attention of that counts, too
-    encoding, placed = exact.layer(case.index, exact.place(pos, dtype=torch.float64))
+    encoding, placed = exact.layer(case.index, _exactly(exact, pos, x))
     q, k = encoding.rotate(q, k, placed)
     floor = max(floor, _error(run(_plain(case)), truth(_plain(case))))
     yield from _judge(*results, floor, "under autocast")
@@ -67,18 +69,16 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
         pos = pos + 37 * (pos - start)  # spread, since neighbours hardly see wrong frequencies
 
     def run(encoding: Encoding) -> Tensor:
-        return attend(q, k, v, *encoding.layer(case.index, encoding.place(pos)))
+        return attend(q, k, v, *encoding.layer(case.index, encoding.place(pos, x)))
 
     def truth(encoding: Encoding) -> Tensor:
-        return attend(
-            q.double(), k.double(), v.double(), *encoding.layer(case.index, encoding.place(pos, dtype=torch.float64))
-        )
+        return attend(q.double(), k.double(), v.double(), *encoding.layer(case.index, _exactly(encoding, pos, x)))
 
     where = f"in {dtype} from position {int(pos.flatten()[0])}"
-    floor = max(_error(run(_plain(case)), truth(_plain(case))), _turned_floor(case, exact, q, k, v, pos))
+    floor = max(_error(run(_plain(case)), truth(_plain(case))), _turned_floor(case, exact, (q, k, v), pos, x))
     yield from _judge(run(rounded), truth(exact), floor, where)
-    embedded = rounded.embed(x, rounded.place(pos))
-    wanted = exact.embed(x.double(), exact.place(pos, dtype=torch.float64))
+    embedded = rounded.embed(x, rounded.place(pos, x))
+    wanted = exact.embed(x.double(), _exactly(exact, pos, x))
     floor = _error(wanted.to(dtype), wanted)
     if embedded.dtype != dtype or _error(embedded, wanted) > SLACK * floor:
         yield f"embedded {where}: off by {_error(embedded, wanted):.2g}, where rounding alone gives {floor:.2g}"
@@ -100,13 +100,18 @@ def _inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _turned_floor(case: Case, exact: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> float:
+def _exactly(encoding: Encoding, pos: Tensor, x: Tensor) -> Placed:
+    return encoding.place(pos, x.double(), dtype=torch.float64)
+
+
+def _turned_floor(case: Case, exact: Encoding, qkv: tuple[Tensor, Tensor, Tensor], pos: Tensor, x: Tensor) -> float:
     """Return plain SDPA's error on queries and keys that were turned exactly and rounded once.
 
     A turned vector must be stored, and in half precision that alone costs something: with few lanes as
     much as everything else.
     """
-    encoding, placed = exact.layer(case.index, exact.place(pos, dtype=torch.float64))
+    q, k, v = qkv
+    encoding, placed = exact.layer(case.index, _exactly(exact, pos, x))
     plain = _plain(case)
     turned = encoding.rotate(q.double(), k.double(), placed)
     wanted = attend(*turned, v.double(), plain, plain.place(pos, dtype=torch.float64))

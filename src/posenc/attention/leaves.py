@@ -1,0 +1,138 @@
+"""The encodings that join the scores of a call, and what may be known of them before a score is formed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from posenc.attention.call import Call
+from posenc.attention.spans import Block
+from posenc.encoding import Encoding, Placed
+from posenc.families import Bias, ContentBias
+from posenc.positions.checks import may_look
+
+VECTORS = 8  # amounts by which positions may be shifted against indices, as in documents; beyond, blocks are gathered
+REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One encoding that joins the scores, what was placed for it, and which of the tensors are its own."""
+
+    encoding: Encoding
+    placed: Placed
+    k_placed: Placed
+    names: tuple[str, ...] = ()
+    learned: tuple[int, int] = (0, 0)  # its parameters
+    parts: tuple[int, int] = (0, 0)  # what place() made that carries gradients
+
+
+class Door(nn.Module):
+    """An encoding's bias, or map of scores, as a module's forward, so that its parameters can be given as arguments."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        placed: Placed,
+        k_placed: Placed,
+        scores: Tensor | None = None,
+        allowed: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return the bias, or the map of given scores."""
+        if scores is None:
+            return self.encoding.bias(q, k, placed, k_placed)
+        return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
+
+
+def biased(call: Call) -> list[Leaf]:
+    """Return the encodings that join the scores."""
+    pairs = zip(call.encoding.leaves(call.placed), call.encoding.leaves(call.k_placed), strict=True)
+    leaves = [Leaf(encoding, placed, k_placed) for (encoding, placed), (_, k_placed) in pairs]
+    return [leaf for leaf in leaves if _has_bias(leaf, call)]
+
+
+def sees_distance(leaf: Leaf) -> bool:
+    """Whether a bias is one number for each distance between two whole positions, which may be looked at."""
+    return isinstance(leaf.encoding, Bias) and may_slice(leaf)
+
+
+def may_slice(leaf: Leaf) -> bool:
+    """Whether an encoding sees distances alone, and whole ones, which may be looked at."""
+    return (
+        isinstance(leaf.encoding, Bias | ContentBias)
+        and leaf.encoding.by_distance
+        and holds(leaf.encoding, "by_distance")
+        and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
+    )
+
+
+def hidden(encoding: Encoding) -> str | None:
+    """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
+    named = ((m, name, t) for m in encoding.modules() for name, t in vars(m).items() if isinstance(t, Tensor))
+    return next((f"{type(m).__name__}.{name}" for m, name, t in named if t.requires_grad), None)
+
+
+def holds(encoding: Encoding, promise: str) -> bool:
+    """Whether what a class promises of its bias is said of the bias that it has.
+
+    A subclass that defines `at`, `bias` or `parts` anew, and not the promise, has promised nothing.
+    """
+
+    def owner(name: str) -> type:
+        return next(cls for cls in type(encoding).__mro__ if name in vars(cls))
+
+    doors = ("at", "bias", "parts") if isinstance(encoding, Bias) else ("bias", "parts")
+    return all(issubclass(owner(promise), owner(door)) for door in doors)
+
+
+def shifts_of(leaves: Sequence[Leaf], block: Block, offset: int) -> tuple[int, ...] | None:
+    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
+    found = []
+    for leaf in leaves:
+        q, k = (_start(p, part, block.batch) for p, part in ((leaf.placed, block.rows), (leaf.k_placed, block.keys)))
+        if q is None or k is None:
+            return None
+        shift = q - k - offset
+        if len(shift) > 1 and bool((shift != shift[0]).any()):
+            return None
+        found.append(int(shift[0]))
+    return tuple(found)
+
+
+def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
+    """Return position minus index of each row of the batch, if it is the same for all tokens of a part."""
+    pos = placed.rows(part.start, part.stop, batch).pos
+    away = pos - torch.arange(part.start, part.stop, device=pos.device)
+    away = away if away.ndim == 2 else away[None]
+    return None if bool((away != away[:, :1]).any()) else away[:, 0]
+
+
+def _has_bias(leaf: Leaf, call: Call) -> bool:
+    if type(leaf.encoding).bias is Encoding.bias:
+        return False
+    q, k = call.q[:, :, :0], call.k[:, :, :0]
+    return leaf.encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
+
+
+def fit(leaves: Sequence[Leaf], call: Call, blocks: Sequence[Block]) -> bool:
+    """Whether vectors hold the biases of all blocks without being much longer than q and k."""
+    if not leaves:
+        return True
+    offset = call.shape[3] - call.shape[2]
+    shifts = {shifts_of(leaves, block, offset) for block in blocks}
+    if len(shifts - {None}) > VECTORS:
+        return False
+    reach = REACH * (call.shape[2] + call.shape[3]) + 64
+    return None not in shifts or all(high - low <= reach for low, high in map(extremes, leaves))
+
+
+def extremes(leaf: Leaf) -> tuple[int, int]:
+    """Return the smallest and the largest distance that occur."""
+    q, k = leaf.placed.pos.aminmax(), leaf.k_placed.pos.aminmax()
+    return int(q.min - k.max), int(q.max - k.min)

@@ -1,0 +1,222 @@
+"""Index maps as one attention a pass, merged by the logarithms of their sums: no scores are formed."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention.call import Call
+from posenc.attention.passes import FULL, ROWS, UNSEEN, Plan, Tile
+from posenc.compose import Compose
+from posenc.encoding import Encoding, Placed
+from posenc.families import autocast_dtype, no_autocast
+from posenc.mapped import Wrapper
+from posenc.piecewise import Piecewise
+from posenc.positions.checks import may_look
+
+
+def merged(
+    q: Float[Tensor, "batch n_heads q_len head_dim"],
+    k: Float[Tensor, "batch n_kv_heads k_len head_dim"],
+    v: Float[Tensor, "batch n_kv_heads k_len width"],
+    encoding: Piecewise,
+    placed: Placed,
+    k_placed: Placed,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "batch n_heads q_len width"]:
+    """Attend by one attention a pass, in blocks of queries, and merge them.
+
+    Each pass gives a mean of values and the logarithm of the sum of its weights, which says what the mean counts
+    for among the others'. Backwards, the whole row's logarithm gives each pass its own share of the gradients.
+
+    Args:
+        q: Queries as they were before any turn.
+        k: Keys.
+        v: Values.
+        encoding: The index map.
+        placed: What it made of the queries' positions, which are the same for the whole batch.
+        k_placed: The same for the keys, in rising order of their positions.
+        causal: As in `attend`.
+        window: As in `attend`.
+        scale: In front of the products; the encoding's if left out.
+    """
+    passes = encoding.passes(placed, k_placed)
+    q_units, k_units = (p.parts[0].reshape(-1).contiguous() for p in (placed, k_placed))
+    plan = Plan(q_units, k_units, passes, causal, window)
+    if not plan.used or 0 in q.shape or 0 in k.shape:
+        return q[..., :0].sum(-1, keepdim=True).to(v.dtype).expand(*q.shape[:3], v.shape[-1])
+    scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
+    if bool(plan.empty.any()):
+        q = q.masked_fill(plan.empty[:, None], 0.0)  # such a query may hold anything
+    width = max(q.shape[-1], v.shape[-1])  # the kernel wants one width
+    turned = []
+    # half precision would round each turn, each mean and each share of the gradients: that is left to the end
+    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
+    q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
+    for which in plan.used:
+        one = passes[which]
+        turned += [encoding.rope.rotate_q(q, one.q_placed), encoding.rope.rotate_k(k, one.k_placed)]
+    out: Tensor = _Merged.apply(plan, scale, *(_padded(t, width) for t in (*turned, values)))
+    return out[..., : v.shape[-1]].masked_fill(plan.empty[:, None], 0.0).to(v.dtype)
+
+
+class _Merged(torch.autograd.Function):
+    """The passes' attention over tiles; its gradients by the same tiles."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, scale: float, *tensors: Tensor) -> Tensor:
+        *turned, v = tensors
+        out = v.new_zeros(turned[0].shape)
+        log_sum = torch.full(out.shape[:3], UNSEEN, dtype=v.dtype, device=v.device)
+        group = out.shape[1] // v.shape[1]
+        for begin, tiles in plan.by_rows().items():
+            rows = slice(begin, begin + ROWS)
+            total: Tensor | None = None
+            for tile in tiles:
+                q, k = _of_pass(turned, plan, tile)
+                part, part_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    _folded(q, group),
+                    k,
+                    v[:, :, tile.keys],
+                    0.0,
+                    False,
+                    attn_mask=plan.mask(tile, group, v.dtype),
+                    scale=scale,
+                )
+                part, part_sum = _unfolded(part, group), _unfolded(part_sum, group)
+                if total is None:
+                    total, so_far = part, part_sum
+                    continue
+                both = torch.logaddexp(so_far, part_sum)
+                total = total * (so_far - both).exp()[..., None] + part * (part_sum - both).exp()[..., None]
+                so_far = both
+            assert total is not None  # a block is there because of its tiles
+            out[:, :, rows], log_sum[:, :, rows] = total, so_far
+        ctx.save_for_backward(*tensors, out, log_sum)
+        ctx.plan, ctx.scale, ctx.group = plan, scale, group
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *turned, v, out, log_sum = ctx.saved_tensors
+        plan, group = ctx.plan, ctx.group
+        found = [torch.zeros_like(t) for t in (*turned, v)]
+        for begin, tiles in plan.by_rows().items():
+            rows = slice(begin, begin + ROWS)
+            of_rows = [_folded(t[:, :, rows], group) for t in (gradient, out, log_sum)]
+            for tile in tiles:
+                q, k = _of_pass(turned, plan, tile)
+                parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    of_rows[0],
+                    _folded(q, group),
+                    k,
+                    v[:, :, tile.keys],
+                    of_rows[1],
+                    of_rows[2],
+                    0.0,
+                    False,
+                    attn_mask=plan.mask(tile, group, v.dtype),
+                    scale=ctx.scale,
+                )
+                of_q, of_k = _of_pass(found, plan, tile)
+                of_q += _unfolded(parts[0], group)
+                of_k += parts[1]
+                found[-1][:, :, tile.keys] += parts[2]
+        return None, None, *found
+
+
+class PiecewisePasses:
+    """One attention of SDPA's flash kernel a pass, merged; for index maps on the CPU."""
+
+    name = "piecewise"
+
+    def rejects(self, call: Call) -> str | None:
+        """Refuse what is no index map, and masks that are more than causality and a window."""
+        found = _find(call.encoding, call.placed, call.k_placed)
+        if found is None:
+            return f"{call.encoding.name} is no index map, or joins the scores in other ways as well."
+        if call.q.device.type != "cpu" or not (may_look(call.q) and may_look(call.k_placed.pos)):
+            return "only the CPU's kernel is known to give what passes are merged by, and positions must be looked at."
+        for what, given in (("a mask", call.mask), ("document_ids", call.document_ids)):
+            if given is not None:
+                return f"passes are ranges of keys, and {what} would cut them; blocks of queries can have both."
+        if call.dropout_p:
+            return f"dropout would drop weights before they are merged; got dropout_p={call.dropout_p}."
+        if call.scale != call.encoding.score_scale(call.q.shape[-1]):
+            return "scale replaces what is in front of q·k, and not what is in front of the mapped products."
+        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
+            return f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. Cast them."
+        return _irregular(*found[1:])
+
+    def memory(self, call: Call) -> int:
+        """Estimate turned queries and keys for each pass, and the sum of a block."""
+        found = _find(call.encoding, call.placed, call.k_placed)
+        if found is None:
+            return 0
+        behind = len(found[0].pieces) - 1
+        n_passes = 1 + behind * (1 if call.causal else 2)
+        size = max(4, call.out_dtype.itemsize)
+        block = call.shape[0] * call.shape[1] * ROWS * FULL * size
+        return n_passes * (call.q.numel() + call.k.numel()) * size + call.v.numel() * size + block
+
+    def run(self, call: Call) -> Tensor:
+        """Turn for each pass, attend and merge."""
+        found = _find(call.encoding, call.placed, call.k_placed)
+        assert found is not None  # rejected otherwise
+        dtype = call.out_dtype  # before autocast is off
+        with no_autocast(call.q.device):
+            q, k = call.turned()  # by what else there is: an index map itself leaves them as they are
+            return merged(q, k, call.v.to(dtype), *found, causal=call.causal, window=call.window, scale=call.scale)
+
+
+def _find(encoding: Encoding, placed: Placed, k_placed: Placed) -> tuple[Piecewise, Placed, Placed] | None:
+    """Return the index map and what it placed, if nothing else joins the scores."""
+    if isinstance(encoding, Piecewise):
+        return encoding, placed, k_placed
+    if isinstance(encoding, Wrapper):
+        return _find(encoding.encoding, placed.parts[0], k_placed.parts[0])
+    if not isinstance(encoding, Compose) or encoding.rescores:
+        return None
+    members = list(zip(encoding._members, placed.parts, k_placed.parts, strict=True))
+    found = [_find(*member) for member in members if member[0].turns_in_bias]
+    joins = any(type(e).bias is not Encoding.bias for e, *_ in members if not e.turns_in_bias)
+    return None if joins or len(found) != 1 else found[0]
+
+
+def _irregular(q_placed: Placed, k_placed: Placed) -> str | None:
+    for placed in (q_placed, k_placed):
+        if placed.seq_dim and placed.pos.shape[0] > 1:
+            return "positions differ by rows of the batch, and passes are cut out once for all of them."
+        if placed.parts[0].is_floating_point():
+            return "positions are fractional, so that differences of them may be rounded over the edge of a pass."
+    units = k_placed.parts[0].reshape(-1)
+    if bool((units[1:] < units[:-1]).any()):
+        return "the keys' positions do not rise, so that passes are no ranges of keys."
+    return None
+
+
+def _of_pass(turned: list[Tensor], plan: Plan, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return the queries and keys of a tile, as they stand in the list of those of all passes."""
+    at = 2 * plan.used.index(tile.which)
+    return turned[at][:, :, tile.rows], turned[at + 1][:, :, tile.keys]
+
+
+def _folded(t: Tensor, group: int) -> Tensor:
+    """Return rows of all heads that share a key's head as rows of one head."""
+    rows: Tensor = t.unflatten(1, (-1, group)).flatten(2, 3)
+    return rows.contiguous()
+
+
+def _unfolded(t: Tensor, group: int) -> Tensor:
+    heads: Tensor = t.unflatten(2, (group, -1)).flatten(1, 2)
+    return heads
+
+
+def _padded(t: Tensor, width: int) -> Tensor:
+    return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t.contiguous()

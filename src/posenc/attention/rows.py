@@ -1,0 +1,68 @@
+"""Products of queries with a vector of each distance, in a block of scores by a sheared view."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.attention.spans import Block
+from posenc.families import ContentBias
+
+
+class Rows:
+    """A content bias that sees distances: q_i·vector[i - j] + of_key[j].
+
+    One product with the vectors of all distances of a block gives each query a row of numbers, largest distance first.
+    Query i of C finds key j in column C - 1 - i + j: a view of that memory whose rows are one number shorter.
+
+    Args:
+        encoding: Makes the three.
+        call: The call.
+        distance: Of positions, falling, as far as blocks reach.
+        add: Takes tensors and returns their numbers among those of the terms.
+    """
+
+    def __init__(
+        self, encoding: ContentBias, call: Call, distance: Tensor, add: Callable[..., list[int]], dtype: torch.dtype
+    ) -> None:
+        q, k = call.before()
+        scale = encoding.score_scale(q.shape[-1])
+        of_key = encoding.of_keys(k.to(dtype))
+        parts = [encoding.queries(q.to(dtype)) * scale, encoding.vectors(distance, dtype)]
+        self.q, self.vectors, *rest = add(*parts, *([] if of_key is None else [of_key * scale]))
+        self.key = rest[0] if rest else None
+
+    def bias(self, block: Block, begin: int, live: Sequence[Tensor]) -> Tensor:
+        """Return the term of a block, (batch, heads, q_len, k_len): memory of its own, where no gradients are kept."""
+        n_rows, n_keys = block.size
+        vectors = live[self.vectors][:, begin : begin + n_rows + n_keys - 1]
+        found = _sheared(live[self.q][block.batch, :, block.rows] @ vectors.transpose(-1, -2), n_keys)
+        if self.key is None:
+            return found
+        of_key = live[self.key][block.batch, :, None, block.keys]
+        return found + of_key if torch.is_grad_enabled() else found.add_(of_key)
+
+    def add_gradients(
+        self, block: Block, begin: int, d_scores: Tensor, live: Sequence[Tensor], others: Sequence[Tensor | None]
+    ) -> None:
+        """Add what the gradients of a block's scores give."""
+        n_rows, n_keys = block.size
+        q, vectors = live[self.q][block.batch, :, block.rows], live[self.vectors]
+        reach = slice(begin, begin + n_rows + n_keys - 1)
+        d_rows = d_scores.new_zeros((*d_scores.shape[:3], n_rows + n_keys - 1))
+        _sheared(d_rows, n_keys).copy_(d_scores)
+        if (d_q := others[self.q]) is not None:
+            d_q[block.batch, :, block.rows] += d_rows @ vectors[:, reach]
+        if (d_vectors := others[self.vectors]) is not None:
+            found = (d_rows.transpose(-1, -2) @ q).sum(0)
+            d_vectors[:, reach] += found if vectors.shape[0] > 1 else found.sum(0, keepdim=True)
+        if self.key is not None and (d_key := others[self.key]) is not None:
+            d_key[block.batch, :, block.keys] += d_scores.sum(2)
+
+
+def _sheared(rows: Tensor, n_keys: int) -> Tensor:
+    """Return the view (batch, heads, q_len, n_keys) in which column C - 1 - i + j of row i is element (i, j)."""
+    batch, n_heads, n_rows, width = rows.shape
+    strides = (n_heads * n_rows * width, n_rows * width, width - 1, 1)
+    return rows.as_strided((batch, n_heads, n_rows, n_keys), strides, rows.storage_offset() + n_rows - 1)
