@@ -1,0 +1,255 @@
+"""Attention in blocks: equal to the reference, forwards and backwards, with blocks so small that there are many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import posenc
+from posenc import Compose, attend, positions
+from posenc.attention import BACKENDS, blocked, explain, spans
+from strategies import check, normal
+
+N, HEADS, LANES = 90, 4, 8
+IDS = torch.repeat_interleave(torch.tensor([3, 0, 7]), torch.tensor([15, 65, 10]))
+LEFT = torch.arange(N) >= torch.tensor([[0], [30]])
+
+
+class Gates(posenc.FoX):
+    """FoX with tokens of its own, so that it is placed as others are."""
+
+    def place(self, pos: Tensor, x: Tensor | None = None, **options: Any) -> posenc.Placed:
+        x = normal(1, pos.shape[-1], 6, seed=9).to(self.weight.dtype)
+        return super().place(pos, x, **options)
+
+
+def made(name: str) -> posenc.Encoding:
+    """One encoding for each way in which scores are joined, with parameters that are not small."""
+    kinds: dict[str, Any] = {
+        "nope": posenc.NoPE,
+        "rope": lambda: posenc.RoPE(head_dim=LANES),
+        "alibi": lambda: posenc.ALiBi(n_heads=HEADS),
+        "t5": lambda: posenc.T5(n_heads=HEADS),
+        "kerple": lambda: posenc.KERPLE(n_heads=HEADS),
+        "shaw": lambda: posenc.Shaw(head_dim=LANES),
+        "transformer_xl": lambda: posenc.TransformerXL(d_model=6, n_heads=HEADS, head_dim=LANES),
+        "fire": lambda: posenc.FIRE(n_heads=HEADS),
+        "fox": lambda: Gates(d_model=6, n_heads=HEADS),
+        "tupe": lambda: posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N),
+        "cope": lambda: posenc.CoPE(head_dim=LANES, max_count=7),
+        "rerope": lambda: posenc.ReRoPE(head_dim=LANES, window=20),
+        "two vectors, turned": lambda: Compose(
+            posenc.KERPLE(n_heads=HEADS), posenc.RoPE(head_dim=LANES), posenc.T5(n_heads=HEADS)
+        ),
+        "vector and rows": lambda: Compose(posenc.T5(n_heads=HEADS), posenc.Shaw(head_dim=LANES)),
+    }
+    torch.manual_seed(5)
+    encoding: posenc.Encoding = kinds[name]().double()
+    for parameter in encoding.parameters():
+        torch.nn.init.normal_(parameter)
+    return encoding
+
+
+NAMES = ["nope", "rope", "alibi", "t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "tupe", "cope", "rerope"]
+NAMES += ["two vectors, turned", "vector and rows"]
+MASKS: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "bidirectional": {"causal": False},
+    "window": {"window": 7},
+    "window both ways": {"window": 7, "causal": False},
+    "documents": {"document_ids": IDS},
+    "documents by row": {"document_ids": torch.stack((IDS, IDS.flip(0)))},
+    "documents interleaved": {"document_ids": torch.arange(N) % 3},
+    "left padding": {"mask": LEFT[:, None, None]},
+    "left padding as numbers": {"mask": torch.zeros(2, 1, 1, N).double().masked_fill(~LEFT[:, None, None], -torch.inf)},
+    "right padding": {"mask": LEFT.flip(1)[:, None, None], "causal": False},
+    "padding with a hole": {"mask": (LEFT & (torch.arange(N) // 5 != 9))[:, None, None], "window": 40},
+    "a row that sees nothing": {"mask": (torch.arange(N) < 80)[:, None] & (torch.arange(N) > 5), "q_len": N},
+    "numbers": {"mask": normal(N, N, seed=4), "q_len": N},
+    "by head": {"mask": normal(2, HEADS, N, N, seed=4) > 0, "q_len": N},
+}
+PLACES = {
+    "in order": positions.arange(N),
+    "far": positions.arange(N, start=10_000),
+    "packed": positions.packed(IDS),
+    "left padded": positions.left_padded(LEFT),
+    "spread": 2 * positions.arange(N),
+    "scattered": (positions.arange(N) * 7919) % N,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few queries, so that ninety tokens make many."""
+    monkeypatch.setattr(blocked, "LONG", 24)
+    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(spans, "SHORTEST", 10)
+
+
+def tensors(q_len: int) -> list[Tensor]:
+    shapes = ((2, HEADS, q_len, LANES), (2, 2, N, LANES), (2, 2, N, 5))
+    return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_backend_equals_the_reference(name: str, mask: str) -> None:
+    encoding, options = made(name), dict(MASKS[mask])
+    q_len = options.pop("q_len", 70)  # a cache of twenty, where the mask lets it
+    q, k, v = tensors(q_len)
+    wanted_of = [q, k, v, *encoding.parameters()]
+    ran = set()
+    for where, pos in PLACES.items():
+        if name == "tupe" and where == "far":
+            continue  # learned positions end
+        placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos[..., N - q_len :], pos))
+        call = (q, k, v, encoding, placed, k_placed)
+        wanted = attend(*call, backend="reference", **options)
+        pull = normal(*wanted.shape, seed=8)
+        exact = torch.autograd.grad(wanted, wanted_of, pull, allow_unused=True, retain_graph=True)
+        for verdict in explain(*call, **options):
+            if verdict.verdict not in ("taken", "would run") or verdict.backend.startswith("reference"):
+                continue
+            ran.add(verdict.backend)
+            got = attend(*call, backend=verdict.backend, **options)
+            what = f"{verdict.backend}, {where}"
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11, msg=lambda m, w=what: f"{w}: {m}")
+            found = torch.autograd.grad(got, wanted_of, pull, allow_unused=True, retain_graph=True)
+            for mine, theirs in zip(found, exact, strict=True):
+                mine = torch.zeros_like(pull) if mine is None else mine
+                theirs = torch.zeros_like(mine) if theirs is None else theirs
+                bound = 1e-10 * max(1.0, float(theirs.abs().max()))
+                assert float((mine - theirs).abs().max()) <= bound, what
+    assert "blocked" in ran
+
+
+def test_masks_that_learn_get_their_gradients() -> None:
+    q, k, v = tensors(N)
+    mask = normal(HEADS, N, N, seed=6).requires_grad_()
+    found = []
+    for backend in ("reference", "blocked", "distance"):
+        out = attend(q, k, v, posenc.ALiBi(n_heads=HEADS), positions.arange(N), mask=mask, backend=backend)
+        found.append(torch.autograd.grad(out.square().sum(), [mask, q])[0])
+    for got in found[1:]:
+        torch.testing.assert_close(got, found[0], rtol=0, atol=1e-11)
+
+
+@given(st.data())
+@check(60)
+def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> None:
+    """Who sees whom by blocks is who sees whom by the literal matrix."""
+    k_len = data.draw(st.integers(1, 60))
+    q_len = data.draw(st.integers(1, k_len))
+    options: dict[str, Any] = {"causal": data.draw(st.booleans()), "window": data.draw(st.none() | st.integers(1, 20))}
+    if data.draw(st.booleans()):
+        lengths = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=5))
+        row = [i for i, n in enumerate(lengths) for _ in range(n)][:k_len]
+        options["document_ids"] = torch.tensor(row + [9] * (k_len - len(row)))
+    if data.draw(st.booleans()):
+        first, last = sorted((data.draw(st.integers(0, k_len)), data.draw(st.integers(0, k_len))))
+        options["mask"] = ((torch.arange(k_len) >= first) & (torch.arange(k_len) < last))[None, None, None]
+    q, k = normal(1, 1, q_len, 2), normal(1, 1, k_len, 2)
+    from posenc.attention.call import make_call
+
+    everything = {"mask": None, "document_ids": None, **options}
+    pos = positions.arange(k_len)
+    call = make_call(
+        q, k, k, posenc.NoPE(), pos[k_len - q_len :], pos, False, everything["causal"], everything["mask"],
+        everything["window"], everything["document_ids"], None, 0.0, "auto",
+    )  # fmt: skip
+    allowed = call.allowed()
+    wanted = torch.ones(q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(1, 1, q_len, k_len)[0, 0]
+    seen = torch.zeros(q_len, k_len, dtype=torch.int64)
+    part = spans.Spans(call)
+    for block in part.blocks(data.draw(st.integers(1, 70)), []):
+        inside = part.allowed(block)
+        shown = torch.ones(block.size, dtype=torch.bool) if inside is None else inside.expand(1, 1, *block.size)[0, 0]
+        seen[block.rows, block.keys] += shown
+    assert torch.equal(seen, wanted.long())
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that is made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        own = [t.untyped_storage().nbytes() // t.itemsize for t in tree_leaves(out) if isinstance(t, Tensor)]
+        self.largest = max([self.largest, *own])
+        return out
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *[(name, {}) for name in NAMES if name not in ("rope", "tupe")],
+        ("nope", {"window": 100}),
+        ("alibi", {"document_ids": torch.arange(1200) // 300}),
+        ("t5", {"mask": (torch.arange(1200) >= 40)[None, None, None]}),
+        ("rope", {"mask": (torch.arange(1200) % 7 > 0)[None, None, None]}),
+        ("kerple", {"causal": False}),
+        ("nope", {"dropout_p": 0.1}),
+    ],
+    ids=str,
+)
+def test_no_backend_but_the_reference_makes_a_matrix_of_scores(name: str, options: dict[str, Any]) -> None:
+    n = 1200
+    encoding, pos = made(name).float(), positions.arange(n)
+    q, k, v = (normal(1, HEADS, n, LANES, seed=s).float().requires_grad_() for s in range(3))
+    verdicts = explain(q, k, v, encoding, encoding.place(pos), **options)
+    names = [v.backend for v in verdicts if v.verdict in ("taken", "would run")]
+    for backend in [b for b in names if not b.startswith("reference")]:
+        with Largest() as seen:
+            attend(q, k, v, encoding, encoding.place(pos), backend=backend, **options).sum().backward()
+        assert seen.largest < n * n, backend
+    with Largest() as seen:
+        attend(q, k, v, encoding, encoding.place(pos), backend="reference", **options)
+    assert seen.largest >= n * n  # so that it would be seen
+
+
+def test_dropout_drops_the_same_weights_backwards() -> None:
+    """Differences of the loss along a direction are what the gradient says, with the same seed."""
+    q, k, v = (t.detach() for t in tensors(N))
+    encoding, pos = made("alibi"), positions.arange(N)
+
+    def loss(values: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return attend(q, k, values, encoding, pos, dropout_p=0.3, backend="blocked").square().sum()
+
+    here = v.clone().requires_grad_()
+    slope = torch.autograd.grad(loss(here), here)[0]
+    step = normal(*v.shape, seed=3)
+    measured = (loss(v + 1e-5 * step) - loss(v - 1e-5 * step)) / 2e-5
+    torch.testing.assert_close((slope * step).sum(), measured, rtol=1e-6, atol=0)
+
+
+def test_a_tensor_beside_the_parameters_is_refused_where_its_gradient_would_be_lost() -> None:
+    bias = posenc.T5(n_heads=HEADS).double()
+    weight = normal(32, HEADS).requires_grad_()
+    del bias.weight
+    bias.weight = 2 * weight  # type: ignore[assignment]
+    q, k, v = tensors(N)
+    verdicts = {v.backend: v.verdict for v in explain(q, k, v, bias, positions.arange(N))}
+    assert "T5.weight carries gradients and is no parameter" in verdicts["blocked"]
+    out = attend(q, k, v, bias, positions.arange(N))
+    assert torch.autograd.grad(out.square().sum(), weight)[0].abs().max() > 0
+
+
+def test_a_subclass_that_changes_the_bias_inherits_no_promise() -> None:
+    class Reversed(posenc.ALiBi):
+        def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+            return -super().at(h, q, k) * q  # no function of the distance
+
+    q, k, v = tensors(N)
+    verdicts = {v.backend: v.verdict for v in explain(q, k, v, Reversed(n_heads=HEADS), positions.arange(N))}
+    assert "Reversed is no function of whole distances" in verdicts["distance"]
+    assert "Reversed is no product" in verdicts["lanes"]
+    assert list(verdicts) == list(BACKENDS)
