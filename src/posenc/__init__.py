@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
     from posenc.encodings import *  # noqa: F403
-    from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary
+    from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary, ScoreMap
+    from posenc.interop import hf
     from posenc.mapped import Mapped, OnAxes
+    from posenc.piecewise import Piecewise
     from posenc.registry import Card, Dims, card, create, names, register
     from posenc.rephasing import rephase
 
@@ -24,8 +26,9 @@ _HOMES = {
     "attention": "attend explain",
     "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
-    "families": "Additive Bias ContentBias Embedded Rotary",
+    "families": "Additive Bias ContentBias Embedded Rotary ScoreMap",
     "mapped": "Mapped OnAxes",
+    "piecewise": "Piecewise",
     "rephasing": "rephase",
     "registry": "Card Dims card create names register",
 }
@@ -42,12 +45,15 @@ _MODULES = [
     "precision",
     "registry",
 ]
+_ELSEWHERE = {"hf": "interop.hf"}  # modules known by a shorter name
 _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"posenc.{name}")
+    if name in _ELSEWHERE:
+        return import_module(f"posenc.{_ELSEWHERE[name]}")
     # other lower-case names are submodules, which the import system finds once this has failed
     home = _HOME_OF.get(name, None if name.islower() or name.startswith("_") else "encodings")
     try:
@@ -63,4 +69,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     registry = import_module("posenc.registry")
     classes = (registry.card(name).cls.__name__ for name in registry.names())
-    return sorted({*globals(), *_MODULES, *_HOME_OF, *classes})
+    return sorted({*globals(), *_MODULES, *_ELSEWHERE, *_HOME_OF, *classes})

@@ -154,18 +154,19 @@ def test_pope(data: st.DataObject) -> None:
 def test_bias(name: str, data: st.DataObject) -> None:
     encoding = strategies.draw_encoding(data, name)
     pos, k_pos = (data.draw(strategies.sites(encoding, max_len=4)) for _ in "qk")
-    if pos.ndim == k_pos.ndim == 2:
-        k_pos = k_pos[:1].expand(pos.shape[0], -1)
-    batch = max(p.shape[0] if p.ndim == 2 else 1 for p in (pos, k_pos))
+    plain = 1 if encoding.n_axes == 1 else 2  # dimensions without a batch
+    if pos.ndim == k_pos.ndim == 1 + plain:
+        k_pos = k_pos[:1].expand(pos.shape[0], *k_pos.shape[1:])
+    batch = max(p.shape[0] if p.ndim > plain else 1 for p in (pos, k_pos))
     n_heads, head_dim = getattr(encoding, "n_heads", 2), getattr(encoding, "head_dim", 3)
-    q, k = (strategies.normal(batch, n_heads, p.shape[-1], head_dim, seed=i) for i, p in enumerate((pos, k_pos)))
+    q, k = (strategies.normal(batch, n_heads, p.shape[-plain], head_dim, seed=i) for i, p in enumerate((pos, k_pos)))
     family, define = posenc.card(name).family, definitions.find(name)
     assert define is not None
     options = encoding.options()
     scale = options.get("score_scale") or head_dim**-0.5
     wanted = []
     for b in range(batch):
-        at = [rows(p)[b if p.ndim == 2 else 0] for p in (pos, k_pos)]
+        at = [rows(p, encoding.n_axes)[b if p.ndim > plain else 0] for p in (pos, k_pos)]
         both = q[b].numpy(), k[b].numpy()
         product = np.einsum("hid,hjd->hij", *both) * scale
         term = {

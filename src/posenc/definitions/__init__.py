@@ -19,14 +19,25 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from posenc.definitions import additive, bias, embedded, features, rotary, rotations, versions
+from posenc.definitions import (
+    additive,
+    bias,
+    distances,
+    embedded,
+    features,
+    images,
+    rotary,
+    rotations,
+    scores,
+    versions,
+)
 
 
 def find(name: str) -> Callable[..., Any] | None:
     """The definition registered under `name` (the function's own name, or name@version), or None if there is none."""
     if "@" in name:
         return versions.VERSIONS.get(name)
-    for module in (additive, features, embedded, rotary, rotations, bias):
+    for module in (additive, features, embedded, rotary, rotations, bias, scores, images, distances):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             return found

@@ -1,13 +1,19 @@
 """ALiBi: scores fall linearly with distance."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from posenc.families import Bias, floating
+from posenc.config.values import short
+from posenc.encoding import Placed
+from posenc.families import Bias, check_word, entries, finite, floating, wide
+from posenc.positions.checks import has_float64
 from posenc.registry import register
+
+_NAMED = ("authors", "geometric", "learned")
 
 
 @register(
@@ -16,11 +22,18 @@ from posenc.registry import register
     year=2021,
     arxiv="2108.12409",
     formula="score - m_h·|i - j|,  m_h = 2^(-8(h+1)/H)",
-    parameters="0",
+    parameters="0, or H learned",
     cost="one term a score",
     used_by=("BLOOM", "MPT", "Falcon-RW", "Baichuan-13B"),
     example={"n_heads": 4},
-    variants=({"n_heads": 12}, {"n_heads": 6, "slopes": "geometric", "bias_max": 16.0}, {"sides": "one-sided"}),
+    variants=(
+        {"n_heads": 12},
+        {"n_heads": 6, "slopes": "geometric", "bias_max": 16.0},
+        {"sides": "one-sided"},
+        {"slopes": "learned"},
+        {"n_heads": 6, "heads": (5, 0, 2)},
+        {"slopes": (0.5, 0.25, 0.0, 1.0)},
+    ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 257, "float16": 2_049},
         "longest": None,
@@ -37,21 +50,33 @@ from posenc.registry import register
     },
 )
 class ALiBi(Bias):
-    """Subtract the distance times a fixed slope, another for each head.
+    """Subtract the distance times a slope, another for each head.
 
     Symmetric in the distance, so that it serves encoders too; one-sided, it leaves keys ahead alone, and a model
-    that sees them can tell before from after. Behind a causal mask both are the same. Source: Press 2021, section 3;
-    for numbers of heads that are no power of two, the slopes of the authors' code.
+    that sees them can tell before from after. Behind a causal mask both are the same, and so is the slope times the
+    key's position, as BLOOM has it: they differ by a number for each query, which a softmax does not see. Source: Press
+    2021, section 3; for numbers of heads that are no power of two, the slopes of the authors' code.
+
+    Learned slopes are learned as their logarithms: they stay positive, and a step changes a slope of 1/256 in
+    proportion as it does one of 1/2. They are kept in float32 when the module is cast. Falcon rounds slope, position
+    and product to bfloat16, and so puts keys beyond position 256 on steps, at times many keys on one; models
+    trained so want it so. It also divides the bias by √head_dim: give it `slopes` so divided.
 
     Args:
         n_heads: Heads of the queries.
         slopes: "authors" (2^(-8(h+1)/H) where H is a power of two; otherwise those of the power
-            below, then every other one of twice that power) or "geometric" (2^(-8(h+1)/H) for any H).
+            below, then every other one of twice that power), "geometric" (2^(-8(h+1)/H) for any H), "learned"
+            (parameters that start at the authors'), or a list of numbers.
         bias_max: Exponent of the slowest slope, 8 in the paper; MPT's configurations call it alibi_bias_max.
-        sides: "symmetric" (-m_h |i - j|) or "one-sided" (-m_h max(i - j, 0)).
+        sides: "symmetric" (-m_h |i - j|), "one-sided" (-m_h max(i - j, 0)), or "key" (m_h j).
+        heads: Which heads have a slope: the first so many, or those of a list, which take the slopes in its order.
+            The others get no bias. None means all. H above is how many have one.
+        precision: "falcon-bfloat16" rounds as Falcon does; with sides="key".
 
     Raises:
-        ValueError: No heads, a bias_max that is not positive, or another word for the slopes or the sides.
+        TypeError: A slope or a head that is no number.
+        ValueError: No heads, a bias_max that is not positive, another word, a list that does not fit, a head that is
+            not there or named twice, or Falcon's rounding of a distance.
 
     >>> ALiBi(n_heads=8).dense(torch.arange(3))[0, 0]
     tensor([[-0.0000, -0.5000, -1.0000],
@@ -59,29 +84,130 @@ class ALiBi(Bias):
             [-1.0000, -0.5000, -0.0000]])
     """
 
+    keeps_float32 = True
+
+    by_distance = True
+
     def __init__(
         self,
         *,
         n_heads: int,
-        slopes: Literal["authors", "geometric"] = "authors",
+        slopes: Literal["authors", "geometric", "learned"] | Sequence[float | int] = "authors",
         bias_max: float = 8.0,
-        sides: Literal["symmetric", "one-sided"] = "symmetric",
+        sides: Literal["symmetric", "one-sided", "key"] = "symmetric",
+        heads: int | Sequence[int] | None = None,
+        precision: Literal["falcon-bfloat16"] | None = None,
     ) -> None:
         super().__init__(n_heads=n_heads)
-        if slopes not in ("authors", "geometric"):
-            raise ValueError(f"{self.name}: slopes must be 'authors' or 'geometric'; got {slopes!r}.")
-        if sides not in ("symmetric", "one-sided"):
-            raise ValueError(f"{self.name}: sides must be 'symmetric' or 'one-sided'; got {sides!r}.")
+        check_word(self.name, "sides", sides, "symmetric", "one-sided", "key")
         self._measure(bias_max=bias_max)
-        self.slopes, self.bias_max, self.sides = slopes, bias_max, sides
+        self.bias_max, self.sides = bias_max, sides
+        self.heads, self._sloped = self._check_heads_with_slopes(heads)
+        self.slopes = self._check_slopes(slopes)
+        if precision is not None:
+            check_word(self.name, "precision", precision, "falcon-bfloat16")
+            if sides != "key":
+                raise ValueError(
+                    f"{self.name}: precision='falcon-bfloat16' rounds positions of keys, so it needs sides='key'; got "
+                    f"sides={sides!r}. Pass sides='key'."
+                )
+        self.precision = precision
+        self.by_distance, self.factors_ahead = sides != "key", sides == "key"  # the bias of keys is no distance
+        if self.slopes == "learned":
+            self.log_slope = nn.Parameter(torch.empty(len(self._sloped), dtype=torch.float32))
+        self.reset_parameters()
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        """Return -m_h |q - k|, or -m_h max(q - k, 0)."""
+        """Return -m_h |q - k|, -m_h max(q - k, 0), or m_h k."""
+        if self.sides == "key":
+            return self._of_key(h, k)
         distance = floating((q - k).abs() if self.sides == "symmetric" else (q - k).clamp(min=0))
-        head = h.to(distance.dtype)
-        if self.slopes == "geometric":
-            exponent = (head + 1) * (self.bias_max / self.n_heads)
+        return -self.slope(h, distance.dtype) * distance
+
+    def slope(self, h: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the slopes of heads, by arithmetic and comparisons alone, which a score_mod can trace."""
+        place, has = h, h < len(self._sloped)
+        if self._sloped != tuple(range(len(self._sloped))):
+            place, has = torch.zeros_like(h), torch.zeros_like(h, dtype=torch.bool)
+            for i, head in enumerate(self._sloped):
+                place, has = torch.where(h == head, i, place), has | (h == head)
+        found = self._dealt(place, dtype)
+        return found if len(self._sloped) == self.n_heads else torch.where(has, found, torch.zeros_like(found))
+
+    def factors(self, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        """Return one lane: the slope, and the key's position, which all heads share.
+
+        Behind a causal mask, where positions do not fall, -m |i - j| is m j, but for something of the row.
+        """
+        h = self._heads(placed.pos.device)[:, None]
+        exact = torch.float64 if has_float64(h.device) else torch.float32
+        rows, columns = (p.parts[0].to(exact)[..., None, :] for p in (placed, k_placed))
+        if self.precision is not None:  # what was rounded is a product no more
+            a, b = torch.ones_like(rows), self._of_key(h, columns)
         else:
-            lower = 2 ** math.floor(math.log2(self.n_heads))
-            exponent = torch.where(h < lower, head + 1, head - lower + 0.5) * (self.bias_max / lower)
-        return -torch.exp2(-exponent) * distance
+            a, b = self.slope(h, exact).expand(-1, rows.shape[-1]), columns
+        return a[(None,) * (3 - a.ndim)][..., None], b[(None,) * (3 - b.ndim)][..., None]
+
+    def _dealt(self, place: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the slope of number `place` among those that are dealt to heads."""
+        if self.slopes == "learned":
+            found: Tensor = wide(self.log_slope)[place.clamp(max=len(self._sloped) - 1)].exp().to(dtype)
+            return found
+        if not isinstance(self.slopes, str):
+            found = torch.zeros_like(place, dtype=dtype)
+            for i, slope in enumerate(self.slopes):
+                found = torch.where(place == i, slope, found)
+            return found
+        n, number = len(self._sloped), place.to(dtype)
+        if self.slopes == "geometric":
+            return torch.exp2(-(number + 1) * (self.bias_max / n))
+        lower = 2 ** math.floor(math.log2(n))
+        exponent = torch.where(place < lower, number + 1, number - lower + 0.5) * (self.bias_max / lower)
+        return torch.exp2(-exponent)
+
+    def _of_key(self, h: Tensor, k: Tensor) -> Tensor:
+        exact = floating(k)
+        slope = self.slope(h, exact.dtype)
+        if self.precision is None:
+            return slope * exact
+        return (slope.bfloat16() * k.bfloat16()).to(exact.dtype)
+
+    def _check_heads_with_slopes(self, heads: Any) -> tuple[int | tuple[int, ...] | None, tuple[int, ...]]:
+        """Return the option and the heads that it names."""
+        if heads is None or (isinstance(heads, int) and not isinstance(heads, bool)):
+            first = self.n_heads if heads is None else heads
+            self._count(heads=first)
+            named = tuple(range(first))
+        else:
+            named = tuple(entries(self.name, "heads", heads))
+            for head in named:
+                self._count(least=0, heads=head)
+        if not named or max(named) >= self.n_heads or len(set(named)) < len(named):
+            raise ValueError(
+                f"{self.name}: heads must be different ones of 0..{self.n_heads - 1}, and at least one; got "
+                f"heads={short(heads)}. Leave it out for all of n_heads={self.n_heads}."
+            )
+        return heads if heads is None or isinstance(heads, int) else named, named
+
+    def _check_slopes(self, slopes: Any) -> Any:
+        """Return the word, or the numbers as a tuple."""
+        if isinstance(slopes, str) and slopes in _NAMED:
+            return slopes
+        if isinstance(slopes, str):
+            raise ValueError(
+                f"{self.name}: slopes must be {' or '.join(map(repr, _NAMED))}, or a list of numbers; got {slopes!r}."
+            )
+        given = tuple(finite(self.name, f"slopes[{i}]", m) for i, m in enumerate(entries(self.name, "slopes", slopes)))
+        if len(given) != len(self._sloped):
+            raise ValueError(
+                f"{self.name}: slopes must have one number for each head that has a slope, {len(self._sloped)}; got "
+                f"{len(given)} of them."
+            )
+        return given
+
+    def reset_parameters(self) -> None:
+        """Set learned slopes to the authors'."""
+        if self.slopes == "learned":
+            twin = ALiBi(n_heads=len(self._sloped), bias_max=self.bias_max)
+            with torch.no_grad():
+                self.log_slope.copy_(twin.slope(torch.arange(len(self._sloped)), torch.float64).log())

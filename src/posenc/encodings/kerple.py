@@ -52,6 +52,8 @@ class KERPLE(Bias):
     tensor([0.5000, 1.0000], grad_fn=<SelectBackward0>)
     """
 
+    by_distance = True
+
     def __init__(self, *, n_heads: int) -> None:
         super().__init__(n_heads=n_heads)
         self.log_r1 = nn.Parameter(torch.empty(n_heads))

@@ -52,6 +52,8 @@ class KERPLEPower(Bias):
     [-2.0, -1.0, -0.0]
     """
 
+    by_distance = True
+
     def __init__(self, *, n_heads: int) -> None:
         super().__init__(n_heads=n_heads)
         self.log_r1 = nn.Parameter(torch.empty(n_heads))

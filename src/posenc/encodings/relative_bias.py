@@ -54,6 +54,7 @@ class RelativeBias(Bias):
     """
 
     accepts_real = False
+    by_distance = True
 
     def __init__(self, *, n_heads: int, max_distance: int = 128) -> None:
         super().__init__(n_heads=n_heads)

@@ -54,6 +54,8 @@ class Sandwich(Bias):
     tensor([1.0000, 0.5403])
     """
 
+    by_distance = True
+
     def __init__(self, *, n_heads: int, width: int = 128, base: float = 10000.0) -> None:
         super().__init__(n_heads=n_heads)
         if width < 2 or width % 2:

@@ -64,6 +64,7 @@ class T5(Bias):
     """
 
     accepts_real = False
+    by_distance = True
 
     def __init__(
         self,

@@ -1,0 +1,174 @@
+"""Definitions of encodings that act on the scores of images: (q_pos (m, 2), k_pos (n, 2)) -> (n_heads, m, n).
+
+A position is (row, column) = (y, x), whole, of a patch; distance (dy, dx) = q_pos - k_pos. As in `bias`, each result is
+added to q.k / sqrt(head_dim) before the softmax, except where the docstring says that the paper does otherwise.
+Where a table covers a window, a distance that no two patches of the window have raises IndexError.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Positions = NDArray[Any]
+
+
+def _steps(q_at: Positions, k_at: Positions, window: tuple[int, int]) -> tuple[int, int]:
+    """Return (dy, dx), which must be a distance between two patches of the window."""
+    dy, dx = int(q_at[0] - k_at[0]), int(q_at[1] - k_at[1])
+    if abs(dy) >= window[0] or abs(dx) >= window[1]:
+        raise IndexError(f"distance ({dy}, {dx}) does not occur in a window of {window[0]} x {window[1]}")
+    return dy, dx
+
+
+def dynamic_position_bias(
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    n_heads: int,
+    width: int,
+    depth: int = 2,
+    log_distance: bool = False,
+    n_axes: int = 1,
+    w_in: Array,
+    b_in: Array,
+    ln_g: Array,
+    ln_b: Array,
+    w_mid: Array,
+    b_mid: Array,
+    w_out: Array,
+    b_out: Array,
+) -> Array:
+    """A small trained network of the distance, in place of a table, so that any distance has a bias.
+
+    Paper: Wang et al. 2021, "CrossFormer: A Versatile Vision Transformer Hinging on Cross-scale Attention", arXiv
+    2108.00154, section 3 (DPB): of (dy, dx), linear layers with layer normalisation and ReLU between them.
+
+    q_pos (m, n_axes), k_pos (n, n_axes), with one axis also (m,), (n,); fractions allowed; the distance enters as is.
+    depth hidden layers: w_in (width, n_axes), b_in (width,) into the first, w_mid (depth - 1, width, width), b_mid
+    (depth - 1, width) into the others, ln_g, ln_b (depth, width) the gain and offset of each one's normalisation,
+    w_out (n_heads, width), b_out (n_heads,). The authors' code has depth 3.
+    Silent in the paper, from its code: the variance is the mean square (not n - 1) plus 1e-5.
+    Not of the paper: log_distance (x-transformers') takes sign(d) log(1 + |d|) for d on each axis; one axis.
+    """
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for i, q_at in enumerate(q_pos.reshape(len(q_pos), n_axes)):
+        for j, k_at in enumerate(k_pos.reshape(len(k_pos), n_axes)):
+            d = np.asarray(q_at - k_at, float)
+            z = w_in @ (np.sign(d) * np.log1p(np.abs(d)) if log_distance else d) + b_in
+            for layer in range(depth):
+                if layer:
+                    z = w_mid[layer - 1] @ z + b_mid[layer - 1]
+                mean = z.sum() / width
+                spread = math.sqrt(((z - mean) ** 2).sum() / width + 1e-5)
+                z = np.maximum(ln_g[layer] * (z - mean) / spread + ln_b[layer], 0)
+            out[:, i, j] = w_out @ z + b_out
+    return out
+
+
+def swin(q_pos: Positions, k_pos: Positions, *, n_heads: int, window: tuple[int, int] = (7, 7), weight: Array) -> Array:
+    """One trained number per head and distance (dy, dx) inside a window.
+
+    Paper: Liu et al. 2021, "Swin Transformer", arXiv 2103.14030, section 3.2, equation 4: the table B-hat.
+
+    q_pos (m, 2), k_pos (n, 2); window = (wh, ww) in patches; weight ((2 wh - 1) (2 ww - 1), n_heads), its rows those of
+    the public tables: (dy + wh - 1) * (2 ww - 1) + (dx + ww - 1), so the key furthest ahead in both has row 0.
+    """
+    wh, ww = window
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for i, q_at in enumerate(q_pos):
+        for j, k_at in enumerate(k_pos):
+            dy, dx = _steps(q_at, k_at, window)
+            out[:, i, j] = weight[(dy + wh - 1) * (2 * ww - 1) + (dx + ww - 1)]
+    return out
+
+
+def swin_v2(
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    n_heads: int,
+    window: tuple[int, int] = (8, 8),
+    pretrained_window: tuple[int, int] | None = None,
+    width: int = 512,
+    w1: Array,
+    b1: Array,
+    w2: Array,
+) -> Array:
+    """A small trained network of the distance on a logarithmic scale, no more than 16 in all.
+
+    Paper: Liu et al. 2021, "Swin Transformer V2", arXiv 2111.09883, section 3.3 (log-spaced continuous
+    position bias): of sign(d) log(1 + |d|) on each axis, a hidden layer of ReLU.
+
+    q_pos (m, 2), k_pos (n, 2); windows in patches; w1 (width, 2), b1 (width,), w2 (n_heads, width), no last offset; the
+    network's input is (y, x). Silent in the paper, from its code: d is first measured as 8 d / (W - 1), W the side of
+    the window trained with (pretrained_window, else window), and the logarithm's base is 8, so that inputs
+    lie in -log_8(9).. log_8(9) there; the result is 16 sigmoid(network). A side of 1 has d = 0 alone.
+    The bias goes beside a cosine of q and k times a trained scale, which is the model's and not part of this.
+    """
+    side = [max(w - 1, 1) for w in (window if pretrained_window is None else pretrained_window)]
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        share = [8 * float(q_pos[i][a] - k_pos[j][a]) / side[a] for a in range(2)]
+        y, x = (math.copysign(math.log(1 + abs(d), 8), d) for d in share)
+        z = sum(w2[h, u] * max(w1[u, 0] * y + w1[u, 1] * x + b1[u], 0.0) for u in range(width))
+        out[h, i, j] = 16 * math.exp(-np.logaddexp(0, -z))
+    return out
+
+
+def beit(
+    q_pos: Positions, k_pos: Positions, *, n_heads: int, window: tuple[int, int] = (14, 14), weight: Array
+) -> Array:
+    """The table of `swin` over the whole image, and three numbers more for a class token.
+
+    Paper: Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv 2106.08254, which takes its relative
+    position bias from Raffel et al. 2019 and prints no formula; this is that of its code, of timm and of Hugging Face.
+
+    q_pos (m, 2), k_pos (n, 2), the class token at (-1, -1) (our convention); window = (wh, ww) in patches; weight
+    ((2 wh - 1) (2 ww - 1) + 3, n_heads): the rows of `swin`, then, third from last, class to patch (the class token is
+    the query), patch to class, and last class to class.
+    """
+    wh, ww = window
+    patches = (2 * wh - 1) * (2 * ww - 1)
+    rows = {(True, False): patches, (False, True): patches + 1, (True, True): patches + 2}
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for i, q_at in enumerate(q_pos):
+        for j, k_at in enumerate(k_pos):
+            row = rows.get((tuple(q_at) == (-1, -1), tuple(k_at) == (-1, -1)))
+            if row is None:
+                dy, dx = _steps(q_at, k_at, window)
+                row = (dy + wh - 1) * (2 * ww - 1) + (dx + ww - 1)
+            out[:, i, j] = weight[row]
+    return out
+
+
+def decomposed_2d(
+    q: Array,
+    k: Array,
+    q_pos: Positions,
+    k_pos: Positions,
+    *,
+    head_dim: int,
+    size: tuple[int, int],
+    rel_h: Array,
+    rel_w: Array,
+) -> Array:
+    """The query's product with one trained vector of the rows between and one of the columns between.
+
+    Paper: Li et al. 2021, "MViTv2", arXiv 2112.01526 (decomposed relative position embeddings): q_i . (R_h + R_w)
+    added, without the R_t of videos; so in Segment Anything (Kirillov et al. 2023, arXiv 2304.02643).
+
+    q (n_heads, m, head_dim), k (n_heads, n, head_dim), which does not enter; q_pos (m, 2), k_pos (n, 2); size = (h, w)
+    in patches; rel_h (2 h - 1, head_dim), row dy + h - 1; rel_w (2 w - 1, head_dim), row dx + w - 1; all heads share.
+    Departure, to the side of both codes: the paper divides q . (k + R) by sqrt(head_dim); they divide q . k alone, and
+    q . R is NOT divided.
+    """
+    out = np.zeros((len(q), len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        dy, dx = _steps(q_pos[i], k_pos[j], size)
+        out[h, i, j] = q[h, i] @ rel_h[dy + size[0] - 1] + q[h, i] @ rel_w[dx + size[1] - 1]
+    return out

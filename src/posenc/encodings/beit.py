@@ -1,0 +1,119 @@
+"""BEiT: Swin's table of rows and columns, and three more numbers for the class token."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc import positions
+from posenc.encoding import Placed, Pos
+from posenc.families import Bias, wide
+from posenc.families.windows import cell, reached, refuse_outside, resized_table, rows_and_columns, with_tensors
+from posenc.registry import register
+
+
+@register(
+    "beit",
+    paper="Bao et al., BEiT: BERT Pre-Training of Image Transformers",
+    year=2021,
+    arxiv="2106.08254",
+    formula="score + W[Δrow, Δcolumn, h], with a number each for class to patch, patch to class and class to class",
+    parameters="((2·window[0] - 1)·(2·window[1] - 1) + 3)·H",
+    cost="one term a score",
+    used_by=("BEiT", "BEiT-2", "data2vec-vision"),
+    example={"n_heads": 4, "window": (64, 64)},
+    traits={
+        "distinct": {"float32": 64, "bfloat16": 64, "float16": 64},
+        "longest": 63,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 64_528,
+        "cost": "score",
+    },
+)
+class BEiT(Bias):
+    """Add a learned number for rows and columns between two patches, and one of three where a class token is met.
+
+    The class token stands at (-1, -1), or where `positions.grid(rows, columns, n_prefix=1)` puts it, at (-1, 0). The
+    last three rows of the table are its own: what it says to patches, patches to it, and it to itself; the others are
+    Swin's. Moving all patches changes nothing, as long as the class token stays. The paper does not name the table; it
+    is in the authors' code. Source: Bao 2021, and Liu 2021 (2103.14030), section 3.2.
+
+    Args:
+        n_heads: Heads of the queries.
+        window: Rows and columns of patches in an image.
+
+    Raises:
+        ValueError: A size below 1, a token in a negative row that is no class token, or patches that lie further apart
+            than the table reaches (seen on the CPU; a GPU's own index check speaks there).
+        TypeError: Positions or sizes that are not integers.
+
+    >>> beit = BEiT(n_heads=1, window=(1, 1))
+    >>> with torch.no_grad(): _ = beit.weight.copy_(torch.tensor([[5.0], [1.0], [2.0], [3.0]]))
+    >>> beit.dense(torch.tensor([[-1, -1], [0, 0]]))[0, 0].tolist()
+    [[3.0, 1.0], [2.0, 5.0]]
+    """
+
+    n_axes = 2
+    accepts_real = False
+
+    def __init__(self, *, n_heads: int, window: tuple[int, int] = (14, 14)) -> None:
+        super().__init__(n_heads=n_heads)
+        self.window = rows_and_columns(self, "window", window)
+        rows, columns = self.window
+        self.weight = nn.Parameter(torch.empty((2 * rows - 1) * (2 * columns - 1) + 3, n_heads))
+        self.reset_parameters()
+
+    @property
+    def max_len(self) -> int:
+        """Positions along the shorter side."""
+        return min(self.window)
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Keep the positions, of which those in a negative row are class tokens."""
+        row, column = pos.unbind(-1)
+        there = (row >= 0) | ((row == -1) & (column >= -1) & (column <= 0))
+        if positions.may_look(there) and not there.all():
+            raise ValueError(
+                f"{self.name}: a token in a negative row is the class token, which stands at (-1, -1) or (-1, 0); got "
+                f"{tuple(pos[~there][0].tolist())}. Count the rows of patches from 0."
+            )
+        return super().parts(pos, x, past, dtype)
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return W[Δrow, Δcolumn, h], or one of the last three rows."""
+        q_class, k_class = q[0] < 0, k[0] < 0
+        apart = q[0] - k[0], q[1] - k[1]
+        inside = reached(apart, self.window) | q_class | k_class
+        refuse_outside(inside, self.name, self.window, "`resized` makes a larger table.")
+        end = self.weight.shape[0]
+        row = torch.where(inside, cell(apart, self.window), end)  # beyond the table, the look-up's own check speaks
+        row = torch.where(k_class, end - 2, row)
+        row = torch.where(q_class, end - 3 + 2 * k_class.long(), row)
+        return wide(self.weight[row, h])
+
+    def resized(self, window: tuple[int, int]) -> "BEiT":
+        """Return a table for another image size by bilinear interpolation; the class token's numbers stay.
+
+        As Hugging Face's models do it. The authors place the rows at distances that grow geometrically, and other
+        code interpolates in cubes: for exact agreement with one of those, resize the table there.
+
+        Raises:
+            ValueError: A size below 1.
+        """
+        wanted = rows_and_columns(self, "window", window)
+        patches, last = self.weight.detach().tensor_split((-3,))
+        table = torch.cat((resized_table(patches, self.window, wanted, "bilinear"), last))
+        twin = with_tensors(self, weight=table)
+        twin.window = wanted
+        return twin
+
+    def reset_parameters(self) -> None:
+        """Draw the numbers from N(0, 0.02), cut off at two."""
+        nn.init.trunc_normal_(self.weight, std=0.02)

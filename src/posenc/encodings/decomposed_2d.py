@@ -1,0 +1,125 @@
+"""Decomposed relative positions: queries meet a learned vector of the rows between, and one of the columns."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posenc.encoding import Placed, Pos
+from posenc.families import ContentBias, no_autocast
+from posenc.families.windows import reached, refuse_outside, rows_and_columns, with_tensors
+from posenc.registry import register
+
+
+@register(
+    "decomposed_2d",
+    paper="Li et al., MViTv2: Improved Multiscale Vision Transformers for Classification and Detection",
+    year=2021,
+    arxiv="2112.01526",
+    formula="q_i·k_j / √d + q_i·R_h[Δrow] + q_i·R_w[Δcolumn]",
+    parameters="2·(size[0] + size[1] - 1)·d",
+    cost="2·(rows + columns - 1) products of width d for each query, and two look-ups a score",
+    aliases=("decomposed_rel_pos", "rel_pos_hw"),
+    used_by=("MViTv2", "ViTDet", "SAM"),
+    example={"head_dim": 8, "size": (64, 64)},
+    traits={
+        "distinct": {"float32": 64, "bfloat16": 20, "float16": 34},
+        "longest": 63,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 2_032,
+        "cost": "score",
+    },
+)
+class Decomposed2D(ContentBias):
+    """Add to each score what the query says of a vector for the rows between, and of one for the columns.
+
+    All heads share the vectors, and neither product is divided by √d. Row Δ + rows - 1 of `rel_h` belongs to the
+    difference Δ, query minus key. A pair further apart than `size` is an error, not a guess. Where a model pools its
+    keys by a stride s, key i of an axis stands at s·i + s - 1 on the grid of the queries: so the models count.
+    Source: Li 2021, section 4.1, equation 4.
+
+    Args:
+        head_dim: Lanes of one head.
+        size: Rows and columns of the grid; where queries and keys have two, of the larger.
+
+    Raises:
+        ValueError: A size below 1, q with other lanes, or a pair that lies further apart than the grid (seen on the
+            CPU; a GPU's own index check speaks there).
+        TypeError: Positions or sizes that are not integers.
+
+    >>> bias = Decomposed2D(head_dim=1, size=(1, 2))
+    >>> with torch.no_grad(): _ = bias.rel_h.fill_(1.0), bias.rel_w.copy_(torch.tensor([[7.0], [0.0], [5.0]]))
+    >>> q, p = torch.ones(1, 1, 2, 1), bias.place(torch.tensor([[0, 0], [0, 1]]))
+    >>> bias.bias(q, q, p, p)[0, 0].tolist()
+    [[1.0, 8.0], [6.0, 1.0]]
+    """
+
+    n_axes = 2
+    accepts_real = False
+
+    def __init__(self, *, head_dim: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        self._count(head_dim=head_dim)
+        self.head_dim, self.size = head_dim, rows_and_columns(self, "size", size)
+        self.rel_h = nn.Parameter(torch.empty(2 * self.size[0] - 1, head_dim))
+        self.rel_w = nn.Parameter(torch.empty(2 * self.size[1] - 1, head_dim))
+        self.reset_parameters()
+
+    @property
+    def max_len(self) -> int:
+        """Positions along the shorter side."""
+        return min(self.size)
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Keep the positions exact; as float64 where the bias shall be."""
+        return (pos.double() if dtype == torch.float64 else pos,)
+
+    def bias(
+        self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
+    ) -> Float[Tensor, "batch n_heads q_len k_len"]:
+        """Return q_i · R_h[Δrow] + q_i · R_w[Δcolumn]."""
+        if q.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
+                "(batch, heads, seq, head_dim)."
+            )
+        dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
+        apart = placed.pos[..., None, :, None, :] - k_placed.pos[..., None, None, :, :]
+        down, right = apart.unbind(-1)
+        inside = reached((down, right), self.size)
+        refuse_outside(inside, self.name, self.size, "`resized` makes larger tables.")
+        terms = []
+        for difference, table in ((down, self.rel_h), (right, self.rel_w)):
+            with no_autocast(q.device):  # half precision would round the products before the softmax
+                by_difference = q.to(dtype) @ table.to(dtype).T
+            # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's product
+            row = torch.where(inside, difference + len(table) // 2, len(table))
+            terms.append(by_difference.gather(-1, row.expand(*by_difference.shape[:-1], -1)))
+        return terms[0] + terms[1]
+
+    def resized(self, size: tuple[int, int]) -> "Decomposed2D":
+        """Return tables for another grid by linear interpolation, as the published models resize theirs.
+
+        Raises:
+            ValueError: A size below 1.
+        """
+        wanted, tables = rows_and_columns(self, "size", size), {}
+        for (name, table), n in zip(self.named_parameters(), wanted, strict=True):
+            rows = table.detach().to(torch.promote_types(table.dtype, torch.float32)).T[None]
+            tables[name] = nn.functional.interpolate(rows, size=2 * n - 1, mode="linear")[0].T.to(table.dtype)
+        twin = with_tensors(self, **tables)
+        twin.size = wanted
+        return twin
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors from N(0, 0.02), cut off at two."""
+        for table in (self.rel_h, self.rel_w):
+            nn.init.trunc_normal_(table, std=0.02)

@@ -1,0 +1,190 @@
+"""FIRE: a small network of the distance as a share of the way back to the start."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from posenc.families import Bias, floating, size, wide
+from posenc.positions.checks import is_plain
+from posenc.registry import register
+
+_PIECE = 2**19  # numbers of all heads formed at a time: as many as a processor keeps near
+_LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition would wait for the one before
+
+
+@register(
+    "fire",
+    paper="Li et al., Functional Interpolation for Relative Positions Improves Long Context Transformers",
+    year=2023,
+    arxiv="2310.04418",
+    formula="score + w2_h·relu(w1·t + b1) + b2_h,  t = ψ(|i - j|) / ψ(max(i, L)),  ψ(x) = log(c·x + 1)",
+    parameters="(H + 2)·width + H + 2",
+    cost="a logarithm a pair, a look-up in width + 1 lines a score",
+    example={"n_heads": 4, "width": 4},  # whose L the laws draw above 1: below, no whole position sees it
+    variants=({"n_heads": 3, "width": 5, "init_c": 1.0, "init_threshold": 3.0},),
+    traits={
+        "distinct": {"float32": 5, "bfloat16": 2, "float16": 2},
+        "longest": None,
+        "real_positions": True,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 30,
+        "cost": "score",
+    },
+)
+class FIRE(Bias):
+    """Add a learned function of the distance divided by how far back there is to look.
+
+    Up to the threshold L that is L itself, so that short texts differ by distances alone; beyond it, far positions
+    see distances that training has shown. Keys ahead count by |i - j|, and i by |i|, where the paper is causal.
+    c is learned as its logarithm, which keeps it positive, and L counts by its size, as in the paper's own code.
+
+    A network of one number with one hidden layer of ReLU is a line between any two of its knots, the numbers at which
+    a unit switches. So the lines are worked out once, a pair finds its segment once for all heads, and a score is a
+    slope times t plus an intercept: nothing of q_len x k_len x width is formed. Source: Li 2023, section 3.
+
+    Args:
+        n_heads: Heads of the queries.
+        width: Hidden units of the network; 32 in the paper.
+        init_c: c to start with, per position.
+        init_threshold: L to start with, in positions.
+        eps: Added to the denominator.
+
+    Raises:
+        TypeError: A number of another kind.
+        ValueError: No heads, no units, or a number that is not above zero.
+
+    >>> fire = FIRE(n_heads=1, width=1, init_c=1.0, init_threshold=3.0)
+    >>> with torch.no_grad(): _ = [p.fill_(1.0) for p in (fire.w1, fire.w2)], [p.zero_() for p in (fire.b1, fire.b2)]
+    >>> fire.dense(torch.arange(4)).detach()[0, 0, 3]  # log 4, log 3, log 2, log 1, over log 4
+    tensor([1.0000, 0.7925, 0.5000, 0.0000])
+    """
+
+    def __init__(
+        self,
+        *,
+        n_heads: int,
+        width: int = 32,
+        init_c: float = 0.1,
+        init_threshold: float = 512.0,
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__(n_heads=n_heads)
+        self._count(width=width)
+        self.width, self.eps = width, size(self.name, "eps", eps)
+        self.init_c = size(self.name, "init_c", init_c)
+        self.init_threshold = size(self.name, "init_threshold", init_threshold)
+        self.w1 = nn.Parameter(torch.empty(width))
+        self.b1 = nn.Parameter(torch.empty(width))
+        self.w2 = nn.Parameter(torch.empty(n_heads, width))
+        self.b2 = nn.Parameter(torch.empty(n_heads))
+        self.log_c = nn.Parameter(torch.empty(()))
+        self.threshold = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return f_h(ψ(|q - k|) / (ψ(max(|q|, |L|)) + eps))."""
+        c, threshold = wide(self.log_c).exp(), wide(self.threshold).abs()
+        reach = torch.maximum(floating(q.abs()), threshold)
+        t = torch.log1p(c * floating((q - k).abs())) / (torch.log1p(c * reach) + self.eps)
+        column = beside_heads(h, t) if is_plain(t) and is_plain(h) else None
+        if column is None:
+            return self._units(h, t)
+        lines: Tensor = _Lines.apply(column, *(found.to(t.dtype) for found in self.lines(h.flatten())))
+        return lines.movedim(0, -h.ndim)
+
+    def lines(self, h: Int64[Tensor, " heads"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the knots (width,) in order, and each head's slopes and intercepts (heads, width + 1) between them.
+
+        Segment s begins behind s knots. In float64; slopes and intercepts carry gradients, knots need none, since the
+        function does not jump there.
+        """
+        w1, b1, w2, b2 = (p.double() for p in (self.w1, self.b1, self.w2[h], self.b2[h]))
+        with torch.no_grad():
+            knots, order = torch.where(w1 == 0, torch.inf, -b1 / w1).sort()
+            passed = order.argsort() < torch.arange(self.width + 1, device=h.device)[:, None]
+            rises, falls = w1 > 0, w1 < 0
+            active = ((rises & passed) | (falls & ~passed) | (~rises & ~falls & (b1 > 0))).double()
+        return knots, (w2 * w1) @ active.T, b2[:, None] + (w2 * b1) @ active.T
+
+    def _units(self, h: Tensor, t: Tensor) -> Tensor:
+        """Return f_h(t) unit by unit, of numbers alone: what a compiler or a score_mod traces."""
+        w1, b1, w2 = (wide(p) for p in (self.w1, self.b1, self.w2))
+        total = wide(self.b2)[h] + torch.zeros_like(t)
+        for unit in range(self.width):
+            total = total + w2[h, unit] * torch.relu(w1[unit] * t + b1[unit])
+        return total
+
+    def reset_parameters(self) -> None:
+        """Draw the network as torch draws linear layers; c and L as they were given."""
+        with torch.no_grad():
+            for parameter, inputs in ((self.w1, 1), (self.b1, 1), (self.w2, self.width), (self.b2, self.width)):
+                parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
+            self.log_c.fill_(math.log(self.init_c))
+            self.threshold.fill_(self.init_threshold)
+
+
+def beside_heads(h: Tensor, t: Tensor) -> Tensor | None:
+    """Return `t` without the dimension along which it has one number for all of a column of heads.
+
+    None if `h` is no column, (heads, 1, ..), or `t` differs from head to head.
+    """
+    t = t[(None,) * (h.ndim - t.ndim)]
+    if not h.ndim or h.numel() != h.shape[0] or t.shape[-h.ndim] != 1:
+        return None
+    return t.squeeze(-h.ndim)
+
+
+class _Lines(torch.autograd.Function):
+    """f_h(t) by segments, piece by piece, so that nothing but the result is of its size, forwards or backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        t: Float[Tensor, "*pairs"],
+        knots: Float[Tensor, " width"],
+        slopes: Float[Tensor, "heads segments"],
+        intercepts: Float[Tensor, "heads segments"],
+    ) -> Float[Tensor, "heads *pairs"]:
+        x, heads = t.reshape(-1), slopes.shape[0]
+        segment = torch.bucketize(x, knots)
+        out = x.new_empty(heads, x.numel())
+        for piece in _pieces(heads, x.numel()):
+            here = segment[piece].expand(heads, -1)
+            torch.addcmul(intercepts.gather(1, here), slopes.gather(1, here), x[piece], out=out[:, piece])
+        ctx.save_for_backward(t, segment, slopes)
+        return out.view(heads, *t.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        t, segment, slopes = ctx.saved_tensors
+        x, heads = t.reshape(-1), slopes.shape[0]
+        grad, d_t = grad.reshape(heads, -1), torch.empty_like(x)
+        sums, moments = slopes.new_zeros(2, heads, slopes.shape[1] * _LANES, dtype=torch.float64)
+        lanes = segment * _LANES + torch.arange(x.numel(), device=x.device) % _LANES
+        for piece in _pieces(heads, x.numel()):
+            d_out = grad[:, piece]
+            torch.sum(slopes.gather(1, segment[piece].expand(heads, -1)).mul_(d_out), 0, out=d_t[piece])
+            here = lanes[piece].expand(heads, -1)
+            nothing = slopes.new_zeros(sums.shape)  # a piece at a time, so that long sums run in float64 alone
+            sums += nothing.scatter_add(1, here, d_out)
+            moments += nothing.scatter_add(1, here, d_out * x[piece])
+        d_slopes, d_intercepts = (
+            total.unflatten(1, (-1, _LANES)).sum(-1).to(slopes.dtype) for total in (moments, sums)
+        )
+        return d_t.view(t.shape), None, d_slopes, d_intercepts
+
+
+def _pieces(heads: int, n: int) -> list[slice]:
+    step = max(_PIECE // heads, 1)
+    return [slice(begin, begin + step) for begin in range(0, n, step)]

@@ -1,0 +1,150 @@
+"""TUPE: positions meet positions, by projections of their own."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from posenc import positions
+from posenc.encoding import Placed, Pos
+from posenc.families import Bias, no_autocast, wide
+from posenc.registry import register
+
+
+@register(
+    "tupe",
+    paper="Ke et al., Rethinking Positional Encoding in Language Pre-training",
+    year=2020,
+    arxiv="2006.15595",
+    formula="(q_i·k_j + Q_i·K_j) / √(2d),  Q = p U_Q, K = p U_K;  θ1 for i = 0, θ2 for j = 0 instead of Q_i·K_j",
+    parameters="2·H·max_len·d + 2·H",
+    cost="a product of width d for each score",
+    aliases=("tupe_a", "untied"),
+    used_by=("TUPE",),
+    example={"n_heads": 4, "head_dim": 8, "max_len": 128},
+    variants=({"untie_cls": False},),
+    traits={
+        "distinct": {"float32": 2, "bfloat16": 2, "float16": 2},
+        "longest": 127,
+        "real_positions": False,
+        "smooth": False,
+        "bounded": True,
+        "shift_invariant": False,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": None,
+        "length_dependent": False,
+        "learned": 8_200,
+        "cost": "score",
+    },
+)
+class TUPE(Bias):
+    """Add the product of a learned vector of the query's position and one of the key's.
+
+    In the paper these are projections p U_Q and p U_K of one table, the same in all layers; here the projected rows
+    of each head are what is learned. The text's [CLS] stands at position 0, and position tells nothing of it: what it
+    pays to others is `cls_to`, to itself too, and what others pay to it `to_cls`, both unscaled. A softmax does not
+    see `cls_to`, since it is the same for the whole row; it is here because scores and the paper have it. TUPE-R adds
+    a bias as T5's beside it. Source: Ke 2020, sections 3.1 and 3.2.
+
+    Args:
+        n_heads: Heads of the queries.
+        head_dim: Lanes of one head. Both products are divided by √(2 head_dim).
+        max_len: How many positions there are.
+        untie_cls: False treats position 0 as any other.
+
+    Raises:
+        ValueError: A position outside 0..max_len - 1 (on the CPU; a GPU's own index check speaks there).
+        TypeError: Positions that are not integers.
+
+    >>> tupe = TUPE(n_heads=1, head_dim=2, max_len=3)
+    >>> with torch.no_grad(): _ = [p.fill_(i) for i, p in enumerate(tupe.parameters(), 1)]
+    >>> tupe.dense(torch.arange(3))[0, 0].tolist()
+    [[3.0, 3.0, 3.0], [4.0, 2.0, 2.0], [4.0, 2.0, 2.0]]
+    """
+
+    accepts_real = False
+    factors_ahead = True
+    cls_to: nn.Parameter | None
+    to_cls: nn.Parameter | None
+
+    def __init__(self, *, n_heads: int, head_dim: int, max_len: int, untie_cls: bool = True) -> None:
+        super().__init__(n_heads=n_heads)
+        self._count(head_dim=head_dim, max_len=max_len)
+        self.head_dim, self.max_len, self.untie_cls = head_dim, max_len, untie_cls
+        self.q_table = nn.Parameter(torch.empty(n_heads, max_len, head_dim))
+        self.k_table = nn.Parameter(torch.empty(n_heads, max_len, head_dim))
+        for name in ("cls_to", "to_cls"):
+            self.register_parameter(name, nn.Parameter(torch.empty(n_heads)) if untie_cls else None)
+        self.reset_parameters()
+
+    def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Keep the positions exact, and refuse those outside of the tables."""
+        positions.check_range(pos, self.max_len, self.name, f"the tables were made with max_len={self.max_len}")
+        return super().parts(pos, x, past, dtype)
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        """Return Q_q · K_k / √(2d), or one of the two numbers of [CLS]."""
+        kind = q.dtype
+        q, k = self._row(q), self._row(k)
+        of_q, of_k = self._wide(self.q_table, kind)[h, q], self._wide(self.k_table, kind)[h, k]
+        product = (of_q * of_k).sum(-1) * self.score_scale(self.head_dim)
+        if self.cls_to is None or self.to_cls is None:
+            return product
+        cls_to, to_cls = self._wide(self.cls_to, kind)[h], self._wide(self.to_cls, kind)[h]
+        return torch.where(q == 0, cls_to, torch.where(k == 0, to_cls, product))
+
+    def factors(
+        self, placed: Placed, k_placed: Placed
+    ) -> tuple[Float[Tensor, "q_batch heads q_len lanes"], Float[Tensor, "k_batch heads k_len lanes"]]:
+        """Return the rows of queries and keys, and a lane for what is paid to [CLS]; a softmax sees no more."""
+        q, k = (self._row(p.parts[0] if p.seq_dim else p.parts[0][None]) for p in (placed, k_placed))
+        kind = placed.parts[0].dtype
+        heads = self._held or (0, self.n_heads)
+        scale = self.score_scale(self.head_dim)
+        a, b = (self._rows(table, at, kind, heads) for table, at in ((self.q_table, q), (self.k_table, k)))
+        if self.to_cls is None:
+            return a * scale, b
+        of_cls, to_cls = (at[:, None, :, None] == 0 for at in (q, k))
+        paid = self._wide(self.to_cls, kind).narrow(0, *heads)[:, None, None]
+        lane = (~of_cls).to(a.dtype).expand(*a.shape[:-1], 1)
+        a = torch.cat(((a * scale).masked_fill(of_cls, 0.0), lane), -1)
+        return a, torch.cat((b.masked_fill(to_cls, 0.0), to_cls * paid), -1)
+
+    def score_scale(self, head_dim: int) -> float:
+        """Return 1 / √(2 head_dim), since two products are added."""
+        return float((2 * head_dim) ** -0.5)
+
+    def reset_parameters(self) -> None:
+        """Draw the tables from N(0, 0.02), and let [CLS] pay nothing."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("table"):
+                nn.init.normal_(parameter, std=0.02)
+            else:
+                nn.init.zeros_(parameter)
+
+    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
+        a, b = self.factors(placed, k_placed)
+        with no_autocast(a.device):
+            product: Tensor = a @ b.mT
+        if self.cls_to is None:
+            return product
+        first, n = self._held or (0, self.n_heads)
+        q = placed.parts[0] if placed.seq_dim else placed.parts[0][None]
+        pays = self._wide(self.cls_to, q.dtype)[first : first + n, None, None]
+        return torch.where(q[:, None, :, None] == 0, pays, product)
+
+    def _row(self, pos: Tensor) -> Int64[Tensor, "..."]:
+        """Return rows of the tables; a negative position, where nobody may look, meets the look-up's own check."""
+        return torch.where(pos >= 0, pos, self.max_len).long()
+
+    @staticmethod
+    def _wide(learned: Tensor, kind: torch.dtype) -> Tensor:
+        return learned.double() if kind == torch.float64 else wide(learned)
+
+    def _rows(self, table: Tensor, row: Tensor, kind: torch.dtype, heads: tuple[int, int]) -> Tensor:
+        """Look rows (batch, seq) up in the tables of some heads: (batch, heads, seq, head_dim)."""
+        held = self._wide(table, kind).narrow(0, *heads)
+        rows: Tensor = held.index_select(1, row.flatten()).unflatten(1, row.shape)
+        return rows.transpose(0, 1)

@@ -1,0 +1,69 @@
+"""What tables of an image's rows and columns share: sizes checked, differences looked up, tables replaced."""
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from posenc import positions
+from posenc.config.values import short
+from posenc.encoding import Encoding
+
+_Table = TypeVar("_Table", bound=Encoding)
+
+
+def rows_and_columns(encoding: Encoding, option: str, size: Any) -> tuple[int, int]:
+    """Return a constructor's (rows, columns).
+
+    Raises:
+        TypeError: They are not two whole numbers.
+        ValueError: One of them is below 1.
+    """
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise TypeError(f"{encoding.name}: {option} must be (rows, columns); got {option}={short(size)}.")
+    encoding._count(**{f"{option}[{i}]": n for i, n in enumerate(size)})
+    return int(size[0]), int(size[1])
+
+
+def refuse_outside(inside: Bool[Tensor, "..."], who: str, size: tuple[int, int], advice: str) -> None:
+    """Raise if a difference of rows or columns is not in a table, where looking costs nothing.
+
+    Raises:
+        ValueError: One is not.
+    """
+    if positions.may_look(inside) and not inside.all():
+        raise ValueError(
+            f"{who}: positions of queries and keys must be less than {size[0]} rows and {size[1]} columns apart, "
+            f"because the table ends there; got {int((~inside).sum())} pairs further apart. {advice}"
+        )
+
+
+def reached(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Bool[Tensor, "..."]:
+    """Tell which pairs are so near in rows and in columns that a table made for `size` holds them."""
+    return (differences[0].abs() < size[0]) & (differences[1].abs() < size[1])
+
+
+def cell(differences: tuple[Tensor, Tensor], size: tuple[int, int]) -> Tensor:
+    """Number differences (query minus key) as a table of (2 rows - 1) x (2 columns - 1) does, the lowest first."""
+    (rows, columns), (down, right) = size, differences
+    return (down.long() + rows - 1) * (2 * columns - 1) + right.long() + columns - 1
+
+
+def with_tensors(encoding: _Table, **learned: Tensor) -> _Table:
+    """Return a copy that has these learned tensors and shares nothing, for tables that are resized."""
+    twin, own = copy.copy(encoding), dict(encoding.named_parameters())
+    twin._parameters = {}
+    for name, tensor in learned.items():
+        twin.register_parameter(name, nn.Parameter(tensor.contiguous(), requires_grad=own[name].requires_grad))
+    return twin
+
+
+def resized_table(table: Tensor, size: tuple[int, int], wanted: tuple[int, int], mode: str) -> Tensor:
+    """Return a table ((2 rows - 1)(2 columns - 1), n) for another size, interpolated as an image, in its own dtype."""
+    image = table.detach().to(torch.promote_types(table.dtype, torch.float32)).T
+    image = image.unflatten(-1, (2 * size[0] - 1, 2 * size[1] - 1))[None]
+    target = (2 * wanted[0] - 1, 2 * wanted[1] - 1)
+    scaled = nn.functional.interpolate(image, size=target, mode=mode, align_corners=False)
+    return scaled[0].flatten(1).T.to(table.dtype)
