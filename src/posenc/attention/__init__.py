@@ -7,6 +7,7 @@ from torch import Tensor
 from posenc.attention import reference
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, make_call
+from posenc.attention.flex import Flex
 from posenc.attention.lanes import Lanes
 from posenc.attention.piecewise import PiecewisePasses
 from posenc.attention.sdpa import SDPA
@@ -18,6 +19,7 @@ _ORDER: list[Backend] = [
     Blocked(by_distance=True),
     Lanes(),
     PiecewisePasses(),
+    Flex(),
     Blocked(by_distance=False),
     reference.Reference(),
     reference.Reference(exact=True),

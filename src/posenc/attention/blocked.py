@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import biased, hidden, sees_distance
+from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
@@ -86,7 +87,8 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     learns = torch.is_grad_enabled() and _learns(call)
     formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
     vectors = by_distance and not call.encoding.rescores
-    long = LONG if vectors and not formed_scores else SHORT
+    # no more than half of the queries at once, whose copies in reverse would be all that they take
+    long = min(LONG, max(SHORT, call.shape[2] // 2)) if vectors and not formed_scores else SHORT
     cuts = _cuts(call)
     forwards = [block for part in parts for block in part.blocks(long, cuts)]
     backwards = forwards
@@ -112,12 +114,13 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
         out = v.new_zeros((*q.shape[:3], v.shape[-1]))
         lse = q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
-        for block in work.forwards:
+        for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
             at = block.batch, slice(None), block.rows
             if work.formed:
                 out[at] = formed.attend(work, block, q, k, v, tensors)
             else:
                 out[at], lse[at] = fused.attend(work, block, q, k, v, tensors)
+        work.terms.scratch = Scratch()
         ctx.work = work
         ctx.save_for_backward(q, k, v, out, lse, *tensors)
         return out
@@ -131,13 +134,14 @@ class _Attention(torch.autograd.Function):
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
         others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
-        for block in ctx.work.backwards:
+        for block in reversed(ctx.work.backwards):
             if ctx.work.formed:
                 formed.gradients(ctx.work, block, (q, k, v), tensors, grad, sums, others)
             elif any(wanted):
                 formed.gradients_of_terms(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums, others)
             else:
                 fused.gradients(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums)
+        ctx.work.terms.scratch = Scratch()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
         rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]
         return None, *found, *rest

@@ -6,18 +6,18 @@ lanes ahead of all others, so that the large ones cancel before the first produc
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, biased, holds
+from posenc.attention.leaves import FEW, Leaf, biased, factors_of
 from posenc.attention.sdpa import plain, refuses_masks
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import may_look
 
-FEW = 4  # lanes that are split; more of them are vectors as q and k are, which need no more precision than these
 BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multiply exactly in float32
 PIECES = 3
 WIDTH = 8  # lanes come in so many, which kernels like
@@ -62,15 +62,18 @@ class Lanes:
 
 def _refuses(call: Call, leaf: Leaf) -> str | None:
     """Say why one encoding cannot be lanes of this call, or None."""
-    encoding, factors = leaf.encoding, None
-    if isinstance(encoding, Bias) and holds(encoding, "factors"):
-        factors = encoding.factors(leaf.placed.last(0), leaf.k_placed.last(0))
+    encoding, factors = (
+        leaf.encoding,
+        factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0))),
+    )
     if factors is None or not isinstance(encoding, Bias):
         return f"{encoding.name} is no product of something of the query and something of the key."
     if factors[1].shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:
         return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
     if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
         return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
+    if factors[0].shape[-1] > FEW and call.q.device.type == "cpu" and call.backend != Lanes.name:
+        return f"{encoding.name} has {factors[0].shape[-1]} lanes; on a CPU a block's bias as one product is faster."
     if encoding.factors_ahead:
         return None
     if not call.causal:
@@ -90,9 +93,8 @@ def _refuses(call: Call, leaf: Leaf) -> str | None:
 
 def _lanes(call: Call, leaf: Leaf, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """Return lanes for queries and keys whose products, times the scale, are the bias but for something of the row."""
-    assert isinstance(leaf.encoding, Bias)  # others are refused
-    factors = leaf.encoding.factors(leaf.placed, leaf.k_placed)
-    assert factors is not None  # as above
+    factors = factors_of(leaf)
+    assert factors is not None  # others are refused
     a, b = factors[0] / call.scale, factors[1]
     if a.shape[-1] > FEW or dtype not in BITS:
         return [(a.to(dtype), b.to(dtype))]

@@ -13,6 +13,7 @@ from posenc.families import Bias, ContentBias
 from posenc.positions.checks import may_look
 
 VECTORS = 8  # amounts by which positions may be shifted against indices, as in documents; beyond, blocks are gathered
+FEW = 4  # lanes of factors; more of them are vectors as q and k are
 REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
 
 
@@ -70,6 +71,14 @@ def may_slice(leaf: Leaf) -> bool:
         and holds(leaf.encoding, "by_distance")
         and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
     )
+
+
+def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
+    """Return what an encoding says of its bias as a product, or None."""
+    encoding = leaf.encoding
+    if not isinstance(encoding, Bias) or not holds(encoding, "factors"):
+        return None
+    return encoding.factors(leaf.placed, leaf.k_placed)
 
 
 def hidden(encoding: Encoding) -> str | None:

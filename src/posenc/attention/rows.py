@@ -1,4 +1,4 @@
-"""Products of queries with a vector of each distance, in a block of scores by a sheared view."""
+"""Biases of which a block is one product: of queries with vectors of distances, or of factors with each other."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention.call import Call
+from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
 from posenc.families import ContentBias
 
@@ -33,11 +34,12 @@ class Rows:
         self.q, self.vectors, *rest = add(*parts, *([] if of_key is None else [of_key * scale]))
         self.key = rest[0] if rest else None
 
-    def bias(self, block: Block, begin: int, live: Sequence[Tensor]) -> Tensor:
-        """Return the term of a block, (batch, heads, q_len, k_len): memory of its own, where no gradients are kept."""
+    def bias(self, block: Block, begin: int, live: Sequence[Tensor], scratch: Scratch) -> Tensor:
+        """Return the term of a block, (batch, heads, q_len, k_len): in `scratch`, where no gradients are kept."""
         n_rows, n_keys = block.size
         vectors = live[self.vectors][:, begin : begin + n_rows + n_keys - 1]
-        found = _sheared(live[self.q][block.batch, :, block.rows] @ vectors.transpose(-1, -2), n_keys)
+        q = live[self.q][block.batch, :, block.rows]
+        found = _sheared(_product(q, vectors[None], scratch, f"rows {self.q}"), n_keys)
         if self.key is None:
             return found
         of_key = live[self.key][block.batch, :, None, block.keys]
@@ -59,6 +61,46 @@ class Rows:
             d_vectors[:, reach] += found if vectors.shape[0] > 1 else found.sum(0, keepdim=True)
         if self.key is not None and (d_key := others[self.key]) is not None:
             d_key[block.batch, :, block.keys] += d_scores.sum(2)
+
+
+class Products:
+    """A bias that is a product of something of the query and something of the key, with many lanes: a_i·b_j."""
+
+    def __init__(self, factors: tuple[Tensor, Tensor], add: Callable[..., list[int]], dtype: torch.dtype) -> None:
+        self.a, self.b = add(*(factor.to(dtype) for factor in factors))
+
+    def bias(self, block: Block, begin: int, live: Sequence[Tensor], scratch: Scratch) -> Tensor:
+        """Return the term of a block, (batch, heads, q_len, k_len): in `scratch`, where no gradients are kept."""
+        return _product(*self._of(block, live), scratch, f"rows {self.a}")
+
+    def add_gradients(
+        self, block: Block, begin: int, d_scores: Tensor, live: Sequence[Tensor], others: Sequence[Tensor | None]
+    ) -> None:
+        """Add what the gradients of a block's scores give."""
+        a, b = self._of(block, live)
+        for mine, product in ((0, lambda: d_scores @ b), (1, lambda: d_scores.transpose(-1, -2) @ a)):
+            total = others[(self.a, self.b)[mine]]
+            if total is not None:
+                part = _some(total, block)[:, :, (block.rows, block.keys)[mine]]
+                part += product().sum_to_size(part.shape)
+
+    def _of(self, block: Block, live: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        a, b = (_some(live[i], block) for i in (self.a, self.b))
+        return a[:, :, block.rows], b[:, :, block.keys]
+
+
+def _product(a: Tensor, b: Tensor, scratch: Scratch, purpose: str) -> Tensor:
+    """Return a @ b.mT of (batch, heads, rows, lanes) each, b perhaps the same for all heads or items."""
+    if torch.is_grad_enabled():
+        return a @ b.transpose(-1, -2)
+    shape = torch.broadcast_shapes(a.shape[:2], b.shape[:2])
+    a, b = (t.expand(*shape, -1, -1).flatten(0, 1) for t in (a, b))
+    found: Tensor = scratch.product(purpose, a, b.transpose(-1, -2)).unflatten(0, shape)
+    return found
+
+
+def _some(t: Tensor, block: Block) -> Tensor:
+    return t[block.batch] if t.shape[0] > 1 else t
 
 
 def _sheared(rows: Tensor, n_keys: int) -> Tensor:

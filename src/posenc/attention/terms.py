@@ -11,8 +11,20 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Door, Leaf, biased, extremes, fit, may_slice, sees_distance, shifts_of
-from posenc.attention.rows import Rows
+from posenc.attention.leaves import (
+    FEW,
+    Door,
+    Leaf,
+    biased,
+    extremes,
+    factors_of,
+    fit,
+    may_slice,
+    sees_distance,
+    shifts_of,
+)
+from posenc.attention.rows import Products, Rows
+from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block, Spans, cut
 from posenc.families import ContentBias
 
@@ -50,6 +62,7 @@ class Terms:
         self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
         self.vectors = self._sum_vectors(call)
         self.tables = self._tables() if None in self.shifts.values() else []
+        self.scratch = Scratch()
         # what is kept for the backward pass shall not hold q, k and v once more
         self.hollow = light(call)
         for part in parts:
@@ -95,7 +108,7 @@ class Terms:
         if self.mask and block.masked:
             terms.append(cut(live[self.mask[0]], block))
         if rows:
-            terms += [one.bias(block, self.begin(block), live) for one in self.rows.values()]
+            terms += [one.bias(block, self.begin(block), live, self.scratch) for one in self.rows.values()]
         found = [term for term in terms if term is not None]
         total = None if not found else sum(found[1:], start=found[0]).to(self.dtype)
         own = rows and len(found) == 1 and bool(self.rows)  # memory of a product, that nobody else sees
@@ -122,11 +135,14 @@ class Terms:
         for one in self.rows.values():
             one.add_gradients(block, self.begin(block), d_scores, tensors, others)
 
-    def _as_rows(self, call: Call, leaves: Sequence[Leaf], blocks: Sequence[Block]) -> dict[Leaf, Rows]:
-        """Return those leaves that are products with vectors of distances, where positions run as indices do."""
-        found = {}
+    def _as_rows(self, call: Call, leaves: Sequence[Leaf], blocks: Sequence[Block]) -> dict[Leaf, Rows | Products]:
+        """Return those leaves of which a block is one product."""
+        found: dict[Leaf, Rows | Products] = {}
         for leaf in leaves:
             encoding = leaf.encoding
+            factors = factors_of(leaf) if blocks else None
+            if factors is not None and factors[0].shape[-1] > FEW and encoding.factors_ahead:
+                found[leaf] = Products(factors, self._add, self.dtype)
             if not (isinstance(encoding, ContentBias) and may_slice(leaf)) or not blocks:
                 continue
             shifts = {shifts_of([leaf], block, self.offset) for block in blocks}

@@ -1,0 +1,30 @@
+"""Memory for what blocks form, used again by the next: fresh pages cost more than the arithmetic on them."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Scratch:
+    """Tensors of given shapes in memory that is taken once for each purpose, and freed with this."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, purpose: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return memory that may hold anything; what was taken for the same purpose before is written over."""
+        kind, size = dtype or like.dtype, math.prod(shape)
+        held = self._memory.get((purpose, kind))
+        if held is None or held.numel() < size:
+            held = self._memory[purpose, kind] = torch.empty(size, dtype=kind, device=like.device)
+        return held[:size].view(*shape)
+
+    def product(self, purpose: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b, both (n, rows, columns), in such memory."""
+        return torch.bmm(a, b, out=self.take(purpose, (a.shape[0], a.shape[1], b.shape[2]), a))
+
+    def rounded(self, purpose: str, t: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a tensor in a dtype, in such memory where that is another one."""
+        return t if t.dtype == dtype else self.take(purpose, t.shape, t, dtype).copy_(t)
