@@ -19,7 +19,7 @@ from posenc.attention import BACKENDS
 from strategies import check, normal
 
 NAMES = list(BACKENDS)
-MASKING = [name for name in NAMES if name not in ("sdpa", "lanes", "piecewise")]  # those that take any mask
+MASKING = [name for name in NAMES if name not in ("sdpa", "lanes", "piecewise", "flex")]  # those that take any mask
 NOPE = posenc.NoPE()
 
 

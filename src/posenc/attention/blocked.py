@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.leaves import biased, hidden, sees_distance
+from posenc.attention.leaves import hidden, over, sees_distance
 from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
@@ -40,7 +40,7 @@ class Blocked:
             return reason
         if call.encoding.rescores:
             return f"{call.encoding.name} makes new scores of a whole row, which no vector over distances holds."
-        for leaf in biased(call):
+        for leaf in call.leaves:
             if not sees_distance(leaf):
                 return (
                     f"{leaf.encoding.name} is no function of whole distances that may be looked at (by_distance, "
@@ -64,7 +64,33 @@ class Blocked:
         with no_autocast(call.q.device):
             if not is_plain(call.q) or not may_look(call.q):
                 return _traced(call)
+            if _is_step(call):
+                return _step(call)
             return _run(call, by_distance=self.by_distance)
+
+
+def _is_step(call: Call) -> bool:
+    """Whether one query sees all keys and nothing learns: a step of generation, where microseconds count."""
+    masked = call.mask is not None or call.window is not None or call.document_ids is not None
+    simple = call.shape[2] == 1 and not masked and not call.dropout_p and not call.encoding.rescores
+    return simple and not torch.is_grad_enabled() and call.v.shape[-1] == call.q.shape[-1] and fused.can(call)
+
+
+def _step(call: Call) -> Tensor:
+    """Compute a step: a bias of one row is no matrix."""
+    dtype = call.out_dtype
+    bias: Tensor | None = None
+    if call.leaves and all(sees_distance(leaf) and not leaf.placed.seq_dim for leaf in call.leaves):
+        for leaf in call.leaves:
+            term = over(leaf, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1))
+            bias = term if bias is None else bias + term
+        bias = None if bias is None else bias[None, :, None]
+    elif call.leaves:
+        bias = call.bias()
+    if bias is not None:
+        bias = bias.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    q, k = call.turned()
+    return fused.step(q.to(dtype), k.to(dtype), call.v.to(dtype), bias, call.scale)
 
 
 @dataclass(frozen=True)
@@ -78,6 +104,7 @@ class Work:
     dropout_p: float
     seed: int
     formed: bool  # scores are formed, since no kernel does what is asked for
+    traced: bool = False  # under a compiler or within a transform
 
 
 def _run(call: Call, *, by_distance: bool) -> Tensor:
@@ -117,10 +144,10 @@ class _Attention(torch.autograd.Function):
         for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
             at = block.batch, slice(None), block.rows
             if work.formed:
-                out[at] = formed.attend(work, block, q, k, v, tensors)
+                out[at] = formed.attend(work, block, q, k, v, None)
             else:
-                out[at], lse[at] = fused.attend(work, block, q, k, v, tensors)
-        work.terms.scratch = Scratch()
+                out[at], lse[at] = fused.attend(work, block, q, k, v)
+        work.terms.scratch, work.terms.tensors = Scratch(), []  # what is saved is enough
         ctx.work = work
         ctx.save_for_backward(q, k, v, out, lse, *tensors)
         return out
@@ -156,7 +183,7 @@ def _traced(call: Call) -> Tensor:
     terms = Terms(call, [part], [], by_distance=False)
     q, k = call.turned()
     if call.dropout_p or call.encoding.rescores:
-        work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True)
+        work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True, True)
         out = formed.attend(work, block, q, k, call.v, None)
     else:
         mask = terms.dense(block, None)
@@ -169,7 +196,7 @@ def _traced(call: Call) -> Tensor:
 
 def _hides(call: Call) -> str | None:
     """Refuse encodings whose gradients would be lost."""
-    for encoding in (call.encoding, *(leaf.encoding for leaf in biased(call))):
+    for encoding in (call.encoding, *(leaf.encoding for leaf in call.leaves)):
         if (name := hidden(encoding)) is not None:
             return (
                 f"{name} carries gradients and is no parameter, so a block that is formed again could not pass them "
@@ -180,7 +207,7 @@ def _hides(call: Call) -> str | None:
 
 def _learns(call: Call) -> bool:
     """Whether gradients may go to a bias or a mask."""
-    own = (p.requires_grad for leaf in biased(call) for p in leaf.encoding.parameters())
+    own = (p.requires_grad for leaf in call.leaves for p in leaf.encoding.parameters())
     return any(own) or (call.mask is not None and call.mask.requires_grad) or call.encoding.reads_qk
 
 

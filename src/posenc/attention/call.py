@@ -1,12 +1,14 @@
 """One call of `attend`, checked, and what every backend does with it."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from posenc.attention.leaves import Leaf, biased
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype
 
@@ -35,6 +37,11 @@ class Call:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        """The encodings that join the scores."""
+        return biased(self)
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""

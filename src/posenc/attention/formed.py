@@ -36,7 +36,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors:
     blind = (scores == -torch.inf).all(-1, keepdim=True)  # has no softmax, and its gradient would be NaN everywhere
     weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
     if work.dropout_p:
-        weights = F.dropout(weights, work.dropout_p) if tensors is None else weights * _kept(work, block, weights)
+        weights = F.dropout(weights, work.dropout_p) if work.traced else weights * _kept(work, block, weights)
     return weights @ v
 
 

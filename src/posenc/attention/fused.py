@@ -35,15 +35,19 @@ def mixed(call: Call) -> str | None:
     return None
 
 
-def attend(
-    work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return the result of a block and the logarithms of its rows' sums."""
-    mask, reverse = masked(work, block, tensors)
+    mask, reverse = masked(work, block, None)
     q, k, v = parts(block, q, k, v)
     q = q.flip(2) if reverse else q
     out, lse = _forward(q, k, v, attn_mask=mask, scale=work.scale)
     return (out.flip(2), lse.flip(2)) if reverse else (out, lse)
+
+
+def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return the attention of queries that see all keys, of one dtype and width."""
+    out: Tensor = _forward(q, k, v, attn_mask=bias, scale=scale)[0]
+    return out
 
 
 def gradients(
@@ -70,11 +74,11 @@ def gradients(
     sums[2][block.batch, :, block.keys] += found[2]
 
 
-def masked(work: "Work", block: Block, tensors: Sequence[Tensor]) -> tuple[Tensor | None, bool]:
+def masked(work: "Work", block: Block, tensors: Sequence[Tensor] | None) -> tuple[Tensor | None, bool]:
     """Return what joins the block's scores, and whether its queries are in reverse there."""
     if not work.terms.needed(block):
         return None, False
-    view = work.terms.view(block, tensors)
+    view = work.terms.view(block, work.terms.tensors if tensors is None else tensors)
     if view is not None:
         return view, True
     mask = work.terms.dense(block, tensors)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.leaves import FEW, Leaf, biased, factors_of
+from posenc.attention.leaves import FEW, Leaf, factors_of
 from posenc.attention.sdpa import plain, refuses_masks
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import may_look
@@ -34,7 +34,7 @@ class Lanes:
             return reason
         if call.out_dtype == torch.float16:
             return "float16 ends at 65,504, which the product of a slope and a position exceeds."
-        if call.encoding.rescores or not (leaves := biased(call)):
+        if call.encoding.rescores or not (leaves := call.leaves):
             return f"{call.encoding.name} has no bias that could be lanes."
         if call.scale == 0:
             return "with scale=0 nothing of the lanes would reach the scores."
@@ -51,7 +51,7 @@ class Lanes:
         dtype = call.out_dtype
         with no_autocast(call.q.device):
             q, k, v = (t.to(dtype) for t in (*call.turned(), call.v))
-            more = [pair for leaf in biased(call) for pair in _lanes(call, leaf, dtype)]
+            more = [pair for leaf in call.leaves for pair in _lanes(call, leaf, dtype)]
             fill = -sum(a.shape[-1] for a, _ in more) % WIDTH
             if fill:
                 more.append((q.new_zeros(1, 1, 1, fill), k.new_zeros(1, 1, 1, fill)))

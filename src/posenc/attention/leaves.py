@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from posenc.attention.call import Call
-from posenc.attention.spans import Block
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
 from posenc.positions.checks import may_look
+
+if TYPE_CHECKING:
+    from posenc.attention.call import Call
+    from posenc.attention.spans import Block
 
 VECTORS = 8  # amounts by which positions may be shifted against indices, as in documents; beyond, blocks are gathered
 FEW = 4  # lanes of factors; more of them are vectors as q and k are
@@ -51,7 +54,7 @@ class Door(nn.Module):
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
 
 
-def biased(call: Call) -> list[Leaf]:
+def biased(call: "Call") -> list[Leaf]:
     """Return the encodings that join the scores."""
     pairs = zip(call.encoding.leaves(call.placed), call.encoding.leaves(call.k_placed), strict=True)
     leaves = [Leaf(encoding, placed, k_placed) for (encoding, placed), (_, k_placed) in pairs]
@@ -71,6 +74,14 @@ def may_slice(leaf: Leaf) -> bool:
         and holds(leaf.encoding, "by_distance")
         and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
     )
+
+
+def over(leaf: Leaf, distance: Tensor) -> Tensor:
+    """Return a bias over whole distances (heads, n), for a leaf that sees no more (`sees_distance`)."""
+    encoding = leaf.encoding
+    assert isinstance(encoding, Bias)  # as sees_distance says
+    # in the kind in which positions were placed: float64 asks for a bias in float64
+    return encoding.over(distance.double() if leaf.placed.parts[0].is_floating_point() else distance)
 
 
 def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
@@ -100,7 +111,7 @@ def holds(encoding: Encoding, promise: str) -> bool:
     return all(issubclass(owner(promise), owner(door)) for door in doors)
 
 
-def shifts_of(leaves: Sequence[Leaf], block: Block, offset: int) -> tuple[int, ...] | None:
+def shifts_of(leaves: Sequence[Leaf], block: "Block", offset: int) -> tuple[int, ...] | None:
     """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
     found = []
     for leaf in leaves:
@@ -122,14 +133,18 @@ def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
     return None if bool((away != away[:, :1]).any()) else away[:, 0]
 
 
-def _has_bias(leaf: Leaf, call: Call) -> bool:
-    if type(leaf.encoding).bias is Encoding.bias:
+def _has_bias(leaf: Leaf, call: "Call") -> bool:
+    encoding = leaf.encoding
+    if isinstance(encoding, Bias):
+        encoding.check_heads(call.q)
+        return True
+    if type(encoding).bias is Encoding.bias:
         return False
     q, k = call.q[:, :, :0], call.k[:, :, :0]
-    return leaf.encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
+    return encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
 
 
-def fit(leaves: Sequence[Leaf], call: Call, blocks: Sequence[Block]) -> bool:
+def fit(leaves: Sequence[Leaf], call: "Call", blocks: "Sequence[Block]") -> bool:
     """Whether vectors hold the biases of all blocks without being much longer than q and k."""
     if not leaves:
         return True

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.leaves import biased
 from posenc.families import no_autocast
 
 
@@ -19,7 +18,7 @@ class SDPA:
         """Refuse what SDPA cannot take without a matrix of all scores."""
         if (reason := fused.mixed(call)) is not None:
             return reason
-        if call.encoding.rescores or biased(call):
+        if call.encoding.rescores or call.leaves:
             return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
         return refuses_masks(call)
 

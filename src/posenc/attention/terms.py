@@ -15,11 +15,11 @@ from posenc.attention.leaves import (
     FEW,
     Door,
     Leaf,
-    biased,
     extremes,
     factors_of,
     fit,
     may_slice,
+    over,
     sees_distance,
     shifts_of,
 )
@@ -46,8 +46,9 @@ class Terms:
         self.parts = {part.item: part for part in parts}
         self.offset = call.shape[3] - call.shape[2]
         self.k_len, self.dtype = call.shape[3], torch.float64 if call.out_dtype == torch.float64 else torch.float32
-        leaves, blocks = biased(call), list(blocks)
-        sums = [leaf for leaf in leaves if by_distance and sees_distance(leaf)]
+        leaves, blocks = call.leaves, list(blocks)
+        # the bias of one query is a vector as it is
+        sums = [leaf for leaf in leaves if by_distance and call.shape[2] > 1 and sees_distance(leaf)]
         self.sums = sums if fit(sums, call, blocks) else []
         self.rows = self._as_rows(call, leaves, blocks)
         apart = {id(leaf) for leaf in (*self.sums, *self.rows)}
@@ -217,7 +218,7 @@ class Terms:
         for shifts in set(self.shifts.values()) - {None}:
             total = torch.zeros(1, len(index), device=call.q.device)
             for leaf, shift in zip(self.sums, shifts or (), strict=True):
-                total = total + leaf.encoding.over(_as(leaf, index + shift))  # type: ignore[operator]
+                total = total + over(leaf, index + shift)
             found[shifts] = self._add(total.to(self.dtype).masked_fill(unseen, -torch.inf))[0]
         return found
 
@@ -227,7 +228,7 @@ class Terms:
         for leaf in self.sums:
             lowest, highest = extremes(leaf)
             distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
-            tables.append((self._add(leaf.encoding.over(_as(leaf, distance)))[0], lowest))  # type: ignore[operator]
+            tables.append((self._add(over(leaf, distance))[0], lowest))
         return tables
 
     def _with_tensors(self, leaf: Leaf) -> Leaf:
@@ -246,11 +247,6 @@ def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v)
-
-
-def _as(leaf: Leaf, distance: Tensor) -> Tensor:
-    """Return distances in the kind in which the encoding has placed its positions."""
-    return distance.double() if leaf.placed.parts[0].is_floating_point() else distance
 
 
 def _carries(t: Any) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posenc.families import Bias, wide
@@ -68,6 +69,11 @@ class RelativeBias(Bias):
         """Return W[h, clip(q - k)]."""
         row = (q - k).long().clamp(-self.max_distance, self.max_distance) + self.max_distance
         return wide(self.weight[h, row])
+
+    def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
+        """Return W[h, clip(distance)] of each head: as `at` does, by whole rows."""
+        row = distance.long().clamp(-self.max_distance, self.max_distance) + self.max_distance
+        return wide(self.weight)[self._heads(distance.device)].index_select(1, row)
 
     def reset_parameters(self) -> None:
         """Draw the numbers from N(0, 0.02)."""

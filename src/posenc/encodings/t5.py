@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from posenc.families import Bias, wide
+from posenc.positions.checks import is_plain
 from posenc.registry import register
 
 
@@ -98,13 +99,21 @@ class T5(Bias):
         behind = distance.abs() if self.bidirectional else distance.clamp(min=0)
         exact = (self.n_buckets // 2 if self.bidirectional else self.n_buckets) // 2
         bucket = behind.clamp(max=exact)
-        for edge in self._edges[1:]:  # comparisons alone: elementwise, exact, and traced by a score_mod
-            bucket = bucket + (behind >= edge)
+        if is_plain(distance):
+            bucket = bucket + torch.bucketize(behind, behind.new_tensor(self._edges[1:]), right=True)
+        else:
+            for edge in self._edges[1:]:  # the same by comparisons alone, which a score_mod can trace
+                bucket = bucket + (behind >= edge)
         return bucket + (distance < 0) * (self.n_buckets // 2) if self.bidirectional else bucket
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[bucket(q - k), h]."""
         return wide(self.weight[self.bucket((q - k).long()), h])
+
+    def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
+        """Return W[bucket(distance)] of each head: as `at` does, by whole rows."""
+        rows = wide(self.weight).T[self._heads(distance.device)]
+        return rows.index_select(1, self.bucket(distance.long()))
 
     def score_scale(self, head_dim: int) -> float:
         """Return the scale given, or head_dim ** -0.5."""
