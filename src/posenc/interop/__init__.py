@@ -4,7 +4,8 @@ from posenc.interop.conversion import Conversion, convert_checkpoint
 from posenc.interop.layouts import LAYOUTS as _LAYOUTS
 from posenc.interop.pairing import convert_pairing
 from posenc.interop.plan import Plan
+from posenc.interop.tables import load_tables
 
 MODEL_TYPES = tuple(sorted(_LAYOUTS))
 
-__all__ = ["MODEL_TYPES", "Conversion", "Plan", "convert_checkpoint", "convert_pairing"]
+__all__ = ["MODEL_TYPES", "Conversion", "Plan", "convert_checkpoint", "convert_pairing", "load_tables"]

@@ -1,0 +1,368 @@
+"""posenc.hf: what use() leaves as it is, what restore() puts back, what report() says, and what is refused."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("transformers")
+
+import transformers
+
+import posenc
+from interop.hf_models import (
+    ATTENTIONS,
+    MODELS,
+    VOCAB,
+    asked,
+    attended,
+    bloom,
+    built,
+    deberta,
+    gradients,
+    logits,
+    mpt,
+    padded,
+    shaken,
+    t5,
+)
+from posenc.interop.hf import interface
+
+
+def contents(model):
+    """Return everything that stands in the modules themselves, by name."""
+    hooks = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+    return {
+        (name, key): len(value) if key in hooks else value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+    }
+
+
+def implementations(model):
+    return [m.config._attn_implementation for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_restore_leaves_no_trace(name):
+    model = built(name)
+    inputs = asked(model, padded("right"))
+    wanted, before, chosen = logits(model, inputs), contents(model), implementations(model)
+    for _ in range(2):
+        posenc.hf.use(model)
+        assert attended(model, inputs) == ATTENTIONS[name]
+        assert posenc.hf.restore(model) is model
+        assert attended(model, inputs) == 0
+        assert torch.equal(logits(model, inputs), wanted)
+        after = contents(model)
+        assert after.keys() == before.keys()
+        assert all(after[key] is before[key] or after[key] == before[key] for key in before)
+        assert implementations(model) == chosen
+    posenc.hf.restore(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_using_twice_is_using_once(name):
+    model = posenc.hf.use(built(name))
+    inputs = asked(model, padded("right"))
+    once, said = logits(model, inputs), str(posenc.hf.report(model))
+    assert torch.equal(logits(posenc.hf.use(model), inputs), once)
+    assert str(posenc.hf.report(model)) == said
+    posenc.hf.restore(model)
+    assert "posenc" not in implementations(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_and_files_stay(name, tmp_path):
+    model = built(name)
+    state = model.state_dict()
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    model.save_pretrained(tmp_path / "before")
+    posenc.hf.use(model)
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(t, state[key]) for key, t in model.state_dict().items())
+    assert dict(model.named_modules()) == modules
+    assert all(p is parameters[key] for key, p in model.named_parameters())
+    model.save_pretrained(tmp_path / "after")
+    for file in (tmp_path / "before").iterdir():
+        assert file.read_bytes() == (tmp_path / "after" / file.name).read_bytes()
+    inputs = asked(model, padded("right"))
+    again = type(model).from_pretrained(tmp_path / "after", dtype=torch.float64)
+    assert torch.equal(logits(again, inputs), logits(posenc.hf.restore(model), inputs))
+
+
+def test_no_random_number_is_drawn():
+    models = [built(name) for name in MODELS]
+    state = torch.get_rng_state()
+    for model in models:
+        posenc.hf.use(model)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("name", MODELS)
+def test_copies_are_routed_with_weights_of_their_own(name, copied):
+    model = posenc.hf.use(built(name))
+    inputs = asked(model, padded("right"))
+    gradients(model, inputs)  # of which nothing may be left in the encodings: it could not be copied
+    other = copied(model)
+    wanted = logits(model, inputs)
+    assert torch.equal(logits(other, inputs), wanted)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+    assert torch.equal(logits(model, inputs), wanted)
+    changed = logits(other, inputs)
+    posenc.hf.restore(other)
+    torch.testing.assert_close(logits(other, inputs), changed, rtol=0, atol=1e-5 * float(changed.abs().max()))
+    assert torch.equal(logits(model, inputs), wanted)  # routed still
+    assert posenc.hf.report(model).replaced
+    assert not posenc.hf.report(other).replaced
+
+
+def test_the_table_of_t5_is_read_where_the_model_has_it():
+    """Loading by assignment puts another parameter there."""
+    model, other = built("t5"), shaken(t5(), seed=9)
+    inputs = asked(model, None)
+    assert not torch.allclose(logits(posenc.hf.use(model), inputs), logits(other, inputs))
+    model.load_state_dict(other.state_dict(), assign=True)
+    torch.testing.assert_close(logits(model, inputs), logits(other, inputs), rtol=0, atol=1e-11)
+    learned = gradients(model, inputs)
+    for stack in ("encoder", "decoder"):
+        assert learned[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"].abs().max() > 0
+
+
+def test_a_step_of_training_is_the_same():
+    model = built("t5").train()
+    other = copy.deepcopy(model)
+    posenc.hf.use(model)
+    inputs = asked(model, padded("right"))
+    for one in (model, other):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
+        for _ in range(3):
+            gradients(one, inputs)
+            optimizer.step()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-9)
+
+
+def test_the_report_says_what_is_replaced():
+    model = t5()
+    assert [part.name for part in posenc.hf.report(model).left] == ["encoder", "decoder"]
+    assert "posenc.hf.use(model) does so" in str(posenc.hf.report(model))
+    said = posenc.hf.report(posenc.hf.use(model))
+    assert said.left == ()
+    assert str(said) == (
+        "replaced  encoder: self attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
+        "bidirectional=True, score_scale=1.0)\n"
+        "replaced  decoder: self attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
+        "bidirectional=False, score_scale=1.0), attention to the encoder by NoPE()"
+    )
+
+
+def test_the_report_names_what_transformers_leaves_unread():
+    model = shaken(mpt(attn_config={"alibi_bias_max": 16}))
+    inputs = asked(model, None)
+    wanted = logits(model, inputs)
+    torch.testing.assert_close(logits(posenc.hf.use(model), inputs), wanted, rtol=0, atol=1e-5)
+    assert "alibi_bias_max=16 is left unread" in str(posenc.hf.report(model))
+
+
+def rotary():
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=VOCAB, hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        )
+    )
+
+
+def test_a_model_beside_others():
+    model = nn.ModuleDict({"one": bloom("BloomModel"), "two": rotary()})
+    chosen = model["two"].config._attn_implementation
+    posenc.hf.use(model)
+    said = posenc.hf.report(model)
+    assert [part.name for part in said.replaced] == ["one"]
+    assert [str(part) for part in said.left] == [
+        "two: LlamaForCausalLM is of type 'llama', which posenc does not route"
+    ]
+    assert model["two"].config._attn_implementation == chosen
+    assert model["one"].config._attn_implementation == "posenc"
+    assert posenc.hf.report(posenc.hf.restore(model)).replaced == ()
+
+
+def test_other_models_are_refused():
+    with pytest.raises(ValueError, match="^posenc.hf.use: nothing in LlamaForCausalLM can be routed") as caught:
+        posenc.hf.use(rotary())
+    assert "LlamaForCausalLM is of type 'llama', which posenc does not route" in str(caught.value)
+    assert "Pass a model of one of these types: bloom, deberta-v2, mpt, mt5, t5." in str(caught.value)
+    with pytest.raises(ValueError, match="it holds no model of transformers"):
+        posenc.hf.use(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("function", [posenc.hf.use, posenc.hf.restore, posenc.hf.report])
+def test_no_module_at_all(function):
+    with pytest.raises(TypeError):
+        function("t5-small")
+
+
+def hooked(module):
+    forward = module.forward
+    module.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+
+
+def with_adapter(model):
+    attention = model.encoder.block[0].layer[0].SelfAttention
+    attention.relative_attention_bias = nn.Sequential(attention.relative_attention_bias)
+    return model
+
+
+def with_hook(model, path):
+    hooked(model.get_submodule(path))
+    return model
+
+
+REFUSED = {
+    "a forward of somebody else's": (
+        lambda: with_hook(bloom(), "transformer.h.1.self_attention"),
+        "BloomAttention.forward has been replaced by something else",
+    ),
+    "the same in MPT": (
+        lambda: with_hook(mpt(), "transformer.blocks.0.attn"),
+        "MptAttention.forward has been replaced",
+    ),
+    "the same in DeBERTa": (
+        lambda: with_hook(deberta(), "deberta.encoder.layer.2.attention.self"),
+        "DisentangledSelfAttention.forward has been replaced",
+    ),
+    "sums in another order": (lambda: bloom(pretraining_tp=2, slow_but_exact=True), "slow_but_exact asks for"),
+    "buckets without room": (
+        lambda: deberta(position_buckets=6, max_relative_positions=4),
+        "posenc.DeBERTa does not take its options: DeBERTa: max_distance must be at least 5",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_routed_is_left(build, sentence):
+    model = build()
+    before = contents(model)
+    with pytest.raises(ValueError, match=sentence):
+        posenc.hf.use(model)
+    assert contents(model).keys() == before.keys()
+
+
+def test_a_stack_that_cannot_be_routed_is_left_alone():
+    model = with_adapter(shaken(t5()))
+    said = posenc.hf.report(posenc.hf.use(model))
+    assert [part.name for part in said.replaced] == ["decoder"]
+    assert [str(part) for part in said.left] == [
+        "encoder: its table of biases is no plain nn.Embedding, but Sequential"
+    ]
+    assert model.encoder.config._attn_implementation != "posenc"
+
+
+def test_the_name_alone_routes_nothing():
+    interface.register()
+    model = rotary()
+    model.set_attn_implementation("posenc")
+    with pytest.raises(TypeError, match="posenc.hf.use has not prepared it; got position_bias of type NoneType"):
+        model(torch.ones(1, 3, dtype=torch.long))
+
+
+def test_bloom_needs_a_mask_of_padding():
+    model = posenc.hf.use(bloom())
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    with pytest.raises(ValueError, match="BLOOM counts positions along a mask .batch, k_len.*Pass one row"):
+        model(torch.ones(1, 5, dtype=torch.long), attention_mask=mask)
+
+
+def test_transformers_is_imported_by_use_alone():
+    code = "import sys, posenc; posenc.hf.use; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert "hf" in dir(posenc)
+
+
+def masks(config, name, **given):
+    config._attn_implementation = name
+    x = torch.empty(2, 6, 0)
+    return transformers.masking_utils.create_causal_mask(config, x, past_key_values=None, **given)
+
+
+def test_masks_of_other_patterns_are_built_whole():
+    interface.register()
+    config = transformers.LlamaConfig()
+    packed = {"attention_mask": None, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 0, 1, 2, 3, 4]])}
+    wanted = masks(config, "sdpa", **packed)
+    assert wanted.shape == (2, 1, 6, 6)
+    assert torch.equal(masks(config, "posenc", **packed), wanted)
+    assert masks(config, "posenc", attention_mask=None) is None
+    assert masks(config, "posenc", attention_mask=torch.ones(2, 6)) is None
+    padding = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    assert torch.equal(masks(config, "posenc", attention_mask=padding), padding.bool()[:, None, None])
+
+
+@pytest.mark.compiles
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")  # BLOOM's activation
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize("name", ["t5", "bloom", "mpt", "deberta"])
+def test_a_routed_model_compiles_in_one_piece(name, side):
+    model = built(name, torch.float32)
+    inputs = asked(model, padded(side))
+    wanted = logits(model, inputs)
+    posenc.hf.use(model)
+    torch.compiler.reset()
+    got = logits(model, inputs, run=torch.compile(model, backend="eager", fullgraph=True))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many elements the largest tensor has that any operation returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.shape = 0, ()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in torch.utils._pytree.tree_leaves(out):
+            if isinstance(t, torch.Tensor) and not func.is_view and t.numel() > self.found:
+                self.found, self.shape = t.numel(), (str(func), tuple(t.shape))
+        return out
+
+
+LONG = 2048
+LITTLE = {
+    "t5": lambda: t5(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, relative_attention_num_buckets=32),
+    "bloom": lambda: bloom(hidden_size=8, n_layer=1, n_head=2),
+    "mpt": lambda: mpt(d_model=8, n_layers=1, n_heads=2),
+    "deberta": lambda: deberta(hidden_size=8, num_hidden_layers=1, num_attention_heads=2),
+}
+
+
+def largest(model, inputs, learns):
+    with torch.set_grad_enabled(learns), Largest() as seen:
+        out = model(**inputs)[0]
+        if learns:
+            out.square().mean().backward()
+    return seen
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["forwards", "backwards"])
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize("name", LITTLE)
+def test_nothing_of_the_length_squared_is_built(name, side, learns):
+    model = LITTLE[name]().train(learns)
+    mask = torch.ones(1, LONG, dtype=torch.long)
+    mask[:, :100] = side == "none"
+    inputs = {"input_ids": torch.randint(3, VOCAB, (1, LONG)), "attention_mask": mask}
+    if name == "t5":
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    assert largest(model, inputs, learns).found >= LONG * LONG  # so that the measure is one
+    seen = largest(posenc.hf.use(model), inputs, learns)
+    assert seen.found < LONG * LONG, seen.shape
