@@ -1,16 +1,14 @@
-"""Measure this machine and write RESULTS.md: ratios to a copy, to plain attention, and to peers.
+"""Measure this machine and write RESULTS.md and ATTEND.md: ratios to a copy, to plain attention, and to peers.
+
+`python benchmarks/run.py results` or `... attend` writes one of them alone.
 
 All candidates of a table run interleaved, round after round, and a round's ratios are taken within
 it; the table holds their medians and their middle half. Peers that are not installed are named.
 """
 
-import gc
 import os
-import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,53 +19,12 @@ import torch.nn.functional as F
 
 import posenc
 from posenc import positions
+from posenc.bench import attend, machine, rows, text
+from posenc.bench.measure import compare
 
+HERE = Path(__file__).parent
 Candidates = dict[str, Callable[[], object]]
 ROUNDS = 15
-
-
-def measure(candidates: Candidates, baseline: str) -> list[tuple[str, float, float, float]]:
-    """Return (name, median ratio to the baseline, lower and upper quartile)."""
-    repeats = {}
-    for name, run in candidates.items():
-        run()
-        begin = time.perf_counter()
-        run()
-        # at least 10 ms a sample, so that the clock and the scheduler matter little
-        repeats[name] = max(1, int(0.01 / max(time.perf_counter() - begin, 1e-6)))
-    ratios: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(ROUNDS):
-        seconds = {name: sample(run, repeats[name]) for name, run in candidates.items()}
-        for name in candidates:
-            ratios[name].append(seconds[name] / seconds[baseline])
-    rows = []
-    for name, found in ratios.items():
-        low, middle, high = statistics.quantiles(found, n=4)
-        rows.append((name, middle, low, high))
-    return rows
-
-
-def sample(run: Callable[[], object], repeats: int) -> float:
-    """Return seconds of one call; a sample in which a thread was pushed off its core is taken again."""
-    for _ in range(5):
-        gc.collect()
-        switches = preemptions()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        seconds = (time.perf_counter() - begin) / repeats
-        if preemptions() == switches:
-            break
-    return seconds
-
-
-def preemptions() -> int:
-    """Return how often this process lost its core, where the system tells."""
-    with suppress(ImportError):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    return 0
 
 
 def rotary(dtype: torch.dtype) -> Candidates:
@@ -161,31 +118,22 @@ def no_grad(run: Callable[[], object]) -> Callable[[], object]:
     return torch.no_grad()(run)
 
 
-def machine() -> str:
-    """Name the processor, the versions and the state of the allocator."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
-    tuned = {name: os.environ[name] for name in ("GLIBC_TUNABLES", "THP_MEM_ALLOC_ENABLE") if name in os.environ}
-    return (
-        f"{cpu}, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}, "
-        f"{platform.system()} {platform.release()}; allocator: {tuned or 'stock, as the process left it'}"
-    )
-
-
 def table(title: str, goal: str, candidates: Candidates, *, quiet: bool = False) -> str:
     """Return one table as Markdown, printed as well unless `quiet`."""
     baseline = next(iter(candidates))
     rows = [f"## {title}", "", f"Goal: {goal}", "", "| what | ratio | middle half |", "|---|---|---|"]
-    for name, middle, low, high in measure(candidates, baseline):
-        rows.append(f"| {name} | {middle:.2f} | {low:.2f} .. {high:.2f} |")
+    for name, found in compare(candidates, baseline, rounds=ROUNDS).items():
+        if isinstance(found, str):
+            rows.append(f"| {name} | not measured: {found} | |")
+        else:
+            rows.append(f"| {name} | {found.ratio.middle:.2f} | {found.ratio.low:.2f} .. {found.ratio.high:.2f} |")
     if not quiet:
         print("\n".join(rows), flush=True)
     return "\n".join(rows)
 
 
-def main() -> int:
-    """Run everything and write RESULTS.md beside this file."""
+def write_results() -> None:
+    """Measure turning, tables and short attention, and write RESULTS.md."""
     torch.manual_seed(0)
     shape = "q (1, 32, 4096, 128), k (1, 8, 4096, 128)"
     rounding = "Products are formed in float32 and rounded once, where transformers rounds tables and products."
@@ -199,13 +147,32 @@ def main() -> int:
     parts = [
         "# Measured\n\nRatios to the first row of each table, interleaved in one run: median of "
         f"{ROUNDS} rounds, and the middle half of them. Written by `make bench` on {datetime.now(UTC):%Y-%m-%d}.\n\n"
-        f"Machine: {machine()}. No GPU was measured.",
+        f"Machine: {machine.sentence(machine.examine())}.",
         *(table(*plan) + ("\n\n" + reusing() if "Tables" in plan[0] else "") for plan in plans),
     ]
     missing = [name for name in ("transformers",) if name not in sys.modules]
     if missing:
         parts.append(f"Peers not installed, so not measured: {', '.join(missing)}.")
-    (Path(__file__).parent / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
+    (HERE / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
+
+
+def write_attend() -> None:
+    """Measure what `posenc bench attend --full` does, and write ATTEND.md anew after each row."""
+    chosen = rows.choose([], [], None, full=True)
+    report = attend.begin(chosen)
+    where = f"{machine.sentence(report['machine'])}; measured on {datetime.now(UTC):%Y-%m-%d}"
+    for row in chosen:
+        report["rows"].append(attend.measure_row(row))  # peers at long lengths, which take an hour more, are left out
+        report["growth"] = list(attend.grow(report["rows"]))
+        (HERE / "ATTEND.md").write_text(text.markdown(report, where))
+        print("\n".join(text.row_lines(report["rows"][-1])), flush=True)
+
+
+def main() -> int:
+    """Write the pages that were named, or both."""
+    pages = {"results": write_results, "attend": write_attend}
+    for name in sys.argv[1:] or pages:
+        pages[name]()
     return 0
 
 

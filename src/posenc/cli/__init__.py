@@ -1,4 +1,4 @@
-"""The command line: `posenc list`, `show`, `inspect`, `convert`, `doctor` and `study`.
+"""The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench` and `doctor`.
 
 Nothing heavy is imported until a command runs, so that `posenc --help` answers at once. Exit codes:
 0 fine, 1 findings, 2 wrong use.
@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from posenc.cli import convert, doctor, inspect, listing, output, show, study
+from posenc.cli import bench, convert, doctor, inspect, listing, output, show, study
 
 app = typer.Typer(
     name="posenc",
@@ -25,6 +25,7 @@ app.command("show", short_help="Show one: formula, paper, options, picture.")(sh
 app.command("inspect", short_help="Say what a model's configuration means for its positions.")(inspect.inspect_model)
 app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
 app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
+app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
 app.command("doctor", short_help="Say what is installed and what is missing.")(doctor.examine_installation)
 
 # Newer versions of typer carry their own copy of click, so its UsageError is found from here.

@@ -1,0 +1,155 @@
+"""Time: candidates by turns, round after round, each compared with the baseline of its own round.
+
+A machine's clock drifts over minutes, and a round lasts seconds: a ratio taken within a round leaves the drift out.
+"""
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+Work = Callable[[], object]
+LEAST_ROUNDS, TRIES = 3, 5
+_SAMPLE_S = 0.01  # a sample lasts at least this long, so that the clock and the scheduler matter little
+_STEADY_S = 1.0  # a sample that lasts longer is kept as it is: a preemption is a hundredth of it, and none is without
+
+
+class Spread(NamedTuple):
+    """The median of some numbers and the middle half of them."""
+
+    low: float
+    middle: float
+    high: float
+
+
+class Timing(NamedTuple):
+    """What `compare` found of one candidate."""
+
+    seconds: Spread  # of one call
+    ratio: Spread  # to the baseline in the same round
+    first_s: float  # the first call, compilation included
+    rounds: int
+    disturbed: int  # samples in which a thread was pushed off its core however often they were taken again
+
+
+def compare(
+    candidates: Mapping[str, Work],
+    baseline: str,
+    *,
+    rounds: int = 15,
+    budget_s: float = math.inf,
+    settle: Work | None = None,
+) -> dict[str, Timing | str]:
+    """Time candidates by turns; one that raises gets its error's first line in place of a timing.
+
+    Args:
+        candidates: What to call, by name.
+        baseline: The candidate whose time in the same round is 1.
+        rounds: How often each is sampled.
+        budget_s: Seconds after which no further round begins, once there were three.
+        settle: Waits for what a call began (`torch.cuda.synchronize`); None where a call returns when it is done.
+
+    >>> found = compare({"one": lambda: sum(range(1000)), "ten": lambda: sum(range(10_000))}, "one", rounds=3)
+    >>> 5 < found["ten"].ratio.middle < 20
+    True
+    """
+    found: dict[str, Timing | str] = {}
+    repeats, first = {}, {}
+    for name, run in candidates.items():
+        try:
+            first[name] = _clock(run, settle)
+            again = _clock(run, settle) if first[name] < 1.0 or rounds > LEAST_ROUNDS else first[name]
+        except Exception as error:  # a peer may raise anything, and the others are measured all the same
+            if name == baseline:
+                raise
+            found[name] = tell(error)
+        else:
+            repeats[name] = max(1, math.ceil(_SAMPLE_S / max(again, 1e-7)))
+    samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in repeats}
+    begin = time.perf_counter()
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and time.perf_counter() - begin > budget_s:
+            break
+        gc.collect()
+        for name in repeats:
+            samples[name].append(sample(candidates[name], repeats[name], settle))
+    for name, taken in samples.items():
+        ratios = [own[0] / plain[0] for own, plain in zip(taken, samples[baseline], strict=True)]
+        seconds = [s for s, _ in taken]
+        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), sum(d for _, d in taken))
+    return {name: found[name] for name in candidates}
+
+
+def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, bool]:
+    """Return the seconds of one call, and whether a thread lost its core in each of five tries.
+
+    One preempted thread on two cores costs 16 ms, more than many a call takes.
+    """
+    collects = gc.isenabled()
+    gc.disable()  # a collection of what others left is nobody's time; `compare` collects between rounds
+    try:
+        for _ in range(TRIES):
+            before = preemptions()
+            seconds = _clock(run, settle, repeats)
+            if preemptions() == before or seconds * repeats > _STEADY_S:
+                return seconds, False
+        return seconds, True
+    finally:
+        if collects:
+            gc.enable()
+
+
+def preemptions() -> int:
+    """Return how often this process lost its core, where the system tells; else 0."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def spread(numbers: list[float]) -> Spread:
+    """Return the median and the quartiles.
+
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(low=1.5, middle=2.0, high=2.5)
+    """
+    if len(numbers) == 1:
+        return Spread(numbers[0], numbers[0], numbers[0])
+    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return Spread(low, middle, high)
+
+
+def exponent(sizes: list[int], costs: list[float]) -> float:
+    """Return p of cost = c * size ** p from the first size to the last, by least squares on logarithms.
+
+    >>> exponent([1, 2, 4], [3.0, 12.0, 48.0])
+    2.0
+    """
+    x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    return round(statistics.linear_regression(x, y).slope, 3)
+
+
+def tell(error: BaseException) -> str:
+    """Return an error as one short sentence.
+
+    >>> tell(KeyError("a")), tell(ValueError("q has no heads."))
+    ("KeyError: 'a'", 'q has no heads')
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    plain = isinstance(error, (ValueError, NotImplementedError))  # whose texts are written for people
+    said = type(error).__name__ if not lines else lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
+    return said.rstrip(".") if len(said) <= 240 else f"{said[:239].rstrip()}…"
+
+
+def _clock(run: Work, settle: Work | None, repeats: int = 1) -> float:
+    if settle:
+        settle()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    if settle:
+        settle()
+    return (time.perf_counter() - begin) / repeats

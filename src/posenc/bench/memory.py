@@ -1,0 +1,139 @@
+"""Memory: what a call adds to the peak of a fresh process, kernels' scratch included.
+
+Counting tensors would miss what kernels allocate inside, and a process that ran anything before keeps freed pages
+that hide a new peak. So each candidate runs in a child forked from a process that only imported torch; there the
+system's own mark of the highest resident memory is reset, and read after the call (Linux tells it).
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from posenc.bench.measure import Work, tell
+from posenc.study import memory as resident
+
+MIB = 2**20
+Make = Callable[[], Work]  # builds the inputs and returns the call; picklable, since a child runs it
+_GOODBYE_S = 5.0  # for a child that has answered to end by itself, so that what it opened is closed
+_PRELOADED = ["torch", "posenc.bench.candidates"]
+_CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+
+
+class NotMeasured(NamedTuple):
+    """Why there is no peak."""
+
+    why: str
+    fatal: bool = False  # the call took its process down, or never ended: it is not to be run here either
+
+
+class Peak(NamedTuple):
+    """What a call needed at its highest."""
+
+    extra: int  # bytes beyond its inputs, the output included
+    total: int  # bytes of the whole process, Python and torch included
+
+
+def peak(make: Make, *, warm: Make | None = None, timeout_s: float = 600.0) -> Peak | NotMeasured:
+    """Run a call once in a fresh process; return its peak, or why there is none.
+
+    Args:
+        make: Builds the inputs and returns the call. What it returns is held, so it counts.
+        warm: Builds a small call to be run before, so that loaded code and started threads are not counted;
+            None runs the call itself before, for code that is compiled for one size (and hides what it keeps).
+        timeout_s: Seconds after which the child is stopped.
+    """
+    if not Path("/proc/self/clear_refs").exists() or "forkserver" not in multiprocessing.get_all_start_methods():
+        return NotMeasured("this system keeps no mark of the highest memory that can be reset (Linux does)")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(there, torch.get_num_threads(), make, warm), daemon=True)
+    child.start()
+    there.close()
+    try:
+        if not here.poll(timeout_s):
+            return NotMeasured(f"no answer within {timeout_s:g} seconds", fatal=True)
+        found: Peak | NotMeasured = here.recv()
+        child.join(_GOODBYE_S)
+    except EOFError:
+        child.join()
+        killed = child.exitcode is not None and child.exitcode < 0
+        how = f"was killed by signal {-(child.exitcode or 0)}" if killed else f"ended with code {child.exitcode}"
+        return NotMeasured(f"its process {how}; there may be too little memory", fatal=True)
+    finally:
+        child.kill()  # if it is still there: it is too late, or nobody waits any more
+        child.join()
+        here.close()
+    return found
+
+
+def peak_on_gpu(run: Work) -> Peak:
+    """Run a call once on the GPU and return its peak by torch's own allocator, through which all of it goes."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    held = run()
+    torch.cuda.synchronize()
+    highest = torch.cuda.max_memory_allocated()
+    del held
+    return Peak(highest - before, highest)
+
+
+def available(device: str = "cpu") -> int | None:
+    """Return the bytes that can still be used before this machine, container or GPU runs out; None if unknown."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    found = []
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))))
+    for limit, used in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            root = Path("/sys/fs/cgroup")
+            found.append(int((root / limit).read_text()) - int((root / used).read_text()))
+    return max(0, min(found)) if found else None
+
+
+def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> None:
+    """Measure in the child, and send the numbers or the sentence."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle: it ends this process
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process is to go
+    torch.set_num_threads(threads)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        try:
+            found: Peak | NotMeasured = _measure(make, warm)
+        except Exception as error:  # whatever a candidate raises is the answer
+            found = NotMeasured(tell(error))
+    pipe.send(found)
+
+
+def _measure(make: Make, warm: Make | None) -> Peak | NotMeasured:
+    if warm is not None:
+        warm()()
+    run = make()
+    if warm is None:
+        run()
+    gc.collect()
+    since, files = resident.start(), _file_bytes()
+    held = run()
+    grown = resident.grown(since)
+    if since is None or grown is None:
+        return NotMeasured("this system does not let a process reset the mark of its highest memory")
+    files = _file_bytes() - files  # code that the call was the first to touch is nobody's scratch
+    del held
+    return Peak(max(0, int(grown * MIB) - files), int((since + grown) * MIB))
+
+
+def _file_bytes() -> int:
+    """Return the resident bytes that belong to files: mapped libraries."""
+    return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,72 @@
+import pytest
+
+from posenc.bench import measure
+from posenc.bench.measure import Spread, Timing, compare, exponent, spread
+
+
+def work(n):
+    return lambda: sum(range(n))
+
+
+def test_a_slow_candidate_is_seen_as_slow():
+    found = compare({"plain": work(20_000), "same": work(20_000), "slow": work(200_000)}, "plain", rounds=5)
+    assert found["plain"].ratio == Spread(1.0, 1.0, 1.0)
+    assert 0.5 < found["same"].ratio.middle < 2
+    assert 5 < found["slow"].ratio.middle < 20
+    assert found["slow"].seconds.middle > 3 * found["plain"].seconds.middle
+
+
+def test_a_ratio_is_taken_within_its_round(monkeypatch):
+    """A clock that halves between rounds moves no ratio."""
+    seconds = iter([1.0, 2.0, 3.0, 6.0, 0.5, 1.0])
+    monkeypatch.setattr(measure, "sample", lambda run, repeats, settle: (next(seconds), False))
+    found = compare({"plain": int, "other": int}, "plain", rounds=3)
+    assert found["other"].ratio == Spread(2.0, 2.0, 2.0)
+    assert found["other"].seconds == Spread(1.5, 2.0, 4.0)
+
+
+def test_a_candidate_that_fails_leaves_the_others():
+    def fail():
+        raise ValueError("no such thing.\nAnd more.")
+
+    found = compare({"plain": int, "broken": fail, "fine": int}, "plain", rounds=2)
+    assert found["broken"] == "no such thing"
+    assert isinstance(found["fine"], Timing)
+    assert list(found) == ["plain", "broken", "fine"]
+    with pytest.raises(ValueError, match="no such thing"):
+        compare({"plain": fail}, "plain")
+
+
+def test_time_that_is_up_ends_the_rounds_after_three():
+    assert compare({"plain": int}, "plain", rounds=9, budget_s=0.0)["plain"].rounds == 3
+    assert compare({"plain": int}, "plain", rounds=2)["plain"].rounds == 2
+    assert compare({"plain": int}, "plain", rounds=1)["plain"].ratio == Spread(1.0, 1.0, 1.0)
+
+
+def test_a_preempted_sample_is_taken_again(monkeypatch):
+    counts = iter([0, 1, 1, 2, 2, 2])  # before and after each try: two are disturbed, the third is not
+    calls = []
+    monkeypatch.setattr(measure, "preemptions", lambda: next(counts))
+    seconds, disturbed = measure.sample(lambda: calls.append(1), 2)
+    assert (len(calls), disturbed) == (6, False)
+    assert seconds > 0
+
+
+def test_a_machine_that_never_rests_is_told(monkeypatch):
+    counts = iter(range(100))
+    monkeypatch.setattr(measure, "preemptions", lambda: next(counts))
+    assert measure.sample(int, 1)[1] is True
+    found = compare({"plain": int}, "plain", rounds=4)
+    assert found["plain"].disturbed == 4
+
+
+def test_a_device_is_waited_for_before_and_after():
+    order = []
+    measure.sample(lambda: order.append("call"), 2, lambda: order.append("settle"))
+    assert order[:4] == ["settle", "call", "call", "settle"]
+
+
+def test_quartiles_and_exponents():
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(2.0, 3.0, 4.0)
+    assert exponent([1024, 4096, 16384], [7.0, 112.0, 1792.0]) == 2.0
+    assert exponent([10, 1000], [5.0, 5.0]) == 0.0

@@ -1,0 +1,69 @@
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import bench_calls
+from posenc.bench import memory
+from posenc.bench.memory import MIB, NotMeasured, Peak
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the mark is Linux's")
+NUMBERS = 16 * MIB  # float32: 64 MiB
+
+
+def peak(call, n=NUMBERS):
+    found = memory.peak(partial(call, n), warm=partial(call, 1000))
+    assert isinstance(found, Peak), found
+    return found
+
+
+def test_a_temporary_of_64_mib_is_seen():
+    found = peak(bench_calls.temporary)
+    assert 63.5 * MIB < found.extra < 67 * MIB
+    assert found.total > 128 * MIB  # Python and torch as well
+
+
+def test_what_is_returned_counts_and_what_was_there_does_not():
+    assert 63.5 * MIB < peak(bench_calls.kept).extra < 67 * MIB
+    assert peak(bench_calls.inputs_only).extra < 3 * MIB
+    assert peak(bench_calls.freed_before).extra < 3 * MIB
+
+
+def test_twice_the_size_is_twice_the_peak():
+    one, two = peak(bench_calls.temporary).extra, peak(bench_calls.temporary, 2 * NUMBERS).extra
+    assert 1.9 < two / one < 2.1
+
+
+def test_without_a_small_call_the_call_itself_runs_first():
+    found = memory.peak(partial(bench_calls.temporary, NUMBERS))
+    assert 63.5 * MIB < found.extra < 67 * MIB
+
+
+def test_an_error_is_a_sentence():
+    assert memory.peak(bench_calls.failing) == NotMeasured("there is nothing to see")
+
+
+def test_a_process_that_dies_is_told_and_not_to_be_repeated_here():
+    found = memory.peak(bench_calls.killed)
+    assert isinstance(found, NotMeasured)
+    assert found.fatal
+    assert "signal 9" in found.why
+
+
+def test_a_process_that_never_ends_is_ended():
+    found = memory.peak(bench_calls.sleeping, timeout_s=1.0)
+    assert found == NotMeasured("no answer within 1 seconds", fatal=True)
+
+
+def test_elsewhere_it_says_that_nothing_was_measured(monkeypatch):
+    monkeypatch.setattr(memory.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    found = memory.peak(bench_calls.failing)
+    assert isinstance(found, NotMeasured)
+    assert not found.fatal
+    assert "Linux does" in found.why
+
+
+def test_free_memory_is_a_plausible_number():
+    free = memory.available()
+    assert free is not None
+    assert 2**20 < free < 2**50

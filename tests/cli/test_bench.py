@@ -1,0 +1,154 @@
+"""`posenc bench attend` in processes of their own, at sizes that prove that it runs and measure nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from posenc.cli import run
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+START = "import sys; sys.argv[0] = 'posenc'\n{code}\nfrom posenc.cli import main; main()"
+SLOW = """
+import time
+from posenc import attention
+class Slow(type(attention.BACKENDS["reference"])):
+    def __init__(self):
+        super().__init__()
+        self.name = "slow"
+    def rejects(self, call):
+        return None
+    def run(self, call):
+        time.sleep(0.2)
+        return super().run(call)
+attention.BACKENDS.clear()
+attention.BACKENDS["slow"] = Slow()
+"""
+QUICK = ("bench", "attend", "--quick", "--length", "64")
+
+
+def bench(*arguments, code=""):
+    command = [sys.executable, "-c", START.format(code=code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+
+
+def test_the_json_has_its_schema():
+    done = bench(*QUICK, "--only", "sandwich.forward", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert list(report) == ["schema", "command", "machine", "shape", "options", "asked", "complete", "rows", "growth"]
+    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (1, "attend", True, 1)
+    machine = report["machine"]
+    assert machine["threads"] == 1
+    assert all(isinstance(machine[key], str) for key in ("cpu", "torch", "python", "platform", "allocator"))
+    assert report["options"]["lengths"] == [64]
+    [row] = report["rows"]
+    assert (row["name"], row["length"], row["dtype"], row["mode"]) == ("sandwich.forward", 64, "float32", "forward")
+    plain, own = row["candidates"][:2]
+    assert (plain["role"], own["role"], own["auto"]) == ("baseline", "posenc", True)
+    for candidate in (plain, own):
+        assert candidate["seconds"]["low"] <= candidate["seconds"]["median"] <= candidate["seconds"]["high"]
+        assert candidate["rounds"] == 2
+        if sys.platform == "linux":
+            assert candidate["process_mib"] > 50
+            assert candidate["memory_mib"] >= 8 * 64 * 64 * 4 / 2**20 * 0.5  # the output at least, in whole pages
+    assert plain["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
+
+
+def test_a_slow_candidate_is_seen_as_slow_and_told_in_a_table():
+    done = bench(*QUICK, "--only", "kerple.decode", code=SLOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    [plain] = [line.split() for line in done.stdout.splitlines() if line.startswith("  plain SDPA")]
+    [own] = [line.split() for line in done.stdout.splitlines() if line.startswith("  posenc, auto: slow")]
+    assert plain[4] == "1.00"
+    assert own[4] == "ms"
+    assert float(own[3]) >= 200
+    assert float(own[5]) > 2
+
+
+def test_explain_lists_every_backend_and_measures_nothing():
+    from posenc import attention
+
+    done = bench("bench", "attend", "--explain", "--only", "t5.*.4096.float32", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert {"t5.forward", "t5.bidirectional", "t5.window", "t5.documents", "t5.train"} <= set(rows)
+    for row in rows.values():
+        assert row["candidates"] == []
+        assert [v["backend"] for v in row["verdicts"]] == list(attention.BACKENDS)
+        assert [v["verdict"] for v in row["verdicts"]].count("taken") == 1
+    shown = bench("bench", "attend", "--explain", "--only", "t5.forward.4096.float32").stdout
+    assert "taken" in shown
+    assert "reference-float64" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_interrupt_prints_what_was_measured(as_json, tmp_path):
+    """The second row waits until it is interrupted; the first is there already."""
+    code = f"""
+from posenc.bench import attend
+import pathlib, time
+first = attend.measure_row
+def measure_row(row, full):
+    if row.name == "sandwich.forward":
+        return first(row, full=full)
+    pathlib.Path({str(tmp_path / "there")!r}).touch()
+    time.sleep(60)
+attend.measure_row = measure_row
+"""
+    arguments = [*QUICK, "--only", "sandwich", *(["--json"] if as_json else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-c", START.format(code=code), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    give_up = time.monotonic() + 120
+    while not (tmp_path / "there").exists() and process.poll() is None and time.monotonic() < give_up:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, complained = process.communicate(timeout=60)
+    assert (process.returncode, complained) == (130, "")
+    if as_json:
+        report = json.loads(said)
+        assert (report["complete"], report["asked"], len(report["rows"])) == (False, 2, 1)
+    else:
+        assert "sandwich.forward: 64 tokens, float32" in said
+        assert said.endswith("\nInterrupted: 1 of 2 rows are above.\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("--length 4", "lengths are whole numbers from 16"),
+        ("--length 1e3", "lengths are whole numbers from 16"),
+        ("--length ,", "--length: got nothing between the commas"),
+        ("--dtype float8", "takes float32, bfloat16, float16; got 'float8'"),
+        ("--only nonsense", "no row matches 'nonsense'. The rows are alibi.forward"),
+        ("--fast", "No such option: --fast"),
+        ("more", "unexpected extra argument"),
+    ],
+)
+def test_wrong_use_is_one_line(capsys, wrong, said):
+    assert run(["bench", "attend", *wrong.split()]) == 2
+    complained = capsys.readouterr().err
+    assert said in complained
+    assert complained.count("\n") == 1
+
+
+def test_help_needs_no_torch(capsys):
+    for arguments in (("bench",), ("bench", "--help"), ("bench", "attend", "--help")):
+        done = bench(*arguments, code="sys.modules['torch'] = None; sys.modules['numpy'] = None")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: posenc bench")
+        assert max(map(len, done.stdout.splitlines())) <= 80
+    assert run(["bench", "nothing"]) == 2
+    assert "No such command 'nothing'" in capsys.readouterr().err
