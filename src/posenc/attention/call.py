@@ -1,7 +1,6 @@
 """One call of `attend`, checked, and what every backend does with it."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -32,16 +31,12 @@ class Call:
     dropout_p: float
     backend: str
     out_dtype: torch.dtype  # that of q, or autocast's
+    leaves: list[Leaf]  # the encodings that join the scores
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
-
-    @cached_property
-    def leaves(self) -> list[Leaf]:
-        """The encodings that join the scores."""
-        return biased(self)
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""
@@ -178,6 +173,7 @@ def make_call(
         backend,
         # autocast leaves float64 alone, as torch's own attention finds it
         q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype,
+        biased(q, k, encoding, placed, k_placed),
     )
 
 

@@ -101,7 +101,7 @@ def _lanes(call: Call, leaf: Leaf, dtype: torch.dtype) -> list[tuple[Tensor, Ten
     b = b - b[..., :1, :].detach()  # far positions, which would need more bits; it is something of the row
     offset = call.shape[3] - call.shape[2]
     level = -(a * b[..., offset:, :]).detach().sum(-1, keepdim=True)  # scores of near keys then stay small
-    found = [(level.to(dtype), torch.ones_like(level[..., :1, :]).to(dtype))]
+    found = [(level.to(dtype), level.new_ones(1, 1, 1, 1).to(dtype))]
     for of_query, of_key in zip(a.split(1, -1), b.split(1, -1), strict=True):
         rows, columns = _pieces(of_query, BITS[dtype]), _pieces(of_key, BITS[dtype])
         found += [(row.to(dtype), column.to(dtype)) for row in rows for column in columns]

@@ -54,11 +54,11 @@ class Door(nn.Module):
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
 
 
-def biased(call: "Call") -> list[Leaf]:
+def biased(q: Tensor, k: Tensor, encoding: Encoding, placed: Placed, k_placed: Placed) -> list[Leaf]:
     """Return the encodings that join the scores."""
-    pairs = zip(call.encoding.leaves(call.placed), call.encoding.leaves(call.k_placed), strict=True)
-    leaves = [Leaf(encoding, placed, k_placed) for (encoding, placed), (_, k_placed) in pairs]
-    return [leaf for leaf in leaves if _has_bias(leaf, call)]
+    pairs = zip(encoding.leaves(placed), encoding.leaves(k_placed), strict=True)
+    leaves = [Leaf(leaf, part, k_part) for (leaf, part), (_, k_part) in pairs]
+    return [leaf for leaf in leaves if _has_bias(leaf, q, k)]
 
 
 def sees_distance(leaf: Leaf) -> bool:
@@ -133,15 +133,14 @@ def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
     return None if bool((away != away[:, :1]).any()) else away[:, 0]
 
 
-def _has_bias(leaf: Leaf, call: "Call") -> bool:
+def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:
     encoding = leaf.encoding
     if isinstance(encoding, Bias):
-        encoding.check_heads(call.q)
+        encoding.check_heads(q)
         return True
     if type(encoding).bias is Encoding.bias:
         return False
-    q, k = call.q[:, :, :0], call.k[:, :, :0]
-    return encoding.bias(q, k, leaf.placed.last(0), leaf.k_placed.last(0)) is not None
+    return encoding.bias(q[:, :, :0], k[:, :, :0], leaf.placed.last(0), leaf.k_placed.last(0)) is not None
 
 
 def fit(leaves: Sequence[Leaf], call: "Call", blocks: "Sequence[Block]") -> bool:
