@@ -123,7 +123,7 @@ FALLING = {"pos": POS.flip(0)}
         (
             "sdpa",
             {"q": Q[:, :, :2], "pos": POS[1:], "k_pos": POS},
-            "is_causal aligns at the start, which is wrong for 2",
+            "is_causal aligns at the start, which is wrong for the last few",
         ),
         ("sdpa", {"dropout_p": 0.1}, "on a CPU torch forms all weights for dropout"),
         ("distance", {"encoding": SHAW}, "Shaw is no function of whole distances that may be looked at"),

@@ -20,6 +20,8 @@ class SDPA:
             return reason
         if call.encoding.rescores or call.leaves:
             return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
+        if call.scale == 0:
+            return "with scale=0 torch's causal kernel multiplies zero by minus infinity, which is NaN."
         return refuses_masks(call)
 
     def memory(self, call: Call) -> int:
@@ -40,10 +42,8 @@ def refuses_masks(call: Call) -> str | None:
     if call.mask is not None or call.window is not None or call.document_ids is not None:
         return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
     if call.causal and not _aligned(call):
-        return (
-            f"torch's is_causal aligns at the start, which is wrong for {call.shape[2]} queries of {call.shape[3]} "
-            "tokens, and a mask would be built."
-        )
+        # no lengths in these words: a compiler would take them for constants
+        return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
     if call.dropout_p and call.q.device.type == "cpu":
         return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
     return None

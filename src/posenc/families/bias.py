@@ -17,6 +17,10 @@ class Bias(Encoding):
     `at` is written once, elementwise: broadcast it is the dense matrix, traced it is a
     FlexAttention `score_mod`. Positions reach it exactly (int64, or float64), so that distances
     are exact before anything is rounded.
+
+    Under FSDP2 leave what is learned to the root, which keeps it gathered; or wrap the encoding itself. A model enters
+    it by `place`, not by `forward`, and reads it until the end of the backward pass, so that takes
+    `fully_shard(encoding, reshard_after_forward=False)` and `register_fsdp_forward_method(encoding, "place")`.
     """
 
     family = "bias"

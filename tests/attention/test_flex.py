@@ -1,0 +1,433 @@
+"""FlexAttention: the blocks that are left out, equality with the reference, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import posenc
+from posenc import attend, explain, positions
+from posenc.attention import flex, flex_mods
+from posenc.attention.call import Call, make_call
+from strategies import check, normal, refuses
+
+NOPE = posenc.NoPE()
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention's backward pass needs a GPU")
+ON_CPU = pytest.mark.skipif(flex._compiler() is None, reason="compiling FlexAttention for a CPU needs a C++ compiler")
+
+
+def tensors(q_len: int, k_len: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Four heads of queries, two of keys; values of another width."""
+    return (
+        normal(2, 4, q_len, 8, seed=1, dtype=dtype),
+        normal(2, 2, k_len, 8, seed=2, dtype=dtype),
+        normal(2, 2, k_len, 6, seed=3, dtype=dtype),
+    )
+
+
+def called(q_len: int, k_len: int, encoding: posenc.Encoding = NOPE, device: str = "cpu", **options: Any) -> Call:
+    q, k, v = (t.to(device) for t in tensors(q_len, k_len))
+    pos = positions.arange(q_len, device=device), positions.arange(k_len, device=device)
+    given_options = {"causal": True, "mask": None, "window": None, "document_ids": None, **options}
+    plain = {"scale": None, "dropout_p": 0.0, "backend": "auto"}
+    return make_call(q, k, v, encoding, *pos, rotated=False, **{**given_options, **plain})
+
+
+# ---- which blocks are left out
+
+
+@st.composite
+def masks(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
+    """Lengths and masks by index: all that becomes blocks."""
+    q_len, k_len = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    options: dict[str, Any] = {"causal": draw(st.booleans()), "window": draw(st.none() | st.integers(1, 12))}
+    rows = st.lists(st.integers(0, 2), min_size=k_len, max_size=k_len)
+    if q_len <= k_len and draw(st.booleans()):
+        rising = draw(st.booleans())
+        ids = torch.tensor([draw(rows), draw(rows)])
+        ids = ids if draw(st.booleans()) else ids[0]
+        options["document_ids"] = ids.sort(-1)[0] if rising else ids
+    if draw(st.booleans()):
+        shown = torch.tensor([draw(rows) for _ in range(draw(st.integers(1, 2)))]) > 0
+        options["mask"] = shown[:, None, None]
+    return q_len, k_len, options
+
+
+@given(masks())
+@check(200)
+def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_and_masks: Any) -> None:
+    q_len, k_len, options = lengths_and_masks
+    call = called(q_len, k_len, **options)
+    with mock.patch.object(flex_mods, "SIZE", 4):
+        some, full = flex_mods.seen_blocks(call)
+    allowed = call.allowed()
+    allowed = torch.ones(2, q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(call.shape)[:, 0]
+    padded = F.pad(allowed, (0, -k_len % 4, 0, -q_len % 4)).unflatten(-1, (-1, 4)).unflatten(-3, (-1, 4))
+    anything, everything = (how(how(padded, -1), -2) for how in (torch.any, torch.all))
+    assert not bool((anything & ~some).any())
+    assert not bool((full & ~everything).any())
+    if call.document_ids is None and call.mask is None:
+        assert torch.equal(full.expand_as(everything), everything)
+        assert torch.equal(some.expand_as(anything), anything)
+
+
+@pytest.mark.compiles  # torch counts the arguments of a function, which shape checks hide
+@pytest.mark.parametrize(
+    ("q_len", "options"),
+    [
+        (300, {}),
+        (40, {"window": 100}),
+        (300, {"causal": False, "window": 90}),
+        (300, {"document_ids": (torch.arange(300) >= 130).long()}),
+        (300, {"mask": (torch.arange(300) < torch.tensor([[50], [260]]))[:, None, None], "causal": False}),
+    ],
+    ids=["causal", "cache", "window", "documents", "padding"],
+)
+def test_blocks_are_those_that_torch_finds_pair_by_pair(q_len: int, options: dict[str, Any]) -> None:
+    call = called(q_len, 300, **options)
+    got = flex_mods.block_mask(call)
+    batch = 2 if "mask" in options else None
+    wanted = create_block_mask(flex_mods.mask_mod(call), batch, None, q_len, 300, device="cpu")
+    assert got is not None
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(got, name), getattr(wanted, name)), name
+    assert torch.equal(got.to_dense(), wanted.to_dense())
+
+
+def test_nothing_is_built_where_everybody_sees_everybody() -> None:
+    assert flex_mods.block_mask(called(5, 7, causal=False)) is None
+    assert flex_mods.score_mod(called(5, 7)) is None
+
+
+# ---- what is computed
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same operator in plain steps, which is quick; what a kernel makes of it is another test's."""
+
+    def of(kind: str, on_cpu: bool) -> Callable[..., Tensor]:
+        return torch.compile(flex_attention, backend="eager", fullgraph=True, dynamic=False)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(flex, "_compiled", of)
+    yield
+    torch._dynamo.reset()
+
+
+def drawn(encoding: Any) -> Any:
+    """Parameters from N(0, 1), in float32."""
+    for seed, parameter in enumerate(encoding.parameters()):
+        parameter.data = normal(*parameter.shape, 1, seed=seed, dtype=torch.float32)[..., 0]
+    return encoding
+
+
+BIASES = {
+    "none": NOPE,
+    "alibi": posenc.ALiBi(n_heads=4),
+    "t5": drawn(posenc.T5(n_heads=4, max_distance=40)),
+    "kerple": drawn(posenc.KERPLE(n_heads=4)),
+    "fire": drawn(posenc.FIRE(n_heads=4, width=3, init_threshold=9.0)),
+    "fox": drawn(posenc.FoX(d_model=6, n_heads=4)),
+    "two and a turn": posenc.Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4), drawn(posenc.T5(n_heads=4))),
+}
+IDS = torch.tensor([[0] * 9 + [1] * 11, [2] * 3 + [5] * 17])
+PADDING = torch.arange(20) >= torch.tensor([[4], [0]])
+FLOAT = normal(2, 1, 20, 20, seed=9, dtype=torch.float32)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "cache": {"q_len": 6},
+    "one query": {"q_len": 1},
+    "more queries than keys": {"q_len": 27},
+    "both ways": {"causal": False},
+    "window": {"window": 5, "q_len": 12},
+    "window both ways": {"window": 5, "causal": False},
+    "documents": {"document_ids": IDS},
+    "documents, cache": {"document_ids": IDS[0], "q_len": 6},
+    "padding": {"mask": PADDING[:, None, None]},
+    "all at once": {"mask": PADDING[:, None, None], "document_ids": IDS, "window": 7},
+    "boolean": {"mask": FLOAT > -0.5, "causal": False},
+    "floating": {"mask": FLOAT.masked_fill(FLOAT < -0.5, -torch.inf)},
+    "of heads": {"mask": FLOAT[:1, 0, 0].view(1, 1, 1, 20) * torch.arange(4.0).view(1, 4, 1, 1)},
+    "nothing seen": {"mask": torch.zeros(1, 1, 1, 20, dtype=torch.bool)},
+    "scale": {"scale": -0.3},
+    "no scale": {"scale": 0.0},
+}
+
+
+def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, Any]:
+    n = max(q_len, k_len)
+    x = normal(2, n, 6, seed=7, dtype=torch.float32) if encoding.reads_x else None
+    everything = encoding.place(positions.arange(n, start=3), x)
+    return everything.last(q_len), everything.last(k_len)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", BIASES)
+@torch.no_grad()
+def test_it_is_the_reference(name: str, uncompiled: None) -> None:
+    encoding = BIASES[name]
+    wanted = list(OPTIONS) if name == "none" else ["causal", "cache", "all at once", "floating"]
+    for what in wanted:
+        torch._dynamo.reset()
+        options = dict(OPTIONS[what])
+        q, k, v = tensors(q_len := options.pop("q_len", 20), 20)
+        pos = placed_for(encoding, q_len, 20)
+        got = attend(q, k, v, encoding, *pos, backend="flex", **options)
+        true = attend(q, k, v, encoding, *pos, backend="reference-float64", **options)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, true, rtol=0, atol=4e-6, msg=lambda m, what=what: f"{what}: {m}")
+
+
+@pytest.mark.compiles
+@torch.no_grad()
+def test_positions_of_a_batch_and_real_ones(uncompiled: None) -> None:
+    q, k, v = tensors(20, 20)
+    for pos in (torch.stack((torch.arange(20), torch.arange(20) * 3)), normal(2, 20).cumsum(-1), torch.arange(20) / 2):
+        torch._dynamo.reset()
+        got = attend(q, k, v, BIASES["alibi"], pos, backend="flex")
+        true = attend(q, k, v, BIASES["alibi"], pos, backend="reference-float64")
+        torch.testing.assert_close(got, true, rtol=0, atol=4e-6)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_does_not_round_the_bias(dtype: torch.dtype, uncompiled: None) -> None:
+    """Far distances, where slopes times distance need more bits than half precision has."""
+    q, k, v = (t.to(dtype) for t in tensors(20, 20))
+    pos = positions.arange(20) * 37
+    for mask in (None, FLOAT.to(dtype)):
+        torch._dynamo.reset()
+        got = attend(q, k, v, BIASES["alibi"], pos, mask=mask, backend="flex")
+        assert got.dtype == dtype
+        true = attend(q, k, v, BIASES["alibi"], pos, mask=mask, backend="reference-float64")
+        torch.testing.assert_close(got, true, rtol=0, atol=2e-2 if dtype == torch.bfloat16 else 3e-3)
+
+
+def test_scores_are_added_to_in_float32() -> None:
+    mod = flex_mods.score_mod(called(2, 2, mask=torch.ones(2, 2, dtype=torch.bfloat16)))
+    assert mod is not None
+    one = torch.tensor(0)
+    assert float(mod(torch.tensor(300.0, dtype=torch.bfloat16), one, one, one, one)) == 301.0  # bfloat16 has 300 or 302
+
+
+SPOILED: dict[str, tuple[slice, int, dict[str, Any]]] = {
+    "padding": (slice(0, 4), 20, {"mask": (torch.arange(20) >= 4).view(1, 1, 1, 20)}),
+    "floating": (slice(0, 4), 20, {"mask": torch.zeros(20).masked_fill(torch.arange(20) < 4, -torch.inf)}),
+    "window": (slice(0, 10), 6, {"window": 5}),
+    "documents": (slice(0, 9), 6, {"document_ids": IDS[0]}),
+}
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("what", SPOILED)
+@torch.no_grad()
+def test_what_nobody_sees_may_hold_nan(what: str, uncompiled: None) -> None:
+    where, q_len, options = SPOILED[what]
+    q, k, v = tensors(q_len, 20)
+    spoiled = k.clone(), v.clone()
+    for t in spoiled:
+        t[:, :, where] = torch.nan
+    pos = placed_for(BIASES["alibi"], q_len, 20)
+    clean = attend(q, k, v, BIASES["alibi"], *pos, backend="flex", **options)
+    got = attend(q, *spoiled, BIASES["alibi"], *pos, backend="flex", **options)
+    assert bool(got.isfinite().all())
+    assert torch.equal(got, clean)
+
+
+@pytest.mark.compiles
+@torch.no_grad()
+def test_a_key_of_nan_does_not_reach_rows_that_do_not_see_it(uncompiled: None) -> None:
+    q, k, v = tensors(20, 20)
+    k[:, :, 7] = torch.nan
+    for mask in (FLOAT > -9, FLOAT.clone()):
+        torch._dynamo.reset()
+        mask[:, :, :15, 7] = False if mask.dtype == torch.bool else -torch.inf
+        got = attend(q, k, v, NOPE, positions.arange(20), mask=mask, causal=False, backend="flex")
+        assert bool(got[:, :, :15].isfinite().all())
+        assert bool(got[:, :, 15:].isnan().all())
+
+
+@pytest.mark.compiles
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
+@ON_CPU
+@pytest.mark.parametrize("name", ["t5", "alibi"])
+@torch.no_grad()
+def test_compiled_for_a_cpu(name: str) -> None:
+    """Blocks that are left out, seen in part and in whole; slots of NaN, rows that see nothing, grouped heads."""
+    encoding, n = BIASES[name], 300
+    dtype = torch.float32 if name == "t5" else torch.bfloat16
+    q, k, v = tensors(n, n, dtype)
+    ids = (torch.arange(n) >= torch.tensor([[150], [20]])).long()
+    mask = (torch.arange(n) >= torch.tensor([[140], [3]]))[:, None, None]
+    k[0, :, :140] = v[0, :, :140] = torch.nan
+    options = {"mask": mask, "document_ids": ids, "window": 60} if name == "t5" else {"mask": mask}
+    got = attend(q, k, v, encoding, positions.arange(n), backend="flex", **options)
+    true = attend(q, k, v, encoding, positions.arange(n), backend="reference-float64", **options)
+    torch.testing.assert_close(got, true, rtol=0, atol=4e-6 if name == "t5" else 2e-2)
+    assert not bool(got[0, :, :140].any())
+    assert bool(got[0, :, 140:].any(-1).all())
+
+
+# ---- what is refused
+
+
+class Anew(posenc.ALiBi):
+    """Another bias, of which the score_mod knows nothing."""
+
+    def bias(self, q: Tensor, k: Tensor, placed: posenc.Placed, k_placed: posenc.Placed) -> Tensor:
+        return super().bias(q, k, placed, k_placed) * 2
+
+
+class Looks(posenc.ALiBi):
+    """Reads a number off a tensor."""
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return super().at(h, q, k) * (2.0 if bool((q == 3).all()) else 1.0)
+
+
+def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(4, 4)
+    pos, grid = positions.arange(4), torch.stack((torch.arange(4) // 2, torch.arange(4) % 2), -1)
+    cases: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
+        (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, and a score_mod sees one score"),
+        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score"),
+        (
+            posenc.DynamicPositionBias(n_heads=4),
+            pos,
+            {},
+            "DynamicPositionBias forms vectors for each score",
+        ),
+        (posenc.CoPE(head_dim=8), pos, {}, "CoPE makes new scores of whole rows"),
+        (Anew(n_heads=4), pos, {}, "Anew defines its bias anew, and not the score_mod"),
+        (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),
+    ]
+    for encoding, where, options, reason in cases:
+        with refuses(ValueError, "the backend 'flex' cannot run this call:", reason), torch.no_grad():
+            attend(q, k, v, encoding, where, backend="flex", **options)
+    with refuses(ValueError, "has its scores in float32, which is less than torch.float64"):
+        attend(q.double(), k.double(), v.double(), NOPE, pos, backend="flex")
+    with refuses(ValueError, "nothing to compile for tensors without elements"):
+        attend(q[:0], k[:0], v[:0], NOPE, pos, backend="flex")
+    with refuses(ValueError, "has no backward pass on a CPU. Call it under torch.no_grad()"):
+        attend(q, k, v, BIASES["t5"], pos, backend="flex")
+    with refuses(ValueError, "has no backward pass on a CPU"):
+        attend(q.requires_grad_(), k, v, NOPE, pos, backend="flex")
+    monkeypatch.setattr(flex, "_compiler", lambda: None)
+    with refuses(ValueError, "without a C++ compiler FlexAttention forms all scores on a CPU"):
+        attend(q.detach(), k, v, NOPE, pos, backend="flex")
+
+
+def test_a_cpu_must_ask_for_it_by_name() -> None:
+    q, k, v = tensors(4, 4)
+    verdicts = {v.backend: v.verdict for v in explain(q, k, v, NOPE, positions.arange(4))}
+    assert verdicts["flex"].startswith("on a CPU FlexAttention has no backward pass and takes seconds to compile")
+    named = {v.backend: v.verdict for v in explain(q, k, v, NOPE, positions.arange(4), backend="flex")}
+    assert named["flex"] == "taken"
+
+
+def test_other_devices_are_refused() -> None:
+    call = called(4, 4, device="meta")
+    assert flex.Flex().rejects(call) == "FlexAttention was not tried on meta."
+
+
+def test_gradients_that_nobody_has_proved_are_for_those_who_ask() -> None:
+    """Of any device but a CPU: tensors that are nowhere stand for a GPU's."""
+
+    def reason(encoding: posenc.Encoding, n: int, named: bool = False, **options: Any) -> str | None:
+        call = called(n, n, encoding, device="meta", **options)
+        call.q.requires_grad_()
+        return flex._refuses_gradients(call, call.leaves, named)
+
+    assert reason(BIASES["alibi"], 256) is None
+    assert "NaN in FlexAttention's backward pass where lengths are no multiples of 128; got 200 and 200" in str(
+        reason(BIASES["alibi"], 200)
+    )
+    learned = posenc.KERPLE(n_heads=4).to("meta")
+    assert "KERPLE learns its bias, whose gradients by FlexAttention nobody has proved" in str(reason(learned, 256))
+    assert reason(learned, 200, named=True) is None
+    assert reason(learned.requires_grad_(False), 256) is None
+    mask = torch.zeros(256, 256, device="meta", requires_grad=True)
+    assert "learns its bias" in str(reason(NOPE, 256, mask=mask))
+    with torch.no_grad():
+        assert reason(posenc.KERPLE(n_heads=4).to("meta"), 200) is None
+
+
+def test_within_a_compiler_others_run() -> None:
+    q, k, v = tensors(4, 4)
+
+    def score(q: Tensor) -> Tensor:
+        return attend(q, k, v, NOPE, positions.arange(4), backend="flex").sum()
+
+    with refuses(ValueError, "within a compiler or a transform blocks run"):
+        torch.func.grad(score)(q)
+
+
+def test_memory_is_a_number_for_each_pair_of_blocks() -> None:
+    assert flex.Flex().memory(called(256, 384)) == 16 * 2 * 3
+    assert flex.Flex().memory(called(256, 384, causal=False)) == 0
+    copies = 2 * (4 * 256 * 8 + 2 * 384 * (8 + 6)) * 4
+    assert flex.Flex().memory(called(256, 384, window=9)) == 16 * 2 * 3 + copies
+
+
+# ---- a GPU
+
+
+LEARNED = {
+    "alibi": posenc.ALiBi(n_heads=4),
+    "t5": posenc.T5(n_heads=4, max_distance=40),
+    "kerple": posenc.KERPLE(n_heads=4),
+    "relative": posenc.RelativeBias(n_heads=4, max_distance=30),
+    "fire": posenc.FIRE(n_heads=4, width=3, init_threshold=50.0),
+}
+
+
+@ON_GPU
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("n", [256, 200])
+@pytest.mark.parametrize("options", [{}, {"window": 70}, {"document_ids": True}, {"mask": True}], ids=str)
+def test_gradients_on_a_gpu_are_those_of_float64(name: str, n: int, options: dict[str, Any]) -> None:
+    """What `auto` waits for: output, and gradients of q, k, v and of all that is learned."""
+    encoding = drawn(LEARNED[name]).cuda()
+    given_options: dict[str, Any] = dict(options)
+    if "document_ids" in options:
+        given_options["document_ids"] = (torch.arange(n) >= n // 3).long().cuda()
+    if "mask" in options:
+        given_options["mask"] = (torch.arange(n) >= torch.tensor([[40], [0]]))[:, None, None].cuda()
+    qkv = [t.cuda().requires_grad_() for t in tensors(n, n)]
+    weight = normal(2, 4, n, 6, seed=8, dtype=torch.float32).cuda()
+    found = []
+    for backend in ("flex", "reference-float64"):
+        out = attend(*qkv, encoding, positions.arange(n, device="cuda"), backend=backend, **given_options)
+        found.append([out, *torch.autograd.grad((out * weight).sum(), [*qkv, *encoding.parameters()])])
+    for mine, true in zip(*found, strict=True):
+        assert bool(mine.isfinite().all())
+        assert float((mine - true).abs().max()) <= 2e-3 * max(1.0, float(true.abs().max()))
+
+
+@ON_GPU
+@pytest.mark.compiles
+@torch.no_grad()
+def test_on_a_gpu_a_third_length_compiles_nothing() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    flex._compiled.cache_clear()
+    made = []
+    for n in (256, 384, 512, 640):
+        q, k, v = (t.cuda() for t in tensors(n, n))
+        attend(q, k, v, BIASES["alibi"], positions.arange(n, device="cuda"), backend="flex")
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[1] == made[2] == made[3]
