@@ -14,7 +14,7 @@ from torch import Tensor
 from posenc.attention import fused
 from posenc.attention.call import Call
 from posenc.attention.leaves import FEW, Leaf, factors_of
-from posenc.attention.sdpa import plain, refuses_masks
+from posenc.attention.sdpa import plain, refuses_masks, single
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import may_look
 
@@ -36,6 +36,8 @@ class Lanes:
             return "float16 ends at 65,504, which the product of a slope and a position exceeds."
         if call.encoding.rescores or not (leaves := call.leaves):
             return f"{call.encoding.name} has no bias that could be lanes."
+        if call.backend != self.name and call.q.device.type == "cpu" and single(call):
+            return "the bias of one query is a vector as it is, which the kernel takes as a mask."
         if call.scale == 0:
             return "with scale=0 nothing of the lanes would reach the scores."
         return next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)

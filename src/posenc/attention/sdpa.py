@@ -58,7 +58,7 @@ def plain(call: Call, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         k,
         v,
         dropout_p=call.dropout_p,
-        is_causal=call.causal and not _single(call),
+        is_causal=call.causal and not single(call),
         scale=scale,
         enable_gqa=grouped(call),
     )
@@ -74,12 +74,12 @@ def grouped(call: Call) -> bool:
 
 def _aligned(call: Call) -> bool:
     """Whether torch's own is_causal means what ours means, or one query sees everything."""
-    if _single(call) or call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
+    if single(call) or call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
         return True
     return False
 
 
-def _single(call: Call) -> bool:
+def single(call: Call) -> bool:
     """Whether there is one query, the last token: it sees every key, where torch's is_causal shows it one."""
     if not torch.compiler.is_compiling() and call.q.shape[2] == 1:  # noqa: SIM103 - as above
         return True
