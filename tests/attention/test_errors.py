@@ -39,6 +39,11 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
         ["broadcast to (batch, n_heads, q_len, k_len) = (2, 4, 3, 3)", "got (2, 3)", "mask[:, None, None, :]"],
     ),
     "mask of five": ({"mask": torch.ones(1, 1, 1, 3, 3)}, ValueError, ["mask must broadcast", "(1, 1, 1, 3, 3)"]),
+    "window of a half": ({"window": 2.5}, TypeError, ["window must be a whole number of tokens; got window=2.5"]),
+    "scale with a gradient": ({"scale": torch.ones(())}, TypeError, ["scale must be a number, which has no gradient"]),
+    "a list for a mask": ({"mask": [True]}, TypeError, ["mask must be a tensor; got list"]),
+    "a list of documents": ({"document_ids": [0, 0, 1]}, TypeError, ["document_ids must be a tensor; got list"]),
+    "whole numbers": ({"q": Q.long()}, TypeError, ["q must be float64, float32, bfloat16 or float16; got torch.int64"]),
     "window": ({"window": 0}, ValueError, ["window must be at least 1", "got window=0"]),
     "documents": (
         {"document_ids": torch.zeros(2, dtype=torch.int64)},
@@ -135,7 +140,7 @@ FALLING = {"pos": POS.flip(0)}
             {"encoding": ALIBI, **FALLING},
             "a product where positions do not fall along the sequence, as they do",
         ),
-        ("lanes", {"encoding": ALIBI, "scale": 0.0}, "with scale=0 nothing of the lanes would reach the scores"),
+        ("lanes", {"encoding": ALIBI, "scale": 0.0}, "with scale=0 none would be seen"),
         ("lanes", {"encoding": ALIBI, "q": Q.half(), "k": K.half(), "v": V.half()}, "float16 ends at 65,504"),
         ("lanes", {"encoding": ALIBI, "mask": torch.ones(3, dtype=torch.bool)}, "a mask, window or documents"),
     ],
@@ -198,4 +203,5 @@ def test_memory_grows_with_the_length_in_all_but_the_reference() -> None:
             for name in BACKENDS:
                 growth = 16 if name.startswith(("reference", "flex")) else 4  # flex: a number for each 128 x 128
                 assert far[name] <= growth * short[name], (name, options)
-    assert memory(4_096, posenc.ALiBi(n_heads=1))["distance"] == 2 * 4_096 * 4
+    vector, copies = 2 * 4_096 * 4, 3 * 1_024 * 8 * 4
+    assert memory(4_096, posenc.ALiBi(n_heads=1))["distance"] == vector + copies

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.leaves import hidden, over, sees_distance
-from posenc.attention.scratch import Scratch
+from posenc.attention.leaves import Leaf, hidden, over, sees_distance
+from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
@@ -44,35 +44,45 @@ class Blocked:
             if not sees_distance(leaf):
                 return (
                     f"{leaf.encoding.name} is no function of whole distances that may be looked at (by_distance, "
-                    "integer positions on the CPU, outside of a compiler), so that there is no vector of them."
+                    "integer positions on the CPU, some keys, no compiler), so that there is no vector of them."
                 )
-        if not is_plain(call.q) or call.q.device.type != "cpu":
+        if not _is_plain(call):
             return "a view of a vector is for the CPU's kernels; others want a mask whose rows are aligned in memory."
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate vectors and masks of one block."""
+        """Estimate vectors, queries in reverse, and what is formed of one block."""
         batch, n_heads, q_len, k_len = call.shape
-        width = 8 if call.out_dtype == torch.float64 else 4
-        vector = n_heads * (q_len + k_len) * width
-        formed_blocks = not self.by_distance or call.dropout_p or call.mask is not None
-        rows = min(q_len, SHORT) if formed_blocks else 0
-        return vector + (3 if call.dropout_p else 1) * batch * n_heads * rows * k_len * width
+        width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
+        seen = k_len if call.window is None else min(k_len, call.window + SHORT)
+        dense = not self.by_distance or bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
+        learns = torch.is_grad_enabled() and _learns(call)
+        held = 3 * (bool(call.dropout_p) or learns) + (2 if dense else 0)  # blocks of scores at a time
+        rows = min(q_len, SHORT if dense else LONG)
+        copies = 3 * batch * n_heads * rows * lanes * call.out_dtype.itemsize
+        return n_heads * (q_len + k_len) * width + copies + held * batch * n_heads * min(q_len, SHORT) * seen * width
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
-            if not is_plain(call.q) or not may_look(call.q):
+            if not _is_plain(call):
                 return _traced(call)
             if _is_step(call):
                 return _step(call)
             return _run(call, by_distance=self.by_distance)
 
 
+def _is_shared(leaf: Leaf) -> bool:
+    """Whether a bias sees distances, which are the same for the whole batch."""
+    return sees_distance(leaf) and not leaf.placed.seq_dim and not leaf.k_placed.seq_dim
+
+
 def _is_step(call: Call) -> bool:
     """Whether one query sees all keys and nothing learns: a step of generation, where microseconds count."""
     masked = call.mask is not None or call.window is not None or call.document_ids is not None
-    simple = call.shape[2] == 1 and not masked and not call.dropout_p and not call.encoding.rescores
+    simple = (
+        call.shape[2] == 1 and call.shape[3] > 0 and not masked and not call.dropout_p and not call.encoding.rescores
+    )
     return simple and not torch.is_grad_enabled() and call.v.shape[-1] == call.q.shape[-1] and fused.can(call)
 
 
@@ -80,7 +90,7 @@ def _step(call: Call) -> Tensor:
     """Compute a step: a bias of one row is no matrix."""
     dtype = call.out_dtype
     bias: Tensor | None = None
-    if call.leaves and all(sees_distance(leaf) and not leaf.placed.seq_dim for leaf in call.leaves):
+    if call.leaves and all(map(_is_shared, call.leaves)):
         for leaf in call.leaves:
             term = over(leaf, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1))
             bias = term if bias is None else bias + term
@@ -90,7 +100,7 @@ def _step(call: Call) -> Tensor:
     if bias is not None:
         bias = bias.to(torch.float64 if dtype == torch.float64 else torch.float32)
     q, k = call.turned()
-    return fused.step(q.to(dtype), k.to(dtype), call.v.to(dtype), bias, call.scale)
+    return fused.step(_dense(q.to(dtype)), _dense(k.to(dtype)), _dense(call.v.to(dtype)), bias, call.scale)
 
 
 @dataclass(frozen=True)
@@ -114,18 +124,23 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     learns = torch.is_grad_enabled() and _learns(call)
     formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
     vectors = by_distance and not call.encoding.rescores
+    cuts = _cuts(call)
     # no more than half of the queries at once, whose copies in reverse would be all that they take
     long = min(LONG, max(SHORT, call.shape[2] // 2)) if vectors and not formed_scores else SHORT
-    cuts = _cuts(call)
     forwards = [block for part in parts for block in part.blocks(long, cuts)]
+    if long > SHORT and any(block.mixed or block.masked for block in forwards):  # a mask is formed for these
+        long, forwards = SHORT, [block for part in parts for block in part.blocks(SHORT, cuts)]
     backwards = forwards
     if learns and long != SHORT:
         backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
-    terms = Terms(call, parts, {*forwards, *backwards}, by_distance=vectors)
+    terms = Terms(call, parts, [*forwards, *backwards], by_distance=vectors)
+    if long > SHORT and None in terms.shifts.values():  # as above
+        forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
+        terms = Terms(call, parts, forwards, by_distance=vectors)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
     work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     q, k = call.turned()
-    q, k, v = (t.to(dtype) for t in (q, k, call.v))
+    q, k, v = (_dense(t.to(dtype)) for t in (q, k, call.v))
     width = v.shape[-1]
     if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
         widest = max(width, q.shape[-1])
@@ -144,19 +159,19 @@ class _Attention(torch.autograd.Function):
         for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
             at = block.batch, slice(None), block.rows
             if work.formed:
-                out[at] = formed.attend(work, block, q, k, v, None)
+                out[at] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
             else:
                 out[at], lse[at] = fused.attend(work, block, q, k, v)
-        work.terms.scratch, work.terms.tensors = Scratch(), []  # what is saved is enough
+        work.terms.forget()  # what is saved is enough
         ctx.work = work
         ctx.save_for_backward(q, k, v, out, lse, *tensors)
         return out
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse, *tensors = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[4:]
+        wanted, grad = ctx.needs_input_grad[4:], _dense(grad)
         # sums over many blocks, in half precision, would lose what is small
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
@@ -168,7 +183,7 @@ class _Attention(torch.autograd.Function):
                 formed.gradients_of_terms(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums, others)
             else:
                 fused.gradients(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums)
-        ctx.work.terms.scratch = Scratch()
+        ctx.work.terms.forget()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
         rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]
         return None, *found, *rest
@@ -182,16 +197,23 @@ def _traced(call: Call) -> Tensor:
     call = call.blanked()[0]
     terms = Terms(call, [part], [], by_distance=False)
     q, k = call.turned()
-    if call.dropout_p or call.encoding.rescores:
+    mask = None if call.encoding.rescores else terms.dense(block, None)
+    # within a transform torch's choice of a kernel does not see that a mask learns
+    transformed = mask is not None and not torch.compiler.is_compiling()
+    if call.dropout_p or call.encoding.rescores or transformed:
         work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True, True)
         out = formed.attend(work, block, q, k, call.v, None)
     else:
-        mask = terms.dense(block, None)
         # as in sdpa.py: other devices want one dtype for mask and scores, so that all of it is float32 there
         kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
         q, k, v = (t.to(kind) for t in (q, k, call.v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))
     return zero_empty_rows(out, allowed).to(dtype)
+
+
+def _dense(t: Tensor) -> Tensor:
+    """Return a tensor whose lanes are side by side in memory, which the kernel takes for granted."""
+    return t if t.stride(-1) == 1 else t.contiguous()
 
 
 def _hides(call: Call) -> str | None:
@@ -203,6 +225,14 @@ def _hides(call: Call) -> str | None:
                 "on. Register it, or give it by torch.func.functional_call."
             )
     return None
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether all tensors are memory that can be written to in pieces, and q may be looked at."""
+    own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
+    placed = (t for t in tree_leaves((call.placed, call.k_placed)) if isinstance(t, Tensor))
+    others = (call.k, call.v, *own, *placed, *(() if call.mask is None else (call.mask,)))
+    return may_look(call.q) and all(map(is_plain, others))
 
 
 def _learns(call: Call) -> bool:

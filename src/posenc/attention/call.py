@@ -1,7 +1,8 @@
 """One call of `attend`, checked, and what every backend does with it."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from numbers import Integral, Real
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool
@@ -10,6 +11,8 @@ from torch import Tensor
 from posenc.attention.leaves import Leaf, biased
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Call:
             ids = self.document_ids
             terms.append((ids[..., k_len - q_len :, None] == ids[..., None, :]).unsqueeze(-3))
         if self.mask is not None:
-            terms.append(self.mask if self.mask.dtype == torch.bool else self.mask != -torch.inf)
+            terms.append(shown(self.mask))
         if not terms:
             return None
         seen = terms[0]
@@ -85,7 +88,9 @@ class Call:
         Such slots may hold NaN, and 0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
         """
         allowed = self.allowed()
-        if allowed is None or (self.mask is None and self.window is None and self.document_ids is None):
+        alone = self.mask is None and self.window is None and self.document_ids is None
+        longer = not torch.compiler.is_compiling() and self.shape[2] > self.shape[3]
+        if allowed is None or (alone and not longer):
             return self, allowed  # a causal mask alone shows each key to somebody, and each query something
         seen = allowed.expand(self.shape)
         blind, unseen = ~seen.any(-1, keepdim=True), ~seen.any(-2).any(1, keepdim=True)[..., None]
@@ -154,6 +159,9 @@ def make_call(
             "queries'; pass k_pos, the positions of all keys."
         )
     k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
+    factor: Any = scale
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
+        raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(factor).__name__}.")
     if scale is None:
         scale = encoding.score_scale(q.shape[-1])
     return Call(
@@ -175,6 +183,11 @@ def make_call(
         q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype,
         biased(q, k, encoding, placed, k_placed),
     )
+
+
+def shown(mask: Tensor) -> Tensor:
+    """Return what a mask lets be seen: where it is true, or above its dtype's least number, by which peers hide."""
+    return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
 
 
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
@@ -207,6 +220,11 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.ndim == k.ndim == v.ndim == 4:
         raise ValueError(f"attend: q, k and v must be (batch, heads, seq, lanes); {shapes}.")
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if t.dtype not in _DTYPES:
+            raise TypeError(
+                f"attend: {name} must be float64, float32, bfloat16 or float16; got {t.dtype}. Cast it: {name}.float()."
+            )
     if not q.shape[0] == k.shape[0] == v.shape[0]:
         raise ValueError(f"attend: q, k and v must have the same batch; {shapes}.")
     if q.shape[-1] != k.shape[-1]:
@@ -221,6 +239,12 @@ def _check_masks(
     q: Tensor, k: Tensor, mask: Tensor | None, window: int | None, ids: Tensor | None, dropout_p: float
 ) -> None:
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    given: Any
+    for name, given in (("mask", mask), ("document_ids", ids)):
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"attend: {name} must be a tensor; got {type(given).__name__}. Pass torch.tensor({name}).")
+        if given is not None and given.device != q.device:
+            raise ValueError(f"attend: {name} must be where q is, on {q.device}; got {given.device}. Move it there.")
     if mask is not None:
         if not (mask.dtype == torch.bool or mask.is_floating_point()):
             raise TypeError(
@@ -233,6 +257,9 @@ def _check_masks(
                 f"attend: mask must broadcast to (batch, n_heads, q_len, k_len) = {scores}; got {tuple(mask.shape)}. "
                 "A padding mask (batch, k_len) is mask[:, None, None, :]."
             )
+    tokens: Any = window
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, Integral | torch.SymInt)):
+        raise TypeError(f"attend: window must be a whole number of tokens; got window={tokens!r}.")
     if window is not None and window < 1:
         raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")
     if ids is not None and tuple(ids.shape) not in ((scores[3],), (scores[0], scores[3])):

@@ -18,17 +18,17 @@ Sums = Sequence[Tensor]
 
 
 def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor] | None) -> Tensor:
-    """Return the result of a block, in plain differentiable steps.
+    """Return the result of a block, given its own queries, keys and values, in plain differentiable steps.
 
     `tensors` stand for those of the terms; None to take the live ones.
     """
-    q, k, v = (t.to(work.terms.dtype) for t in fused.parts(block, q, k, v))
+    q, k, v = (t.to(work.terms.dtype) for t in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) if group > 1 else t for t in (k, v))
     scores = work.scale * (q @ k.transpose(-1, -2))
     bias = work.terms.dense(block, tensors)
     if bias is not None:
-        # a map of scores sees the biases, and gets finite numbers where nothing is seen
+        # a map of scores sees the biases, and scores as they are where nothing is seen
         scores = scores + (bias.masked_fill(bias == -torch.inf, 0.0) if work.terms.map else bias)
     scores = work.terms.rescored(scores, block, tensors)
     if work.terms.map and bias is not None:
@@ -42,7 +42,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors:
 
 def _kept(work: "Work", block: Block, weights: Tensor) -> Tensor:
     """Return what dropout multiplies a block's weights with: the same whenever it is asked."""
-    number = (block.item or 0) * weights.shape[-1] + block.begin
+    number = (block.item or 0) * work.terms.hollow.shape[2] + block.begin
     random = torch.Generator(weights.device).manual_seed(work.seed + number)
     keep = 1 - work.dropout_p
     return torch.empty_like(weights).bernoulli_(keep, generator=random) / keep
@@ -60,10 +60,12 @@ def gradients(
     """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
     at = block.batch, slice(None), block.rows
     with torch.enable_grad():
-        q, k, v = (t.detach().requires_grad_() for t in qkv)
+        q, k, v = (t.detach().requires_grad_() for t in fused.parts(block, *qkv))
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
         out = attend(work, block, q, k, v, live)
-        _add(out, grad[at].to(out.dtype), [q, k, v, *live], [*sums, *others])
+        keys = block.batch, slice(None), block.keys
+        own = [sums[0][at], sums[1][keys], sums[2][keys]]  # views, to be added to
+        _add(out, grad[at].to(out.dtype), [q, k, v, *live], [*own, *others])
 
 
 def gradients_of_terms(

@@ -63,11 +63,8 @@ def gradients(
     """Add a block's gradients of q, k and v to `sums`."""
     mask, reverse = masked(work, block, tensors)
     q, k, v = parts(block, *qkv)
-    rows = [t[block.batch, :, block.rows] for t in (grad, q, out, lse)]
-    rows[1] = q
-    if reverse:
-        rows = [t.flip(2) for t in rows]
-    grad, q, out, lse = rows
+    rows = [q, *(t[block.batch, :, block.rows] for t in (grad, out, lse))]
+    q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)
     found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
     sums[0][block.batch, :, block.rows] = found[0].flip(2) if reverse else found[0]
     sums[1][block.batch, :, block.keys] += found[1]

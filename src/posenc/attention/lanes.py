@@ -20,6 +20,7 @@ from posenc.positions.checks import may_look
 
 BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multiply exactly in float32
 PIECES = 3
+LEAST = 1e-6  # scale
 WIDTH = 8  # lanes come in so many, which kernels like
 
 
@@ -38,8 +39,10 @@ class Lanes:
             return f"{call.encoding.name} has no bias that could be lanes."
         if call.backend != self.name and call.q.device.type == "cpu" and single(call):
             return "the bias of one query is a vector as it is, which the kernel takes as a mask."
-        if call.scale == 0:
-            return "with scale=0 nothing of the lanes would reach the scores."
+        if call.scale < LEAST:
+            return f"lanes are divided by the scale, which must be {LEAST:g} at least; with scale=0 none would be seen."
+        if not torch.compiler.is_compiling() and call.shape[3] < call.shape[2]:
+            return "there are more queries than keys, so that some see nothing."
         return next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)
 
     def memory(self, call: Call) -> int:

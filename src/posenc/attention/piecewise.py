@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call
+from posenc.attention.once import once
 from posenc.attention.passes import FULL, ROWS, UNSEEN, Plan, Tile
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
@@ -102,7 +103,7 @@ class _Merged(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *turned, v, out, log_sum = ctx.saved_tensors
         plan, group = ctx.plan, ctx.group

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention.call import Call, shown, zero_empty_rows
 from posenc.families import no_autocast
 
 LIMIT = 2 * 2**30  # bytes that it takes without being asked by name
@@ -43,13 +43,12 @@ class Reference:
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             scores = call.scale * (q @ k.transpose(-1, -2))
-            for term in (call.bias(), call.added()):
+            added = call.added()
+            for term in (call.bias(), None if added is None else added.masked_fill(~shown(added), 0.0)):
                 if term is not None:
                     scores = scores + term.to(dtype)
             if call.encoding.rescores:
-                raw = call.before()
-                finite = scores if call.added() is None else scores.masked_fill(scores == -torch.inf, 0.0)
-                scores = call.encoding.rescore(finite, *raw, call.placed, call.k_placed, allowed)
+                scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
                 # a row of -inf alone has no softmax, and its gradient would be NaN everywhere

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from posenc.attention.call import Call
+from posenc.attention.call import Call, shown
 from posenc.positions.checks import may_look
 
 SHORTEST = 64  # tokens from which on a document gets blocks of its own
+HARMLESS = 1e15  # its square, times some lanes, is a number in float32
 APART = 32  # queries from which on rows of a batch that are padded differently run one by one
 
 
@@ -147,7 +148,7 @@ class Spans:
             terms.append((self.ids[..., rows, None] == self.ids[..., None, block.keys]).unsqueeze(-3))
         if block.masked:
             mask = cut(call.mask, block)
-            terms.append(mask if mask.dtype == torch.bool else mask != -torch.inf)
+            terms.append(shown(mask))
         if not terms:
             return None
         seen = terms[0]
@@ -190,11 +191,18 @@ def blank(call: Call, parts: list[Spans]) -> Call:
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
     q, k, v = call.q, call.k, call.v
-    if not (may_look(rows) and bool(rows.all())):
+    if not _harmless(q, rows[..., None]):
         q = q.masked_fill(~rows[..., None], 0.0)
-    if not (may_look(keys) and bool(keys.all())):
-        k, v = (t.masked_fill(~keys[:, None, :, None], 0.0) for t in (k, v))
+    k, v = (t if _harmless(t, (at := keys[:, None, :, None])) else t.masked_fill(~at, 0.0) for t in (k, v))
     return replace(call, q=q, k=k, v=v)
+
+
+def _harmless(t: Tensor, seen: Tensor) -> bool:
+    """Whether slots that are not seen hold numbers of finite products, so that no copy without them is needed."""
+    if not may_look(t):
+        return False
+    hidden = t.detach().masked_select(~seen)  # a copy of what is padded alone
+    return hidden.numel() == 0 or bool(hidden.abs().max() < HARMLESS)
 
 
 def _any(seen: Tensor, dim: int) -> Tensor:
@@ -207,7 +215,7 @@ def is_padding(call: Call) -> bool:
     mask = call.mask
     if mask is None or mask.shape[1] > 1 or mask.shape[2] > 1 or not may_look(mask) or mask.requires_grad:
         return False
-    return mask.dtype == torch.bool or bool(((mask == 0) | (mask == -torch.inf)).all())
+    return mask.dtype == torch.bool or bool(((mask == 0) | ~shown(mask)).all())
 
 
 def cut(mask: Tensor | None, block: Block) -> Tensor:
@@ -246,7 +254,7 @@ def _padding(call: Call, item: int | None) -> tuple[int, int] | None:
     if rows.shape[0] > 1:
         return None
     row = rows[0, 0, 0].expand(call.shape[3])
-    seen = (row if row.dtype == torch.bool else row == 0).nonzero()[:, 0]
+    seen = shown(row).nonzero()[:, 0]
     if len(seen) == 0:
         return 0, 0
     first, last = int(seen[0]), int(seen[-1]) + 1

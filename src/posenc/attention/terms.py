@@ -1,5 +1,6 @@
 """What joins the scores of a call, block by block: biases by distance, by elements or by content, and a mask."""
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,11 +64,23 @@ class Terms:
         self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
         self.vectors = self._sum_vectors(call)
         self.tables = self._tables() if None in self.shifts.values() else []
-        self.scratch = Scratch()
+        self._local = threading.local()  # passes over one graph may run in several threads
         # what is kept for the backward pass shall not hold q, k and v once more
         self.hollow = light(call)
         for part in parts:
             part.call = self.hollow
+
+    @property
+    def scratch(self) -> Scratch:
+        """Memory for what blocks of one pass form."""
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = Scratch()
+        found: Scratch = self._local.scratch
+        return found
+
+    def forget(self) -> None:
+        """Free what a pass needed."""
+        self._local, self.tensors = threading.local(), []
 
     def view(self, block: Block, tensors: Sequence[Tensor]) -> Float[Tensor, "1 heads q_len k_len"] | None:
         """Return all terms of a block, its queries in reverse, as a view of a vector; None if they are no such thing.
@@ -110,8 +123,8 @@ class Terms:
             terms.append(cut(live[self.mask[0]], block))
         if rows:
             terms += [one.bias(block, self.begin(block), live, self.scratch) for one in self.rows.values()]
-        found = [term for term in terms if term is not None]
-        total = None if not found else sum(found[1:], start=found[0]).to(self.dtype)
+        found = [term.to(self.dtype) for term in terms if term is not None]
+        total = None if not found else sum(found[1:], start=found[0])
         own = rows and len(found) == 1 and bool(self.rows)  # memory of a product, that nobody else sees
         return self._hidden(total, block, inplace=own and not torch.is_grad_enabled())
 
