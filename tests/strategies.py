@@ -20,8 +20,9 @@ REALS = (torch.float32, torch.float64)
 FAR = 1_000_000
 # names of encodings for text, where a position is one number
 TEXT = [name for name in posenc.names() if posenc.card(name).examples()[0].n_axes == 1]
-# of these, all that a host model can construct of what it knows: LongRoPE's lists come from a search
-HOSTED = [name for name in TEXT if name != "longrope"]
+# of these, all that a host model can construct of what it knows: LongRoPE's lists come from a search, and a graph is
+# no text
+HOSTED = [name for name in TEXT if name not in ("longrope", "graphormer")]
 
 
 def check(examples: int = 40) -> settings:
@@ -255,21 +256,94 @@ def _t5(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def _alibi(draw: st.DrawFn) -> dict[str, Any]:
+    n_heads = draw(st.integers(1, 13))
+    some = st.lists(st.integers(0, n_heads - 1), min_size=1, unique=True).map(tuple)
+    heads = draw(st.one_of(st.none(), st.integers(1, n_heads), some))
+    sloped = len(heads) if isinstance(heads, tuple) else heads or n_heads
+    own = st.lists(st.floats(-1.0, 1.0, width=32), min_size=sloped, max_size=sloped).map(tuple)
+    sides = draw(st.sampled_from(["symmetric", "one-sided", "key"]))
+    return {
+        "n_heads": n_heads,
+        "heads": heads,
+        "slopes": draw(st.one_of(st.sampled_from(["authors", "geometric", "learned"]), own)),
+        "bias_max": draw(st.sampled_from([8.0, 16.0])),
+        "sides": sides,
+        "precision": draw(st.sampled_from([None, "falcon-bfloat16"] if sides == "key" else [None])),
+    }
+
+
+@st.composite
+def _deberta(draw: st.DrawFn) -> dict[str, Any]:
+    n_buckets = draw(st.integers(4, 12))
+    return {
+        "n_heads": draw(st.integers(1, 3)),
+        "head_dim": draw(st.integers(1, 4)),
+        "n_buckets": n_buckets,
+        "max_distance": n_buckets // 2 + draw(st.integers(2, 50)),
+        "terms": draw(st.sampled_from([("c2p", "p2c"), ("c2p",), ("p2c",)])),
+    }
+
+
+_TURNED = st.fixed_dictionaries(
+    {"head_dim": st.integers(1, 3).map(lambda n: 2 * n)},
+    optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"])},
+)
+
+
+def _turned(pieces: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return _TURNED.map(lambda rope: pieces | rope)
+
+
+@st.composite
+def _dual_chunk(draw: st.DrawFn) -> dict[str, Any]:
+    chunk = draw(st.integers(1, 9))
+    return {"chunk": chunk, "local": draw(st.integers(0, chunk - 1)), **draw(_TURNED)}
+
+
 _HEADS = st.integers(1, 13)
 _WIDTH, _EVEN = st.integers(1, 12), st.integers(1, 6).map(lambda n: 2 * n)
+_WINDOW, _WIDER = (st.tuples(*[st.integers(least, 6)] * 2) for least in (1, 2))
 _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "alibi": st.fixed_dictionaries(
-        {"n_heads": _HEADS},
-        optional={
-            "slopes": st.sampled_from(["authors", "geometric"]),
-            "bias_max": st.sampled_from([8.0, 16.0]),
-            "sides": st.sampled_from(["symmetric", "one-sided"]),
-        },
-    ),
+    "alibi": _alibi(),
     "axial_rope": _axial_rope(),
+    "beit": st.fixed_dictionaries({"n_heads": st.integers(1, 4), "window": _WINDOW}),
     "binary": st.fixed_dictionaries({"d_model": st.integers(1, 70)}),
     "cape": st.fixed_dictionaries({"d_model": _WIDTH}, optional={"base": bases()}),
     "complex_order": st.fixed_dictionaries({"d_model": _EVEN}),
+    "cope": st.fixed_dictionaries({"head_dim": st.integers(1, 4), "max_count": st.integers(1, 6)}),
+    "dape": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 3), "width": st.integers(1, 5)},
+        optional={"encoding": st.sampled_from(["alibi", "kerple_power", "sandwich", "t5"])},
+    ),
+    "deberta": _deberta(),
+    "dual_chunk": _dual_chunk(),
+    "dynamic_position_bias": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 3), "width": st.integers(1, 5), "depth": st.integers(1, 3)},
+        optional={
+            "log_distance": st.just(True),
+            "n_axes": st.just(2),
+            "norm": st.just(False),
+            "activation": st.just("silu"),
+        },
+    ),
+    "fire": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 4), "width": st.integers(1, 6)}, optional={"eps": st.just(0.1)}
+    ),
+    "fox": st.fixed_dictionaries({"d_model": _WIDTH, "n_heads": st.integers(1, 4)}),
+    "decomposed_2d": st.fixed_dictionaries({"head_dim": st.integers(1, 6), "size": _WINDOW}),
+    "graphormer": st.fixed_dictionaries(
+        {
+            "n_heads": st.integers(1, 4),
+            "max_distance": st.integers(10, 14),
+            "distances": st.integers(1, 30).map(posenc.Graphormer.tree),
+        }
+    ),
+    "swin": st.fixed_dictionaries({"n_heads": st.integers(1, 4), "window": _WINDOW}),
+    "swin_v2": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 4), "window": _WIDER, "width": _WIDTH}, optional={"pretrained_window": _WIDER}
+    ),
     "cpvt": st.fixed_dictionaries({"d_model": _WIDTH}, optional={"kernel_size": st.sampled_from([1, 3, 5])}),
     "gaussian_fourier": st.fixed_dictionaries(
         {"d_model": _EVEN, "n_axes": st.integers(1, 3)},
@@ -297,6 +371,9 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "liere": st.fixed_dictionaries(
         {"head_dim": st.just(12), "n_axes": st.integers(1, 3), "block": st.sampled_from([2, 3, 4])}
     ),
+    "leaky_rerope": st.fixed_dictionaries(
+        {"window": st.integers(1, 9), "factor": st.sampled_from([1.0, 3.0, 16.0])}
+    ).flatmap(_turned),
     "longrope": _longrope(),
     "mixed_rope": st.fixed_dictionaries(
         {"n_kv_heads": st.integers(1, 3), "head_dim": st.sampled_from([4, 8, 12])},
@@ -359,9 +436,15 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "relative_bias": st.fixed_dictionaries(
         {"n_heads": st.integers(1, 4)}, optional={"max_distance": st.integers(0, 40)}
     ),
+    "rerope": st.fixed_dictionaries({"window": st.integers(1, 9)}).flatmap(_turned),
     "rope": _rope(),
+    "self_extend": st.fixed_dictionaries({"window": st.integers(1, 9), "group": st.integers(1, 5)}).flatmap(_turned),
     "sinusoidal": _sinusoidal(),
     "t5": _t5(),
+    "tupe": st.fixed_dictionaries(
+        {"n_heads": st.integers(1, 3), "head_dim": st.integers(1, 4), "max_len": st.integers(1, 60)},
+        optional={"untie_cls": st.just(False)},
+    ),
     "transformer_xl": st.fixed_dictionaries(
         {
             "d_model": st.integers(1, 4).map(lambda n: 2 * n),
@@ -400,8 +483,13 @@ def draw_encoding(data: st.DataObject, name: str) -> Any:
 def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
     """Return positions that this encoding accepts, up to a million where it has no bound of its own."""
     low, high = -FAR, FAR
-    if isinstance(encoding, (posenc.Learned, posenc.Learned2D)):
+    images_and_graphs = posenc.Swin, posenc.BEiT, posenc.Decomposed2D, posenc.Graphormer
+    if isinstance(encoding, (posenc.Learned, posenc.Learned2D, posenc.TUPE, *images_and_graphs)):
         low, high = 0, encoding.max_len - 1
+    if isinstance(encoding, posenc.Piecewise):  # nobody says how chunks and groups count below the first token
+        low = 0
+    if isinstance(encoding, posenc.DeBERTa):  # whose definition counts buckets one by one
+        low, high = -2_000, 2_000
     if isinstance(encoding, posenc.CPVT):  # no two tokens of an image stand in one place
         return images(**{"max_len": 6} | limits)
     if isinstance(encoding, posenc.Binary):
@@ -414,4 +502,6 @@ def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
         low, high = -100, 100
     if isinstance(encoding, posenc.XPos):  # lane sizes are powers of the position, and float64 ends
         low, high = -20_000, 20_000
-    return positions(**{"low": low, "high": high, "real": encoding.accepts_real, "n_axes": encoding.n_axes} | limits)
+    # fractions go through float32 on their way to bfloat16, and so may be rounded twice
+    real = encoding.accepts_real and getattr(encoding, "precision", None) is None
+    return positions(**{"low": low, "high": high, "real": real, "n_axes": encoding.n_axes} | limits)

@@ -130,6 +130,21 @@ class Gates(posenc.Bias):
         return self.at(torch.arange(self.n_heads)[:, None, None], rows, [p[:, None, None, :] for p in k_placed.parts])
 
 
+class Maps(posenc.ScoreMap):
+    """Takes a function of the distance from scores that it gets without it."""
+
+    n_heads = 2
+
+    def __init__(self, term: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.term = term
+
+    def rescore(
+        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
+    ) -> Tensor:
+        return scores - self.term((placed.pos[:, None] - k_placed.pos).to(scores.dtype))
+
+
 class Fails(posenc.Encoding):
     def place(self, pos: Tensor, *rest: Any, **options: Any) -> Placed:
         raise RuntimeError("nothing works today")
@@ -336,6 +351,22 @@ def test_an_encoding_that_reads_the_tokens() -> None:
     assert (found.recency, found.shift_invariant, found.bounded) == (True, True, False)
     assert found.distinct is not None
     assert found.distinct["float32"] == CAP
+
+
+def test_what_maps_scores_is_measured_by_what_it_makes_of_them() -> None:
+    far, waves = measure(Maps(torch.abs)), measure(Maps(lambda d: d % 5))
+    assert (far.recency, far.symmetric, far.bounded, far.shift_invariant) == (True, True, False, True)
+    assert far.distinct == {"float32": CAP, "bfloat16": 257, "float16": 2049}
+    assert (waves.recency, waves.symmetric, waves.bounded) == (False, False, True)
+    assert waves.distinct == {"float32": 5, "bfloat16": 5, "float16": 5}
+    # the distance, that as a float, its size, and the difference from the scores of two heads
+    assert (far.cost, far.per_token, far.per_score) == ("score", 0.0, 5.0)
+
+
+def test_sums_along_the_tokens_are_measured_in_their_order() -> None:
+    """FoX by mathematics: each token takes something away, so that far ones have less, without end."""
+    found = measure(posenc.FoX(d_model=3, n_heads=2))
+    assert (found.recency, found.bounded, found.symmetric) == (True, False, False)
 
 
 def test_what_multiplies_the_tokens_is_seen() -> None:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, Encoding, OnAxes, PerLayer, positions
@@ -243,3 +244,17 @@ def test_a_term_of_the_content_stands_beside_no_other_scale(reader: posenc.Encod
     with refuses(ValueError, "cannot stand beside a member that changes the score scale", reader.name, "T5"):
         posenc.Compose(reader, posenc.T5(n_heads=2, score_scale=1.0))
     posenc.Compose(reader, posenc.T5(n_heads=2))
+
+
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: posenc.OnAxes(e, (0,), n_axes=2)], ids=["compose", "axes"])
+def test_positions_get_the_batch_of_tokens_that_a_member_reads(wrap) -> None:
+    """So that all that is placed has one shape, and a cache can append to it."""
+    encoding = wrap(posenc.Compose(posenc.Sinusoidal(d_model=16), posenc.FoX(d_model=16, n_heads=4)))
+    pos = torch.arange(5) if encoding.n_axes == 1 else positions.grid(1, 5).flip(-1)
+    x = normal(2, 5, 16).float()
+    whole = encoding.place(pos, x)
+    past = encoding.place(pos[:3], x[:, :3])
+    grown = past.cat(encoding.place(pos[3:], x[:, 3:], past=past))
+    assert whole.pos.shape[:2] == (2, 5)
+    for a, b in zip(tree_leaves(grown), tree_leaves(whole), strict=True):
+        torch.testing.assert_close(a, b)

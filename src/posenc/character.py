@@ -37,9 +37,10 @@ _MISSING = object()
 class Character:
     """What was measured of an encoding; None where it cannot be measured or does not apply.
 
-    A position's signature is what becomes of the same content there: the vector of a token, a turned query, or the
-    bias of a query against a key at position 0, one number a head. With several axes, axis 0 moves and the others
-    stay at 0. What depends on the length is resolved for 1,024.
+    A position's signature is what becomes of the same content there: the vector of a token, a turned query, or, one
+    number a head, the bias of a query against a key at position 0, and what a score map makes of a score of zero
+    between them. With several axes, axis 0 moves and the others stay at 0. What depends on the length is resolved for
+    1,024.
 
     Args:
         distinct: How many positions from 0 on (for a bias: distances) have signatures that all differ, as stored in
@@ -48,7 +49,8 @@ class Character:
         real_positions: Fractional positions are accepted.
         smooth: The signatures of neighbours among 0..4096 are nearer than 0.4 of the diameter of all.
         step: The largest of those steps between neighbours, as a part of the diameter.
-        bounded: No lane of a signature up to position 1,000,000 is beyond 1.5 times the largest below 1,024.
+        bounded: No lane of a signature up to position 1,000,000 is beyond 1.5 times the largest below 1,024; up to
+            10,000, of an encoding that reads the tokens.
         shift_invariant: Scores stay as they are when all positions move.
         symmetric: Scores stay as they are when query and key change places and keep their content: blind to direction.
         recency: Looking back, the score of the same content never rises with distance, and falls, in every draw.
@@ -209,8 +211,10 @@ def is_bounded(probe: Probe) -> bool:
     """Whether lanes at far positions stay within 1.5 times the largest lane at near ones; keys count as well."""
     doors = (*DOORS, "rotate_k")
     near = probe.signatures(probe.line(NEAR), doors).abs().max()
-    ends = [end if probe.longest is None else min(end, probe.longest + 1) for end in FAR]
-    far = [probe.signatures(probe.line(WINDOW, start=max(end - WINDOW, 0)), doors).abs().max() for end in ends]
+    reads = probe.encoding.reads_x  # what runs a sum along the tokens is far where all of them are there
+    ends = [end if probe.longest is None else min(end, probe.longest + 1) for end in (FAR[:1] if reads else FAR)]
+    lines = [probe.line(end) if reads else probe.line(WINDOW, start=max(end - WINDOW, 0)) for end in ends]
+    far = [probe.signatures(line, doors).abs().max() for line in lines]
     return bool(torch.stack(far).max() <= BOUNDED * near)
 
 
@@ -243,9 +247,9 @@ def falls_with_distance(probe: Probe) -> bool:
     """Whether the score of one content never rises with distance in any head, and falls in one."""
     end = CAP if probe.longest is None else min(CAP, probe.longest)
     distances = [d for d in (*range(257), *(2**i for i in range(9, 17))) if d <= end]
-    pos = probe.along(end - torch.tensor(distances))
+    pos = probe.along(end - torch.tensor(distances).flip(0))  # in order, for sums along the tokens
     x = probe.normal(1, 1, probe.d_model).expand(-1, len(pos), -1)
-    by_distance = _scores(probe, x, x, pos)[0, :, 0]
+    by_distance = _scores(probe, x, x, pos)[0, :, -1].flip(-1)
     slack = EXACT * by_distance.abs().max()
     never_rises = (by_distance.diff() <= slack).all()
     return bool(never_rises and (by_distance[:, 0] - by_distance[:, -1] > slack).any())
@@ -290,12 +294,15 @@ def count_work(probe: Probe) -> tuple[str, float, float]:
 
 
 def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
-    """Go through the three doors of one layer with one head of keys a head of queries."""
+    """Go through the doors of one layer with one head of keys a head of queries."""
     encoding, here = probe.encoding.layer(probe.index, placed)
     probe.encoding.embed(x, placed)
     q = x.new_zeros(()).expand(1, probe.n_heads, x.shape[1], probe.head_dim)
     encoding.rotate(q, q, here)
     encoding.bias(q, q, here, here)
+    if encoding.rescores:
+        scores = q.new_zeros(()).expand(*q.shape[:3], x.shape[1])
+        encoding.rescore(scores, q, q, here, here, None)
 
 
 def depends_on_length(encoding: Encoding) -> bool:

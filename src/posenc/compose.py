@@ -46,7 +46,8 @@ class Compose(Encoding):
                 "Compose: at most one member may change the score scale; "
                 f"got {[members[i].name for i in self._scaling]}."
             )
-        if self._scaling and (readers := [e.name for e in members if e.reads_qk and not e.rescores]):
+        others = [e for i, e in enumerate(members) if i not in self._scaling]  # its own term knows the scale
+        if self._scaling and (readers := [e.name for e in others if e.reads_qk and not e.rescores]):
             raise ValueError(
                 "Compose: a term that looks at q and k divides by the root of head_dim as q·k does, so it cannot stand "
                 f"beside a member that changes the score scale; got {readers} and {members[self._scaling[0]].name}."

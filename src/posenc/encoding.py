@@ -135,6 +135,8 @@ class Encoding(nn.Module):
             ValueError: Its shape does not fit `n_axes`, or `dtype` is half precision.
         """
         pos = self._check(pos, dtype)
+        if self.reads_x and x is not None and pos.ndim == 1 + (self.n_axes > 1):
+            pos = pos.expand(x.shape[0], *pos.shape)  # what is read off the tokens has their batch
         return Placed(pos, self.parts(pos, x, past, dtype), self.n_axes)
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:

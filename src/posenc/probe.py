@@ -16,7 +16,7 @@ from posenc.encoding import Encoding, Placed
 
 LENGTH = 1024  # what an encoding that depends on the length is resolved for
 LIMIT = 2**53  # beyond it float64, in which angles are formed, has no room for every integer
-DOORS = ("embed", "rotate_q", "bias")  # what shows a position; rotate_k tells the same as rotate_q
+DOORS = ("embed", "rotate_q", "bias", "rescore")  # what shows a position; rotate_k tells the same as rotate_q
 REFUSALS = (ValueError, IndexError, OverflowError, RuntimeError)  # how a position is refused, by us or by torch
 
 
@@ -81,7 +81,8 @@ class Probe:
         group = q.shape[1] // k.shape[1]
         scores = encoding.score_scale(q.shape[-1]) * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
         bias = encoding.bias(q, k, placed, placed)
-        return scores if bias is None else scores + bias
+        scores = scores if bias is None else scores + bias
+        return encoding.rescore(scores, q, k, placed, placed, None) if encoding.rescores else scores
 
     def along(self, pos: Shaped[Tensor, " n"]) -> Shaped[Tensor, "n *axes"]:
         """Let positions run along axis 0, with the other axes at 0."""
@@ -94,11 +95,12 @@ class Probe:
         """Return what becomes of the same content at each position, as the doors of a model let it through.
 
         Side by side: the embedded token, the turned query, the bias of the query against a key at position 0 for
-        each head. A door that the encoding does not use leaves nothing; if it uses none, there is one lane of zeros.
+        each head, and what a score map makes of a score of zero between the two. A door that the encoding does not use
+        leaves nothing; if it uses none, there is one lane of zeros.
 
         Args:
             pos: Positions along axis 0.
-            doors: Which of "embed", "rotate_q", "rotate_k" and "bias" count.
+            doors: Which of "embed", "rotate_q", "rotate_k", "bias" and "rescore" count.
             token: (d_model,); left out, the one that shows most.
         """
         n = len(pos)
@@ -114,6 +116,7 @@ class Probe:
             "rotate_q": lambda: _rows(encoding.rotate_q(query, placed), query),
             "rotate_k": lambda: _rows(encoding.rotate_k(key, placed), key),
             "bias": lambda: _rows(encoding.bias(query, key[:, :, :1], placed, first), None),
+            "rescore": lambda: _rows(_rescore(encoding, query, key[:, :, :1], placed, first), None),
         }
         shown = [rows for door in doors if (rows := looks[door]()) is not None]
         return torch.cat(shown, -1) if shown else query.new_zeros(n, 1)
@@ -159,6 +162,12 @@ class Probe:
         heads = self._find("n_kv_heads", self._find("n_heads", 1))
         shape = 1, heads, 1, self.head_dim
         return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
+
+
+def _rescore(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
+    """Return what a score map makes of scores of zero; None of what is none."""
+    scores = q.new_zeros(*q.shape[:3], k.shape[2])
+    return encoding.rescore(scores, q, k, placed, k_placed, None) if encoding.rescores else None
 
 
 def _rows(turned: Tensor | None, before: Tensor | None) -> Tensor | None:

@@ -91,7 +91,10 @@ class Card:
 
     @property
     def family(self) -> str:
-        """The door that the encoding uses: none, additive, embedded, rotary, bias or content_bias."""
+        """The door that the encoding uses.
+
+        One of none, additive, embedded, rotary, piecewise, bias, content_bias and score_map.
+        """
         return str(getattr(self.cls, "family", "none"))
 
     @property

@@ -99,13 +99,14 @@ def test_hidden_scores_reach_a_score_map_in_the_same_way() -> None:
     seen = normal(4, 1, N, seed=5) > -0.5
     as_numbers = torch.zeros(seen.shape).double().masked_fill(~seen, -torch.inf)
     tensors, dape = qkv(), posenc.DAPE(n_heads=4).double()
-    found = [
-        attend(*tensors, dape, positions.arange(N), mask=mask, backend=backend)
-        for mask in (seen, as_numbers)
-        for backend in ("reference", "blocked")
-    ]
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=0, atol=1e-11)
+    for encoding in (dape, posenc.Compose(posenc.ALiBi(n_heads=4), dape)):
+        found = [
+            attend(*tensors, encoding, positions.arange(N), mask=mask, backend=backend)
+            for mask in (seen, as_numbers)
+            for backend in ("reference", "blocked")
+        ]
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0], rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])

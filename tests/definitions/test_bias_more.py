@@ -24,6 +24,86 @@ def test_alibi_one_sided() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ({"heads": 2}, [1 / 16, 1 / 256, 0.0]),
+        ({"heads": (2, 0)}, [1 / 256, 0.0, 1 / 16]),
+        ({"heads": (1,), "bias_max": 4.0}, [0.0, 1 / 16, 0.0]),
+        ({"heads": (2, 1), "slopes": "geometric"}, [0.0, 1 / 256, 1 / 16]),
+        ({"slopes": [0.5, 0.0, 3.0]}, [0.5, 0.0, 3.0]),
+        ({"slopes": (0.5, 3.0), "heads": 2}, [0.5, 3.0, 0.0]),
+        ({"slopes": [0.5, 3.0], "heads": (2, 0)}, [3.0, 0.0, 0.5]),
+        ({"slopes": "learned", "log_slope": np.array([0.0, LOG_2, -LOG_2])}, [1.0, 2.0, 0.5]),
+        ({"slopes": "learned", "log_slope": np.array([LOG_2]), "heads": (1,)}, [0.0, 2.0, 0.0]),
+    ],
+)
+@pytest.mark.parametrize(("sides", "at_seven"), [("symmetric", -5.0), ("one-sided", 0.0), ("key", 7.0)])
+def test_alibi_heads_and_slopes_typed(options: dict[str, Any], want: list[float], sides: Any, at_seven: float) -> None:
+    """Three heads; the query at 2, the key at 7."""
+    got = alibi(np.array([2]), np.array([7]), n_heads=3, sides=sides, **options)
+    assert got.shape == (3, 1, 1)
+    np.testing.assert_allclose(got[:, 0, 0], np.multiply(want, at_seven), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slopes": [1.0, 2.0]},
+        {"slopes": [1.0, 2.0, 3.0], "heads": 2},
+        {"slopes": "learned"},
+        {"slopes": "learned", "log_slope": np.zeros(4)},
+        {"precision": "falcon-bfloat16"},
+        {"precision": "falcon-bfloat16", "sides": "one-sided"},
+    ],
+)
+def test_alibi_without_its_numbers(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"zip\(\) argument|alibi: precision"):
+        alibi(np.arange(2), np.arange(2), n_heads=3, **options)
+
+
+def test_alibi_by_key_is_the_same_after_the_softmax() -> None:
+    """Behind a causal mask, whatever the scores; it does not ask where the query is."""
+    rng = np.random.default_rng(5)
+    pos = np.array([3.0, 4.5, 6.0, 20.0])
+    scores = np.where(np.tri(4) > 0, rng.standard_normal((6, 4, 4)), -np.inf)
+
+    def weights(sides: Any) -> Any:
+        each = np.exp(scores + alibi(pos, pos, n_heads=6, sides=sides))
+        return each / each.sum(-1, keepdims=True)
+
+    np.testing.assert_allclose(weights("key"), weights("symmetric"), rtol=1e-13)
+    by_key = alibi(pos, pos, n_heads=6, sides="key")
+    np.testing.assert_array_equal(by_key, by_key[:, :1].repeat(4, 1))
+
+
+def test_alibi_in_bfloat16_typed() -> None:
+    """Eight digits: a tie of positions goes to the even one; then the slope 1/sqrt(2), and its products, round."""
+    options: dict[str, Any] = {"n_heads": 1, "sides": "key", "precision": "falcon-bfloat16"}
+    keys = np.array([0, 255, 256, 257, 258, 259, 261, 263, -257, 65281, 65407, 65408])
+    want = [[[0, 255, 256, 256, 258, 260, 260, 264, -256, 65280, 65280, 65536]]]
+    np.testing.assert_array_equal(alibi(np.array([9]), keys, slopes=[1.0], **options), want)
+    got = alibi(np.array([9, 0]), np.array([1.0, 3.0, 0.5]), slopes=[0.7071067811865476], **options)
+    np.testing.assert_array_equal(got, [[[0.70703125, 2.125, 0.353515625]] * 2])  # 2.12109375 is not on the grid
+    tiny = alibi(np.array([0]), np.array([1]), slopes=[2.0**-134], **options)  # half of the least number: a tie
+    np.testing.assert_array_equal(tiny, [[[0.0]]])
+    tiny = alibi(np.array([0]), np.array([1]), slopes=[1.5 * 2.0**-133], **options)
+    np.testing.assert_array_equal(tiny, [[[2.0**-132]]])
+
+
+@pytest.mark.parametrize("n_heads", [1, 8, 12, 71])
+def test_alibi_in_bfloat16_is_falcons_tensor(n_heads: int) -> None:
+    """Bit for bit, at positions that bfloat16 has and that it has not."""
+    falcon = pytest.importorskip("transformers.models.falcon.modeling_falcon")
+    import torch
+
+    theirs = falcon.build_alibi_tensor(torch.ones(1, 900, dtype=torch.long), n_heads, torch.float32)
+    keys = np.arange(900)
+    got = alibi(np.array([0]), keys, n_heads=n_heads, sides="key", precision="falcon-bfloat16")
+    np.testing.assert_array_equal(got, theirs.double().numpy())
+    assert (got != alibi(np.array([0]), keys, n_heads=n_heads, sides="key")).any()
+
+
 def test_kerple_power_typed() -> None:
     """Heads with r1, r2 = 1, 1; 2, 1.5; 1/2, 0.5: at distances 0, 1, 4 and, ahead, 9."""
     log_r1, logit_r2 = np.array([0.0, LOG_2, -LOG_2]), np.array([0.0, math.log(3), -math.log(3)])

@@ -186,6 +186,48 @@ def test_dynamic_position_bias_second_form() -> None:
         np.testing.assert_allclose(got[:, i, 0], z @ kw["w_out"].T + kw["b_out"], rtol=1e-10)
 
 
+PLAIN = {"norm": False, "ln_g": None, "ln_b": None}  # no normalisation
+MIDDLE = ("w_mid", "b_mid")
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_dynamic_position_bias_without_norm(absent: bool) -> None:
+    """Lanes 2 d + 1 and -d; ReLU leaves what is above 0. What is not used may be None or left out."""
+    kw = network(2, 1) | {"w_in": np.array([[2.0], [-1.0]]), "b_in": np.array([1.0, 0.0])}
+    kw |= {"w_out": np.array([[1.0, 10.0]]), "b_out": np.array([100.0])} | PLAIN | dict.fromkeys(MIDDLE)
+    given = {name: value for name, value in kw.items() if not absent or value is not None}
+    got = dynamic_position_bias(np.array([0, 3, -4]), np.array([0]), **given)
+    np.testing.assert_allclose(got[0, :, 0], [101.0, 107.0, 140.0], rtol=1e-14)
+
+
+def test_dynamic_position_bias_silu() -> None:
+    """z / (1 + exp(-z)) is 3/4 z at log 3 and -1/4 of it at -log 3; far out z and 0, without an overflow."""
+    kw = network(2, 1, n_heads=2) | {"w_in": np.array([[LN3], [-LN3]]), "w_out": np.eye(2)} | PLAIN
+    got = dynamic_position_bias(np.array([1, 0, 5000]), np.array([0]), **kw, activation="silu")
+    want = [[0.75 * LN3, 0.0, 5000 * LN3], [-0.25 * LN3, 0.0, 0.0]]
+    np.testing.assert_allclose(got[..., 0], want, rtol=1e-14, atol=1e-300)
+
+
+def test_dynamic_position_bias_silu_after_norm() -> None:
+    """Lanes +-0.0045 normalise to +-9/11, shifted by 2/11 to 1 and -7/11; then both layers' SiLU."""
+    kw = network(2, 2) | {"w_in": np.array([[0.0045], [-0.0045]]), "ln_b": np.array([[2 / 11, 2 / 11], [0.0, 0.5]])}
+    kw |= {"b_mid": np.array([[0.0045, -0.0045]]), "w_out": np.array([[1.0, 0.0]]), "activation": "silu"}
+    first, second = 1 / (1 + math.exp(-1.0)), -7 / 11 / (1 + math.exp(7 / 11))
+    got = dynamic_position_bias(np.array([1]), np.array([0]), **kw)
+    np.testing.assert_allclose(got, [[[9 / 11 / (1 + math.exp(-9 / 11))]]], rtol=1e-13)
+    kw |= {"w_mid": np.array([[[1.0, 0.0], [0.0, 1.0]]]), "b_mid": np.zeros((1, 2))}
+    got = dynamic_position_bias(np.array([1]), np.array([0]), **kw)
+    half = (first - second) / 2
+    upper = half / math.sqrt(half**2 + 1e-5)
+    np.testing.assert_allclose(got, [[[upper / (1 + math.exp(-upper))]]], rtol=1e-13)
+
+
+@pytest.mark.parametrize("missing", ["ln_g", "ln_b", "w_mid", "b_mid"])
+def test_dynamic_position_bias_without_what_it_needs(missing: str) -> None:
+    with pytest.raises(IndexError):
+        dynamic_position_bias(np.array([1]), np.array([0]), **network(2, 2) | {missing: None})
+
+
 @pytest.mark.parametrize("define", [swin, beit])
 def test_any_corner_of_the_image(define: Callable[..., Array]) -> None:
     """Only the distance counts, not where in the image it lies."""

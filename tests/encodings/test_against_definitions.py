@@ -26,7 +26,9 @@ UNDEFINED = {
     "init_gain",
     "phase_init",
 }
-UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling"}
+UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling", "init_c", "init_threshold"}
+# how many products of q and k definitions add up under one root of head_dim, where it is more than q.k
+PRODUCTS = {"tupe": lambda options: 2, "deberta": lambda options: 1 + len(options["terms"])}
 
 
 def mathematics(encoding: Any) -> dict[str, Any]:
@@ -146,9 +148,10 @@ def test_pope(data: st.DataObject) -> None:
     close(got[0].detach(), wanted, 8 * slack(pos, k_pos))
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in posenc.names() if posenc.card(n).family in ("none", "bias", "content_bias")]
-)
+BIASES = [n for n in posenc.names() if posenc.card(n).family in ("none", "bias", "content_bias") and n != "fox"]
+
+
+@pytest.mark.parametrize("name", BIASES)
 @given(data=st.data())
 @strategies.check(60)
 def test_bias(name: str, data: st.DataObject) -> None:
@@ -163,7 +166,7 @@ def test_bias(name: str, data: st.DataObject) -> None:
     family, define = posenc.card(name).family, definitions.find(name)
     assert define is not None
     options = encoding.options()
-    scale = options.get("score_scale") or head_dim**-0.5
+    scale = options.get("score_scale") or (PRODUCTS.get(name, lambda _: 1)(options) * head_dim) ** -0.5
     wanted = []
     for b in range(batch):
         at = [rows(p, encoding.n_axes)[b if p.ndim > plain else 0] for p in (pos, k_pos)]
@@ -178,3 +181,72 @@ def test_bias(name: str, data: st.DataObject) -> None:
         }
         wanted.append(term[family]())
     close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
+
+
+@given(data=st.data())
+@strategies.check(60)
+def test_fox(data: st.DataObject) -> None:
+    """Each row of a batch is a text; what its tokens forget follows their order, wherever they stand."""
+    encoding = strategies.draw_encoding(data, "fox")
+    pos = data.draw(strategies.sites(encoding))
+    batch, n = data.draw(st.integers(1, 3)) if pos.ndim == 1 else pos.shape[0], pos.shape[-1]
+    x = strategies.normal(batch, n, encoding.d_model)
+    q, k = (strategies.normal(batch, encoding.n_heads, n, 3, seed=seed) for seed in (1, 2))
+    define = definitions.find("fox")
+    assert define is not None
+    placed = encoding.place(pos, x, dtype=torch.float64)
+    got = torch.einsum("bhid,bhjd->bhij", q, k) * 3**-0.5 + encoding.bias(q, k, placed, placed)
+    terms = np.array([define(tokens, **mathematics(encoding)) for tokens in x.numpy()])
+    close(got, np.einsum("bhid,bhjd->bhij", q, k) * 3**-0.5 + terms, 1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in posenc.names() if posenc.card(n).family == "piecewise"])
+@given(data=st.data())
+@strategies.check(60)
+def test_piecewise(name: str, data: st.DataObject) -> None:
+    """Definitions give whole scores, q.k included, for whole positions."""
+    encoding = strategies.draw_encoding(data, name)
+    pos, k_pos = (data.draw(strategies.sites(encoding, max_len=4, batch=False, real=False)) for _ in "qk")
+    heads = zip((4, 2), (pos, k_pos), strict=True)
+    q, k = (strategies.normal(1, h, len(p), encoding.head_dim, seed=h) for h, p in heads)
+    define = definitions.find(name)
+    assert define is not None
+    wanted = define(q[0].numpy(), k[0].numpy(), *(rows(p)[0] for p in (pos, k_pos)), **mathematics(encoding))
+    close(scores(encoding, q, k.repeat_interleave(2, 1), pos, k_pos)[0], wanted, slack(pos, k_pos) * 8)
+    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos, k_pos))
+    shared, each = (encoding.bias(q, keys, placed, k_placed) for keys in (k, k.repeat_interleave(2, 1)))
+    torch.testing.assert_close(shared, each, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in posenc.names() if posenc.card(n).family == "score_map"])
+@given(data=st.data())
+@strategies.check(60)
+def test_score_maps(name: str, data: st.DataObject) -> None:
+    """Definitions count by column, so they get keys in order; scores that are not allowed have no meaning."""
+    encoding = strategies.draw_encoding(data, name)
+    places = st.lists(st.integers(-strategies.FAR, strategies.FAR), min_size=1, max_size=5, unique=True)
+    pos, k_pos = (torch.tensor(data.draw(places)) for _ in "qk")
+    n_heads, head_dim = getattr(encoding, "n_heads", 2), getattr(encoding, "head_dim", 3)
+    q, k = (strategies.normal(2, n_heads, len(p), head_dim, seed=len(p)) for p in (pos, k_pos))
+    given_scores = strategies.normal(2, n_heads, len(pos), len(k_pos), seed=7) * 2
+    allowed = strategies.normal(len(pos), len(k_pos), seed=data.draw(st.integers(0, 99))) > -0.5
+    allowed[0, 0] = True  # so that there is something to compare
+    define, learned, order = definitions.find(name), mathematics(encoding), k_pos.argsort()
+    assert define is not None
+    at = [rows(p)[0] for p in (pos, k_pos[order])]
+    if name == "dape":  # the bias inside has a definition of its own
+        inner = definitions.find(learned.pop("encoding"))
+        assert inner is not None
+        learned = {key: value for key, value in learned.items() if not key.startswith("encoding.")}
+        terms = {"bias": inner(*at, **mathematics(encoding.encoding))}
+    wanted = []
+    for b in range(2):
+        if name == "cope":
+            terms = {"q": q[b].numpy(), "k": k[b, :, order].numpy()}
+        ordered = given_scores[b, ..., order].numpy()
+        wanted.append(define(ordered, **terms, allowed=allowed[:, order].numpy(), **learned))
+    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos, k_pos))
+    got = encoding.rescore(given_scores, q, k, placed, k_placed, allowed)[..., order]
+    seen = allowed[:, order]
+    close(got[..., seen], np.array(wanted)[..., seen.numpy()], slack(pos, k_pos) * 8)
+    assert bool(got.isfinite().all())

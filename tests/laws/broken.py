@@ -37,8 +37,10 @@ class RoundsPositions(posenc.ALiBi):
         return super().at(h, q // 100, k // 100)
 
 
-class KeepsTheKind(posenc.ALiBi):
+class KeepsTheKind(posenc.KERPLE):
     """Distances are formed in the integer kind of pos, where uint8 wraps."""
+
+    by_distance = False  # or attention forms them itself
 
     def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
         return Placed(pos, (pos,))
@@ -71,8 +73,10 @@ class MumblesErrors(posenc.ALiBi):
         return self._broadcast(placed, k_placed)
 
 
-class CountsByIndex(posenc.ALiBi):
+class CountsByIndex(posenc.KERPLE):
     """The distance is taken between slots, not between positions."""
+
+    by_distance = False  # or attention takes it itself
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
         slots = [self.place(torch.arange(p.pos.shape[-1])) for p in (placed, k_placed)]

@@ -26,13 +26,12 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors:
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) if group > 1 else t for t in (k, v))
     scores = work.scale * (q @ k.transpose(-1, -2))
-    bias = work.terms.dense(block, tensors)
-    if bias is not None:
-        # a map of scores sees the biases, and scores as they are where nothing is seen
-        scores = scores + (bias.masked_fill(bias == -torch.inf, 0.0) if work.terms.map else bias)
-    scores = work.terms.rescored(scores, block, tensors)
-    if work.terms.map and bias is not None:
-        scores = scores.masked_fill(bias == -torch.inf, -torch.inf)
+    mapped = work.terms.map is not None  # a map of scores sees them, and biases, as they are where nothing is seen
+    bias = work.terms.dense(block, tensors, hide=not mapped)
+    scores = scores if bias is None else scores + bias
+    if mapped:
+        scores, allowed = work.terms.rescored(scores, block, tensors), work.terms.allowed(block)
+        scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
     blind = (scores == -torch.inf).all(-1, keepdim=True)  # has no softmax, and its gradient would be NaN everywhere
     weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
     if work.dropout_p:

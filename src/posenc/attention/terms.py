@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from posenc.attention.call import Call
+from posenc.attention.call import Call, shown
 from posenc.attention.leaves import (
     FEW,
     Door,
@@ -64,7 +64,7 @@ class Terms:
         self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
         self.vectors = self._sum_vectors(call)
         self.tables = self._tables() if None in self.shifts.values() else []
-        self._local = threading.local()  # passes over one graph may run in several threads
+        self._scratch: dict[int, Scratch] = {}  # by thread: several may go back over one graph
         # what is kept for the backward pass shall not hold q, k and v once more
         self.hollow = light(call)
         for part in parts:
@@ -73,14 +73,12 @@ class Terms:
     @property
     def scratch(self) -> Scratch:
         """Memory for what blocks of one pass form."""
-        if not hasattr(self._local, "scratch"):
-            self._local.scratch = Scratch()
-        found: Scratch = self._local.scratch
-        return found
+        return self._scratch.setdefault(threading.get_ident(), Scratch())
 
     def forget(self) -> None:
         """Free what a pass needed."""
-        self._local, self.tensors = threading.local(), []
+        self.tensors = []
+        self._scratch.pop(threading.get_ident(), None)
 
     def view(self, block: Block, tensors: Sequence[Tensor]) -> Float[Tensor, "1 heads q_len k_len"] | None:
         """Return all terms of a block, its queries in reverse, as a view of a vector; None if they are no such thing.
@@ -109,22 +107,27 @@ class Terms:
         """Return the number of the block's largest distance in a vector of distances in falling order."""
         return self.k_len - 1 - (block.end - 1 + self.offset - block.first)
 
-    def dense(self, block: Block, tensors: Sequence[Tensor] | None, *, rows: bool = True) -> Tensor | None:
+    def dense(
+        self, block: Block, tensors: Sequence[Tensor] | None, *, rows: bool = True, hide: bool = True
+    ) -> Tensor | None:
         """Return all terms of a block and -inf where nothing is seen, (... q_len k_len); None if there are none.
 
         `tensors` stand for those of `self.tensors`; None to take the live ones. `rows=False` leaves out those of which
-        `add_row_gradients` takes the gradients.
+        `add_row_gradients` takes the gradients; `hide=False` leaves out what masks hide, which `allowed` says then.
         """
         live = self.tensors if tensors is None else tensors
         terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
         if self.sums:
             terms.append(self._by_distance(block, live))
         if self.mask and block.masked:
-            terms.append(cut(live[self.mask[0]], block))
+            mask = cut(live[self.mask[0]], block)
+            terms.append(mask if hide else mask.masked_fill(~shown(mask), 0.0))
         if rows:
             terms += [one.bias(block, self.begin(block), live, self.scratch) for one in self.rows.values()]
         found = [term.to(self.dtype) for term in terms if term is not None]
         total = None if not found else sum(found[1:], start=found[0])
+        if not hide:
+            return total
         own = rows and len(found) == 1 and bool(self.rows)  # memory of a product, that nobody else sees
         return self._hidden(total, block, inplace=own and not torch.is_grad_enabled())
 
@@ -172,11 +175,15 @@ class Terms:
         least = 1 - (rows if call.causal else call.shape[2])  # a causal block reaches so far ahead
         return torch.arange(self.k_len - 1, least - 1, -1, device=call.q.device)
 
+    def allowed(self, block: Block) -> Tensor | None:
+        """Return who sees whom in a block, (... q_len k_len); None if all do."""
+        return self.parts[block.item].allowed(block)
+
     def rescored(self, scores: Tensor, block: Block, tensors: Sequence[Tensor] | None) -> Tensor:
         """Return what a score map makes of a block's scores; themselves if there is none."""
         if self.map is None:
             return scores
-        allowed = self.parts[block.item].allowed(block)
+        allowed = self.allowed(block)
         found: Tensor = self._run(self.map, block, tensors, scores, allowed)
         return found
 

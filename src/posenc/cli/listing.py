@@ -15,8 +15,10 @@ _FAMILIES = {
     "additive": "a vector is added to the token embeddings",
     "embedded": "the token embeddings are changed",
     "rotary": "queries and keys are turned",
+    "piecewise": "queries and keys are turned, far pairs otherwise than near ones",
     "bias": "a term joins the scores",
     "content_bias": "a term joins the scores and looks at q and k",
+    "score_map": "whole rows of scores become others",
 }
 
 

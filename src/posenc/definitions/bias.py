@@ -9,6 +9,7 @@ where the docstring says that the paper does otherwise. distance = q_pos - k_pos
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Any, Literal
@@ -31,14 +32,34 @@ def nope(q: Array, k: Array) -> Array:
     return np.array([q_h @ k_h.T / math.sqrt(q.shape[-1]) for q_h, k_h in zip(q, k, strict=True)])
 
 
+def _bfloat16(x: float) -> float:
+    """The multiple of the last of x's eight leading binary digits that is nearest, of two the even one."""
+    step = 2.0 ** max(math.frexp(x)[1] - 8, -133)  # 2**-133 is the least bfloat16 above 0
+    return round(x / step) * step
+
+
+def _alibi_slopes(n: int, slopes: str, bias_max: float) -> list[float]:
+    """The slopes of n heads by one of the two rules in `alibi`."""
+    low = 2 ** (n.bit_length() - 1)
+    exponents = {
+        "geometric": [bias_max * (h + 1) / n for h in range(n)],
+        "authors": [bias_max * (h + 1) / low for h in range(low)]
+        + [bias_max * (2 * h + 1) / (2 * low) for h in range(n - low)],
+    }[slopes]
+    return [2.0**-exponent for exponent in exponents]
+
+
 def alibi(
     q_pos: Positions,
     k_pos: Positions,
     *,
     n_heads: int,
-    slopes: Literal["authors", "geometric"] = "authors",
+    slopes: Literal["authors", "geometric", "learned"] | Sequence[float] = "authors",
     bias_max: float = 8.0,
-    sides: Literal["symmetric", "one-sided"] = "symmetric",
+    sides: Literal["symmetric", "one-sided", "key"] = "symmetric",
+    heads: int | tuple[int, ...] | None = None,
+    precision: Literal["falcon-bfloat16"] | None = None,
+    log_slope: Array | None = None,
 ) -> Array:
     """A penalty that grows in proportion to the distance, each head with a slope of its own.
 
@@ -50,16 +71,32 @@ def alibi(
     paper's text, any n_heads. "authors" is their code, the same for powers of two; otherwise the slopes of
     the next lower power of two, low, followed by the 1st, 3rd, 5th.. slope of 2*low heads. bias_max stands for
     the 8 of all exponents (MPT's alibi_bias_max). Not divided by sqrt(head_dim), as the paper notes.
+
+    Not of the paper: heads, those that have a slope (a number: so many from head 0 on), the others have 0; the
+    slopes are those of so many heads, dealt in the order of `heads`. slopes as numbers, one for each of these heads;
+    "learned", exp(log_slope), log_slope (so many,) natural logarithms. sides "key", +m_h * k_pos (BLOOM): behind
+    a causal mask the penalty plus m_h * q_pos, which the softmax over the row takes away. precision
+    "falcon-bfloat16", with sides "key": slope, position and then their product are rounded to bfloat16, as in
+    Falcon's code in transformers (which divides this by sqrt(head_dim) with q.k; not done here).
     """
-    low = 2 ** (n_heads.bit_length() - 1)
-    exponents = {
-        "geometric": [bias_max * (h + 1) / n_heads for h in range(n_heads)],
-        "authors": [bias_max * (h + 1) / low for h in range(low)]
-        + [bias_max * (2 * h + 1) / (2 * low) for h in range(n_heads - low)],
-    }[slopes]
-    distance = np.subtract.outer(q_pos, k_pos)
-    reach = {"symmetric": np.abs(distance), "one-sided": np.maximum(distance, 0)}[sides]
-    return np.array([-(2.0**-exponent) * reach for exponent in exponents])
+    if precision and sides != "key":
+        raise ValueError(f"alibi: precision {precision!r} is that of a bias by keys; got sides {sides!r}")
+    rounded = _bfloat16 if precision else float
+    sloped = tuple(range(n_heads if heads is None else heads)) if not isinstance(heads, tuple) else heads
+    if slopes == "learned":
+        each = [math.exp(one) for one in (() if log_slope is None else log_slope)]
+    else:
+        each = _alibi_slopes(len(sloped), slopes, bias_max) if isinstance(slopes, str) else list(slopes)
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, slope in zip(sloped, each, strict=True):
+        for i, j in np.ndindex(out.shape[1:]):
+            distance = float(q_pos[i] - k_pos[j])
+            out[h, i, j] = {
+                "symmetric": -slope * abs(distance),
+                "one-sided": -slope * max(distance, 0),
+                "key": rounded(rounded(slope) * rounded(float(k_pos[j]))),
+            }[sides]
+    return out
 
 
 @cache

@@ -8,7 +8,7 @@ Where a table covers a window, a distance that no two patches of the window have
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +31,17 @@ def dynamic_position_bias(
     *,
     n_heads: int,
     width: int,
-    depth: int = 2,
+    depth: int = 3,
     log_distance: bool = False,
     n_axes: int = 1,
+    norm: bool = True,
+    activation: Literal["relu", "silu"] = "relu",
     w_in: Array,
     b_in: Array,
-    ln_g: Array,
-    ln_b: Array,
-    w_mid: Array,
-    b_mid: Array,
+    ln_g: Array | None = None,
+    ln_b: Array | None = None,
+    w_mid: Array | None = None,
+    b_mid: Array | None = None,
     w_out: Array,
     b_out: Array,
 ) -> Array:
@@ -53,19 +55,26 @@ def dynamic_position_bias(
     (depth - 1, width) into the others, ln_g, ln_b (depth, width) the gain and offset of each one's normalisation,
     w_out (n_heads, width), b_out (n_heads,). The authors' code has depth 3.
     Silent in the paper, from its code: the variance is the mean square (not n - 1) plus 1e-5.
-    Not of the paper: log_distance (x-transformers') takes sign(d) log(1 + |d|) for d on each axis; one axis.
+    w_mid, b_mid are for depth > 1, ln_g, ln_b for norm.
+    Not of the paper: one axis; and, from x-transformers, log_distance, which takes sign(d) log(1 + |d|) for d on each
+    axis, norm False, which leaves the normalisation out, and activation "silu", z / (1 + exp(-z)) in place of ReLU.
     """
+    weights = [w_in, *([] if w_mid is None else w_mid)]
+    offsets = [b_in, *([] if b_mid is None else b_mid)]
+    gains, shifts = ([] if ln is None else list(ln) for ln in (ln_g, ln_b))
+    act = {"relu": lambda z: np.maximum(z, 0), "silu": lambda z: z * np.exp(-np.logaddexp(0, -z))}[activation]
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for i, q_at in enumerate(q_pos.reshape(len(q_pos), n_axes)):
         for j, k_at in enumerate(k_pos.reshape(len(k_pos), n_axes)):
             d = np.asarray(q_at - k_at, float)
-            z = w_in @ (np.sign(d) * np.log1p(np.abs(d)) if log_distance else d) + b_in
+            z = np.sign(d) * np.log1p(np.abs(d)) if log_distance else d
             for layer in range(depth):
-                if layer:
-                    z = w_mid[layer - 1] @ z + b_mid[layer - 1]
-                mean = z.sum() / width
-                spread = math.sqrt(((z - mean) ** 2).sum() / width + 1e-5)
-                z = np.maximum(ln_g[layer] * (z - mean) / spread + ln_b[layer], 0)
+                z = weights[layer] @ z + offsets[layer]
+                if norm:
+                    mean = z.sum() / width
+                    spread = math.sqrt(((z - mean) ** 2).sum() / width + 1e-5)
+                    z = gains[layer] * (z - mean) / spread + shifts[layer]
+                z = act(z)
             out[:, i, j] = w_out @ z + b_out
     return out
 

@@ -20,7 +20,7 @@ from posenc.registry import register
     formula="score + W[Δrow, Δcolumn, h], with a number each for class to patch, patch to class and class to class",
     parameters="((2·window[0] - 1)·(2·window[1] - 1) + 3)·H",
     cost="one term a score",
-    used_by=("BEiT", "BEiT-2", "data2vec-vision"),
+    used_by=("BEiT", "BEiT-2", "data2vec"),
     example={"n_heads": 4, "window": (64, 64)},
     traits={
         "distinct": {"float32": 64, "bfloat16": 64, "float16": 64},

@@ -25,11 +25,11 @@ from posenc.registry import register
     example={"n_heads": 4, "width": 8},
     variants=({"encoding": "alibi"},),
     traits={
-        "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
+        "distinct": {"float32": 65_536, "bfloat16": 97, "float16": 476},
         "longest": None,
         "real_positions": True,
         "smooth": True,
-        "bounded": True,
+        "bounded": False,
         "shift_invariant": True,
         "symmetric": True,
         "recency": False,
@@ -69,6 +69,7 @@ class DAPE(ScoreMap):
         self._named = encoding if isinstance(encoding, str) else None
         self.encoding = self._fitting(self._make(encoding))
         self.n_axes, self.accepts_real = self.encoding.n_axes, self.encoding.accepts_real
+        self.reads_x = self.encoding.reads_x
         self.w1, self.b1 = nn.Parameter(torch.empty(width, 2 * n_heads)), nn.Parameter(torch.empty(width))
         self.w2, self.b2 = nn.Parameter(torch.empty(n_heads, width)), nn.Parameter(torch.empty(n_heads))
         self._draw()

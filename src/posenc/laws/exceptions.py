@@ -2,6 +2,7 @@
 
 from posenc.encoding import Encoding
 from posenc.encodings.cpvt import CPVT
+from posenc.encodings.fox import FoX
 from posenc.encodings.retnet import RetNet
 from posenc.encodings.xpos import XPos
 
@@ -12,6 +13,10 @@ EXCEPTIONS: dict[tuple[type[Encoding], str], str] = {
     (CPVT, "left padding"): (
         _NEIGHBOURS
         + "and padding at position 0 stands where a token does; give it a negative row, as a test of its own shows"
+    ),
+    (FoX, "permutation"): (
+        "what tokens forget is summed along the sequence, in whose order causal masks are read, too; positions are not "
+        "looked at, as a test of its own shows"
     ),
     (RetNet, "far positions"): (
         "sizes are powers of the position, so float32 ends 2,600 positions from the centre; "

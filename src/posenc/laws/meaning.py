@@ -29,7 +29,7 @@ def definition(case: Case) -> Iterable[str]:
     placed = case.place(pos, x)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
     try:
-        wanted = _define(card.family, define, case, pos, x, q, k)
+        wanted = _define(card, define, case, pos, x, q, k)
     except NotImplementedError:  # a definition covers what can be said in a few lines
         return
     if card.family == "additive":
@@ -40,23 +40,23 @@ def definition(case: Case) -> Iterable[str]:
         yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted))
 
 
-def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor) -> NDArray[np.float64]:
+def _define(
+    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor
+) -> NDArray[np.float64]:
     """Return what the definition says: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
-    encoding = case.encoding
-    known = inspect.signature(define).parameters  # it leaves out how learned tensors start
-    learned = {name: _array(p) for name, p in encoding.named_parameters()}
-    facts = {"head_dim": case.head_dim} | encoding.options() | learned
-    options = {name: value for name, value in facts.items() if name in known}
-    stated = encoding.options()
-    scale = (stated.get("score_scale") or case.head_dim**-0.5) * stated.get("score_factor", 1.0)
+    encoding, family = case.encoding, card.family
+    options = _arguments(define, encoding, head_dim=case.head_dim)
     p, queries = _array(pos), _array(q[0])
     keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
+    scale = _scale(card, encoding, case.head_dim)
     product = scale * np.einsum("hid,hjd->hij", queries, keys)
     if family == "additive":
         return np.asarray(define(p, **options))
     if family == "embedded":
         return np.asarray(define(_array(x[0]), p, **options))
-    if family == "rotary" and "q_pos" in known:  # no matrix: the content is not turned linearly
+    if family == "piecewise":  # whole scores
+        return np.asarray(define(queries, _array(k[0]), p, p, **options))
+    if family == "rotary" and "q_pos" in inspect.signature(define).parameters:  # the content is not turned linearly
         return np.asarray(scale * define(queries, _array(k[0]), p, p, **options))
     if family == "rotary":
         turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
@@ -66,10 +66,62 @@ def _define(family: str, define: Any, case: Case, pos: Tensor, x: Tensor, q: Ten
         ]
         return np.asarray(scale * np.einsum("hid,hjd->hij", *turned))
     if family == "bias":
-        return np.asarray(product + define(p, p, **options))
+        return np.asarray(product + _term(define, encoding, x, p))
     if family == "content_bias":
         return np.asarray(product + define(queries, keys, p, p, **options))
+    if family == "score_map":
+        return _rescored(define, encoding, options, product, queries, keys, x, p)
     return np.asarray(define(queries, keys, **options))
+
+
+def _arguments(define: Any, encoding: Encoding, **facts: Any) -> dict[str, Any]:
+    """Return what a definition asks for, of facts, options and learned tensors; not how these start."""
+    learned = {name: _array(p) for name, p in encoding.named_parameters()}
+    known = inspect.signature(define).parameters
+    return {name: value for name, value in (facts | encoding.options() | learned).items() if name in known}
+
+
+def _scale(card: registry.Card, encoding: Encoding, head_dim: int) -> float:
+    """Return what multiplies q·k, as options say it, or as definitions do that add further products to it."""
+    options = encoding.options()
+    products = {"tupe": 2, "deberta": 1 + len(options.get("terms", ()))}.get(card.name, 1)
+    stated = options.get("score_scale") or (products * head_dim) ** -0.5
+    return float(stated * options.get("score_factor", 1.0))
+
+
+def _rescored(
+    define: Any,
+    encoding: Any,
+    options: dict[str, Any],
+    scores: NDArray[np.float64],
+    queries: NDArray[np.float64],
+    keys: NDArray[np.float64],
+    x: Tensor,
+    p: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return what a definition makes of scores that are all allowed; it counts columns, and so gets them in order."""
+    order = p.argsort() if p.ndim == 1 else np.arange(len(p))
+    given = {
+        "scores": scores[..., order],
+        "q": queries,
+        "k": keys[:, order],
+        "allowed": np.full(scores.shape[1:], True),
+    }
+    known = inspect.signature(define).parameters
+    if "bias" in known:  # that of the encoding inside
+        inner = _card(encoding.encoding)
+        term = definitions.find(inner.name) if inner else None
+        if term is None:
+            raise NotImplementedError
+        given["bias"] = _term(term, encoding.encoding, x, p)[..., order]
+    found = define(**{name: value for name, value in given.items() if name in known}, **options)
+    return np.asarray(found[..., order.argsort()])
+
+
+def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what the definition of a bias adds, read off the positions or off the tokens."""
+    given = (_array(x[0]),) if encoding.reads_x else (p, p)
+    return np.asarray(define(*given, **_arguments(define, encoding)))
 
 
 def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,6 +217,12 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
     if family in ("bias", "content_bias") and hasattr(encoding, "n_heads"):
         more = torch.cat((q, q), 1)
         yield "q of other heads", ValueError, lambda: encoding.bias(more, more, placed, placed)
+    if family in ("content_bias", "piecewise") and hasattr(encoding, "head_dim"):
+        other = q[..., :3]
+        yield "q of another head_dim", ValueError, lambda: encoding.bias(other, other, placed, placed)
+    if family == "score_map" and (hasattr(encoding, "head_dim") or hasattr(encoding, "n_heads")):
+        odd = q[..., :3] if hasattr(encoding, "head_dim") else torch.cat((q, q), 1)
+        yield "q of another shape", ValueError, lambda: encoding.rescore(odd @ odd.mT, odd, odd, placed, placed, None)
     if case.max_len is not None:
         far = positions.arange(5, start=case.max_len)
         yield "a position beyond the last", ValueError, lambda: encoding.place(far)

@@ -44,7 +44,7 @@ def no_graph(case: Case) -> Iterable[str]:
 
 @statute(LAWS, "gradients", by_dtype=False)
 def gradients(case: Case) -> Iterable[str]:
-    """Gradients of learned parts, and of the tokens, pass gradcheck, and none is cut off."""
+    """Gradients of learned parts, and of the tokens, pass gradcheck, and none that a softmax sees is cut off."""
     x, pos = case.tokens(5).requires_grad_(), case.positions(5)
     names, learned = zip(*case.encoding.named_parameters(), strict=True) if _learns(case) else ((), ())
 
@@ -55,11 +55,23 @@ def gradients(case: Case) -> Iterable[str]:
 
     values = tuple(p.detach().clone().requires_grad_() for p in learned)
     found = torch.autograd.grad(run(x, *values).square().sum(), values, allow_unused=True) if values else ()
-    cut = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
-    if cut:
+    still = [name for name, g in zip(names, found, strict=True) if g is None or not bool(g.ne(0).any())]
+    if cut := [name for name in still if not _common(case, name, pos)]:
         yield f"no gradient reaches {', '.join(cut)}"
     elif not torch.autograd.gradcheck(run, (x, *values), fast_mode=True, raise_exception=False):
         yield "gradcheck fails"
+
+
+def _common(case: Case, name: str, pos: Tensor) -> bool:
+    """Whether a learned tensor adds one number to all scores of a query, which a softmax does not see."""
+    x, learned = case.tokens(len(pos)), case.encoding.get_parameter(name)
+    placed = case.place(pos, x)
+    q, k, _ = case.project(x, placed)
+    scores = case.scores(q, k, placed)
+    weights = case.normal(*scores.shape)
+    sums = (weights * scores).sum(), (weights * (scores - scores[..., :1])).sum()
+    whole, apart = (torch.autograd.grad(s, learned, retain_graph=True, allow_unused=True)[0] for s in sums)
+    return whole is not None and apart is not None and bool(apart.abs().max() < 1e-12 * whole.abs().max())
 
 
 def _learns(case: Case) -> bool:
