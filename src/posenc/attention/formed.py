@@ -1,6 +1,7 @@
 """A block whose scores are formed: for gradients of biases, maps of scores, dropout, and devices of other kinds."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -92,26 +93,18 @@ def gradients_of_terms(
         rows = [t.flip(2) for t in rows]
     q, grad, out, lse = rows
     k, v = (t.to(wide) for t in fused.parts(block, *qkv)[1:])
-    heads, group = k.shape[1], q.shape[1] // k.shape[1]
-
-    def grouped(t: Tensor) -> Tensor:
-        return t.reshape(t.shape[0] * heads, group * t.shape[2], t.shape[3])
-
+    grouped, shape = partial(_grouped, heads=k.shape[1]), (*q.shape[:3], k.shape[2])
     one = torch.ones_like(k[..., :1])
-    far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
-    near = torch.cat((k, one), -1).flatten(0, 1)
+    near, from_v = (torch.cat((t, one), -1).flatten(0, 1) for t in (k, v))
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
-    from_v = torch.cat((v, one), -1).flatten(0, 1)
-    shape = (*q.shape[:3], k.shape[2])
     with torch.enable_grad():
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
         bias = view if view is not None else work.terms.dense(block, live, rows=False)
-    scratch = work.terms.scratch
+    scratch, far = work.terms.scratch, grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
     weights = scratch.product("weights", far, near.transpose(-1, -2))
-    if bias is not None:
-        weights.view(shape).add_(bias.detach())
-    for term in work.terms.rows.values():
-        weights.view(shape).add_(term.bias(block, work.terms.begin(block), tensors, scratch))
+    for term in (bias, *work.terms.row_terms(block, tensors)):
+        if term is not None:
+            weights.view(shape).add_(term.detach())
     weights.exp_()
     rounded = scratch.rounded("rounded", weights, narrow)
     sums[2][block.batch, :, block.keys] += (rounded.transpose(-1, -2) @ grouped(grad).to(narrow)).view(v.shape)
@@ -119,7 +112,7 @@ def gradients_of_terms(
     if view is None:
         d_scores = weights.mul_(products)
     else:
-        padded = _Padded(scratch, weights, shape, group)
+        padded = _Padded(scratch, weights, shape, q.shape[1] // k.shape[1])
         d_scores = torch.mul(weights, products, out=padded.inner)
         padded.add_diagonals(others[work.terms.slot(block)], work.terms.begin(block))
     rounded = scratch.rounded("rounded", d_scores, narrow)
@@ -133,6 +126,11 @@ def gradients_of_terms(
     work.terms.add_row_gradients(block, whole, tensors, others)
     if bias is not None and bias.requires_grad:
         _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
+
+
+def _grouped(t: Tensor, heads: int) -> Tensor:
+    """Return rows of all heads that share a key's head as rows of that one: (batch * heads, rows, lanes)."""
+    return t.reshape(t.shape[0] * heads, t.shape[1] // heads * t.shape[2], t.shape[3])
 
 
 class _Padded:

@@ -123,7 +123,7 @@ class Terms:
             mask = cut(live[self.mask[0]], block)
             terms.append(mask if hide else mask.masked_fill(~shown(mask), 0.0))
         if rows:
-            terms += [one.bias(block, self.begin(block), live, self.scratch) for one in self.rows.values()]
+            terms += self.row_terms(block, live)
         found = [term.to(self.dtype) for term in terms if term is not None]
         total = None if not found else sum(found[1:], start=found[0])
         if not hide:
@@ -144,6 +144,10 @@ class Terms:
             return total
         blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
         return blank.masked_fill(~allowed, -torch.inf)
+
+    def row_terms(self, block: Block, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return those terms of a block that are products."""
+        return [one.bias(block, self.begin(block), tensors, self.scratch) for one in self.rows.values()]
 
     def add_row_gradients(
         self, block: Block, d_scores: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor | None]
