@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -157,8 +158,21 @@ def write_results() -> None:
 
 
 def write_attend() -> None:
-    """Measure what `posenc bench attend --full` does, and write ATTEND.md anew after each row."""
-    chosen = rows.choose([], [], None, full=True)
+    """Measure what `posenc bench attend --full` does, and write ATTEND.md."""
+    _write_rows(rows.choose([], [], None, full=True))
+
+
+def write_part() -> None:
+    """Measure what fits into ten minutes, 4,096 tokens and decoding in float32, and write ATTEND.md."""
+    attend.ROW_BUDGET_S = 4.0
+    chosen = [r for r in rows.choose([], ["float32"], None) if r.device == "cpu"]
+    compared = ("alibi.forward", "t5.forward", "kerple.forward", "t5.decode")
+    chosen = [r if r.name in compared else replace(r, peers=()) for r in chosen]
+    _write_rows([r for r in chosen if r.length == 4096 or r.mode == "decode"])
+
+
+def _write_rows(chosen: list[rows.Row]) -> None:
+    """Measure rows and write ATTEND.md anew after each."""
     report = attend.begin(chosen)
     where = f"{machine.sentence(report['machine'])}; measured on {datetime.now(UTC):%Y-%m-%d}"
     for row in chosen:
@@ -170,8 +184,8 @@ def write_attend() -> None:
 
 def main() -> int:
     """Write the pages that were named, or both."""
-    pages = {"results": write_results, "attend": write_attend}
-    for name in sys.argv[1:] or pages:
+    pages = {"results": write_results, "attend": write_attend, "part": write_part}
+    for name in sys.argv[1:] or ("results", "attend"):
         pages[name]()
     return 0
 

@@ -204,7 +204,8 @@ def _traced(call: Call) -> Tensor:
         work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True, True)
         out = formed.attend(work, block, q, k, call.v, None)
     else:
-        # as in sdpa.py: other devices want one dtype for mask and scores, so that all of it is float32 there
+        # a bias of 50 loses its fraction in half precision; the CPU adds a float32 mask to half precision scores, and
+        # other devices demand one dtype, so that all of it is float32 there
         kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
         q, k, v = (t.to(kind) for t in (q, k, call.v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))

@@ -67,10 +67,8 @@ class Lanes:
 
 def _refuses(call: Call, leaf: Leaf) -> str | None:
     """Say why one encoding cannot be lanes of this call, or None."""
-    encoding, factors = (
-        leaf.encoding,
-        factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0))),
-    )
+    encoding = leaf.encoding
+    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
     if factors is None or not isinstance(encoding, Bias):
         return f"{encoding.name} is no product of something of the query and something of the key."
     if factors[1].shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:
