@@ -6,17 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.leaves import Leaf, hidden, over, sees_distance
+from posenc.attention.leaves import Leaf, hidden, over, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
 from posenc.families import no_autocast
-from posenc.positions.checks import is_plain, may_look
+from posenc.positions.checks import all_plain, is_plain, may_look
 
 LONG = 1024  # queries a block where a kernel keeps the scores to itself
 SHORT = 256  # where they are formed
@@ -36,8 +35,12 @@ class Blocked:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse biases that are no vectors, where they shall be."""
-        if (reason := fused.mixed(call) or _hides(call)) is not None or not self.by_distance:
+        if (reason := fused.mixed(call)) is not None:
             return reason
+        if torch.is_grad_enabled() and (reason := _hides(call)) is not None:
+            return reason
+        if not self.by_distance:
+            return None
         if call.encoding.rescores:
             return f"{call.encoding.name} makes new scores of a whole row, which no vector over distances holds."
         for leaf in call.leaves:
@@ -65,7 +68,7 @@ class Blocked:
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
-            if not _is_plain(call):
+            if not (self.by_distance or _is_plain(call)):  # where it is by distance, `rejects` has looked
                 return _traced(call)
             if _is_step(call):
                 return _step(call)
@@ -91,14 +94,12 @@ def _step(call: Call) -> Tensor:
     dtype = call.out_dtype
     bias: Tensor | None = None
     if call.leaves and all(map(_is_shared, call.leaves)):
-        for leaf in call.leaves:
-            term = over(leaf, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1))
-            bias = term if bias is None else bias + term
-        bias = None if bias is None else bias[None, :, None]
+        terms = [
+            over(leaf.encoding, leaf.placed, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1)) for leaf in call.leaves
+        ]
+        bias = sum(terms[1:], start=terms[0])[None, :, None]
     elif call.leaves:
         bias = call.bias()
-    if bias is not None:
-        bias = bias.to(torch.float64 if dtype == torch.float64 else torch.float32)
     q, k = call.turned()
     return fused.step(_dense(q.to(dtype)), _dense(k.to(dtype)), _dense(call.v.to(dtype)), bias, call.scale)
 
@@ -219,7 +220,7 @@ def _dense(t: Tensor) -> Tensor:
 
 def _hides(call: Call) -> str | None:
     """Refuse encodings whose gradients would be lost."""
-    for encoding in (call.encoding, *(leaf.encoding for leaf in call.leaves)):
+    for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
         if (name := hidden(encoding)) is not None:
             return (
                 f"{name} carries gradients and is no parameter, so a block that is formed again could not pass them "
@@ -230,10 +231,10 @@ def _hides(call: Call) -> str | None:
 
 def _is_plain(call: Call) -> bool:
     """Whether all tensors are memory that can be written to in pieces, and q may be looked at."""
+    if not may_look(call.q) or (call.mask is not None and not is_plain(call.mask)):
+        return False
     own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
-    placed = (t for t in tree_leaves((call.placed, call.k_placed)) if isinstance(t, Tensor))
-    others = (call.k, call.v, *own, *placed, *(() if call.mask is None else (call.mask,)))
-    return may_look(call.q) and all(map(is_plain, others))
+    return all_plain((call.k, call.v, *own, *tensors(call.placed), *tensors(call.k_placed)))
 
 
 def _learns(call: Call) -> bool:

@@ -217,22 +217,27 @@ def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dty
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    if not q.ndim == k.ndim == v.ndim == 4:
-        raise ValueError(f"attend: q, k and v must be (batch, heads, seq, lanes); {shapes}.")
+    if (wrong := _misshapen(q, k, v)) is not None:
+        raise ValueError(f"attend: {wrong}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}.")
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype not in _DTYPES:
             raise TypeError(
                 f"attend: {name} must be float64, float32, bfloat16 or float16; got {t.dtype}. Cast it: {name}.float()."
             )
+
+
+def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    if not q.ndim == k.ndim == v.ndim == 4:
+        return "q, k and v must be (batch, heads, seq, lanes)"
     if not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError(f"attend: q, k and v must have the same batch; {shapes}.")
+        return "q, k and v must have the same batch"
     if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"attend: q and k must have the same head_dim; {shapes}.")
+        return "q and k must have the same head_dim"
     if k.shape[1:3] != v.shape[1:3]:
-        raise ValueError(f"attend: k and v must have the same heads and length; {shapes}.")
+        return "k and v must have the same heads and length"
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(f"attend: the heads of k and v must divide those of q; {shapes}.")
+        return "the heads of k and v must divide those of q"
+    return None
 
 
 def _check_masks(

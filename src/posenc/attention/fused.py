@@ -14,7 +14,7 @@ from posenc.positions.checks import is_plain
 if TYPE_CHECKING:
     from posenc.attention.blocked import Work
 
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -22,7 +22,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 def can(call: Call) -> bool:
     """Whether the kernel runs on these tensors."""
-    return call.q.device.type == "cpu" and is_plain(call.q) and call.out_dtype in _DTYPES
+    return call.q.device.type == "cpu" and is_plain(call.q) and call.out_dtype in DTYPES
 
 
 def mixed(call: Call) -> str | None:
@@ -46,6 +46,8 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Return the attention of queries that see all keys, of one dtype and width."""
+    if bias is not None:
+        bias = bias.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
     out: Tensor = _forward(q, k, v, attn_mask=bias, scale=scale)[0]
     return out
 

@@ -1,11 +1,13 @@
 """The encodings that join the scores of a call, and what may be known of them before a score is formed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
@@ -76,12 +78,11 @@ def may_slice(leaf: Leaf) -> bool:
     )
 
 
-def over(leaf: Leaf, distance: Tensor) -> Tensor:
-    """Return a bias over whole distances (heads, n), for a leaf that sees no more (`sees_distance`)."""
-    encoding = leaf.encoding
+def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
+    """Return a bias over whole distances (heads, n), of an encoding that sees no more (`sees_distance`)."""
     assert isinstance(encoding, Bias)  # as sees_distance says
     # in the kind in which positions were placed: float64 asks for a bias in float64
-    return encoding.over(distance.double() if leaf.placed.parts[0].is_floating_point() else distance)
+    return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
 
 
 def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
@@ -103,12 +104,31 @@ def holds(encoding: Encoding, promise: str) -> bool:
 
     A subclass that defines `at`, `bias` or `parts` anew, and not the promise, has promised nothing.
     """
+    kind: Any = type(encoding)
+    return _of_class(kind, promise)
 
-    def owner(name: str) -> type:
-        return next(cls for cls in type(encoding).__mro__ if name in vars(cls))
 
-    doors = ("at", "bias", "parts") if isinstance(encoding, Bias) else ("bias", "parts")
+@cache
+def _of_class(kind: Any, promise: str) -> bool:
+    def owner(name: str) -> Any:
+        return next(cls for cls in kind.__mro__ if name in vars(cls))
+
+    doors = ("at", "bias", "parts") if issubclass(kind, Bias) else ("bias", "parts")
     return all(issubclass(owner(promise), owner(door)) for door in doors)
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors of what was placed, as a step of generation has time for."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Placed):
+        yield tree.pos
+        yield from tensors(tree.parts)
+    elif isinstance(tree, tuple):
+        for part in tree:
+            yield from tensors(part)
+    else:
+        yield from (t for t in tree_leaves(tree) if isinstance(t, Tensor))
 
 
 def shifts_of(leaves: Sequence[Leaf], block: "Block", offset: int) -> tuple[int, ...] | None:

@@ -242,7 +242,7 @@ class Terms:
         for shifts in set(self.shifts.values()) - {None}:
             total = torch.zeros(1, len(index), device=call.q.device)
             for leaf, shift in zip(self.sums, shifts or (), strict=True):
-                total = total + over(leaf, index + shift)
+                total = total + over(leaf.encoding, leaf.placed, index + shift)
             found[shifts] = self._add(total.to(self.dtype).masked_fill(unseen, -torch.inf))[0]
         return found
 
@@ -252,7 +252,7 @@ class Terms:
         for leaf in self.sums:
             lowest, highest = extremes(leaf)
             distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
-            tables.append((self._add(over(leaf, distance))[0], lowest))
+            tables.append((self._add(over(leaf.encoding, leaf.placed, distance))[0], lowest))
         return tables
 
     def _with_tensors(self, leaf: Leaf) -> Leaf:

@@ -99,8 +99,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which autocast rounds nothing behind our back."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+    return nullcontext() if autocast_dtype(device) is None else torch.autocast(device.type, enabled=False)
 
 
 def wide(t: Tensor) -> Tensor:

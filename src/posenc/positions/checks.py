@@ -1,10 +1,13 @@
 """What a position may be: checks whose messages name the encoding."""
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+_KINDS = (Tensor, nn.Parameter)
 _REALS = (torch.float32, torch.float64)
 
 
@@ -91,6 +94,13 @@ def may_look(t: Tensor) -> bool:
 
 def is_plain(t: Tensor) -> bool:
     """Whether a tensor is memory that may be written to in pieces: not traced, compiled, or within a transform."""
-    if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
+    if torch.compiler.is_compiling() or type(t) not in _KINDS:
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(t)
+
+
+def all_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether all are plain, asked once for what is the same for all."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return all(map(is_plain, tensors))
+    return not torch.compiler.is_compiling() and all(type(t) in _KINDS for t in tensors)
