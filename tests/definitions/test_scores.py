@@ -51,7 +51,12 @@ OF_SHARE = {0.0: (3.5, 9.25), 0.25: (3.0, 9.5), 0.5: (2.5, 9.75), 1.0: (2.5, 10.
 @pytest.mark.parametrize("threshold", [3.0, -3.0])
 def test_fire_typed(threshold: float) -> None:
     """c = 1: log 2 / log 4, log 4 / log 4 from position 3; over log 16 from position 15; |distance| for keys ahead."""
-    kw: dict[str, Any] = NETWORK | {"eps": 0.0, "log_c": np.array(0.0), "threshold": np.array(threshold)}
+    kw: dict[str, Any] = NETWORK | {
+        "eps": 0.0,
+        "log_c": np.array(0.0),
+        "init_threshold": 1.0,
+        "threshold_scale": np.array(threshold),
+    }
     for q, at in (
         (3, {2: 0.5, 0: 1.0, 3: 0.0, 4: 0.5}),
         (0, {0: 0.0, 1: 0.5, 3: 1.0}),
@@ -75,15 +80,15 @@ def test_fire_starts_and_eps() -> None:
         typed = [[[float(x)] for x in want]]
     np.testing.assert_allclose(fire(q, k, **plain), typed, rtol=1e-14)
     assert 0.17525 < typed[0][0][0] < 0.17526
-    given = fire(q, k, **plain, log_c=np.log(0.1), threshold=np.array(512.0), init_c=7.0, init_threshold=1.0)
+    given = fire(q, k, **plain, log_c=np.log(0.1), threshold_scale=np.array(512.0), init_c=7.0, init_threshold=1.0)
     np.testing.assert_allclose(given, typed, rtol=1e-14)
 
 
 def test_fire_has_no_unit() -> None:
     """All lengths doubled, c per length halved: the same bias."""
     pos = np.array([0.0, 3.0, 4.5, 40.0])
-    once = fire(pos, pos, **NETWORK, log_c=np.array(0.3), threshold=np.array(6.0))  # type: ignore[arg-type]
-    twice = fire(2 * pos, 2 * pos, **NETWORK, log_c=np.array(0.3 - LN2), threshold=np.array(12.0))  # type: ignore[arg-type]
+    once = fire(pos, pos, **NETWORK, log_c=np.array(0.3), init_threshold=6.0)  # type: ignore[arg-type]
+    twice = fire(2 * pos, 2 * pos, **NETWORK, log_c=np.array(0.3 - LN2), init_threshold=12.0)  # type: ignore[arg-type]
     np.testing.assert_allclose(twice, once, rtol=1e-13)
 
 

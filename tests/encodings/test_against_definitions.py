@@ -26,7 +26,7 @@ UNDEFINED = {
     "init_gain",
     "phase_init",
 }
-UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling", "init_c", "init_threshold"}
+UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling", "init_c"}
 # how many products of q and k definitions add up under one root of head_dim, where it is more than q.k
 PRODUCTS = {"tupe": lambda options: 2, "deberta": lambda options: 1 + len(options["terms"])}
 

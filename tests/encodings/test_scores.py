@@ -33,7 +33,7 @@ class Largest(TorchDispatchMode):
 
 def network(fire: Any, pos: Tensor, k_pos: Tensor) -> Tensor:
     """FIRE as it is printed: a network for each pair. (n_heads, q_len, k_len)."""
-    c, floor = fire.log_c.exp(), fire.threshold.abs()
+    c, floor = fire.log_c.exp(), fire.init_threshold * fire.threshold_scale.abs()
     distance = (pos[:, None] - k_pos).abs().to(c.dtype)
     reach = torch.where(pos.abs() > floor, pos.abs().to(c.dtype), floor)[:, None]
     t = (c * distance + 1).log() / ((c * reach + 1).log() + fire.eps)
@@ -43,7 +43,7 @@ def network(fire: Any, pos: Tensor, k_pos: Tensor) -> Tensor:
 def drawn(seed: int = 3, n_heads: int = 3, width: int = 16, threshold: float = 20.0) -> Any:
     fire = randomise(posenc.FIRE(n_heads=n_heads, width=width), seed)
     with torch.no_grad():
-        fire.threshold.fill_(-threshold)  # counts by its size
+        fire.threshold_scale.fill_(-threshold / fire.init_threshold)  # counts by its size
         fire.w1[0], fire.b1[0] = 0.0, 0.7  # a unit that never switches, on
         fire.w1[1], fire.b1[1] = 0.0, -0.7  # and off
         fire.w1[3], fire.b1[3] = 2 * fire.w1[2], 2 * fire.b1[2]  # two that switch together

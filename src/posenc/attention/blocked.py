@@ -1,6 +1,7 @@
 """Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch.nn import functional as F
 
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.leaves import Leaf, hidden, over, sees_distance, tensors
+from posenc.attention.heads import by_heads
+from posenc.attention.leaves import Leaf, hidden, is_product, over, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
@@ -72,6 +74,8 @@ class Blocked:
                 return _traced(call)
             if _is_step(call):
                 return _step(call)
+            if not self.by_distance and call.leaves and all(map(is_product, call.leaves)):
+                return by_heads(call, partial(_run, by_distance=False), 8)
             return _run(call, by_distance=self.by_distance)
 
 

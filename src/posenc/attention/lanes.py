@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call
+from posenc.attention.heads import by_heads
 from posenc.attention.leaves import FEW, Leaf, factors_of
 from posenc.attention.sdpa import plain, refuses_masks, single
 from posenc.families import Bias, no_autocast
@@ -53,16 +54,21 @@ class Lanes:
 
     def run(self, call: Call) -> Tensor:
         """Put the lanes first and run SDPA."""
-        dtype = call.out_dtype
         with no_autocast(call.q.device):
-            q, k, v = (t.to(dtype) for t in (*call.turned(), call.v))
-            more = [pair for leaf in call.leaves for pair in _lanes(call, leaf, dtype)]
-            fill = -sum(a.shape[-1] for a, _ in more) % WIDTH
-            if fill:
-                more.append((q.new_zeros(1, 1, 1, fill), k.new_zeros(1, 1, 1, fill)))
-            q = torch.cat([*(a.expand(*q.shape[:3], -1) for a, _ in more), q], -1)
-            k = torch.cat([*(b.expand(*k.shape[:3], -1) for _, b in more), k], -1)
-            return plain(call, q, k, v, call.scale)
+            # a thread gets whole heads, since the last queries of one see more than the first
+            return by_heads(call, _run, 4, least=torch.get_num_threads())
+
+
+def _run(call: Call) -> Tensor:
+    dtype = call.out_dtype
+    q, k, v = (t.to(dtype) for t in (*call.turned(), call.v))
+    more = [pair for leaf in call.leaves for pair in _lanes(call, leaf, dtype)]
+    fill = -sum(a.shape[-1] for a, _ in more) % WIDTH
+    if fill:
+        more.append((q.new_zeros(1, 1, 1, fill), k.new_zeros(1, 1, 1, fill)))
+    q = torch.cat([*(a.expand(*q.shape[:3], -1) for a, _ in more), q], -1)
+    k = torch.cat([*(b.expand(*k.shape[:3], -1) for _, b in more), k], -1)
+    return plain(call, q, k, v, call.scale)
 
 
 def _refuses(call: Call, leaf: Leaf) -> str | None:

@@ -1,7 +1,7 @@
 """The encodings that join the scores of a call, and what may be known of them before a score is formed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,12 @@ def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
     return encoding.factors(leaf.placed, leaf.k_placed)
 
 
+def is_product(leaf: Leaf) -> bool:
+    """Whether a bias is a product of many lanes, for any keys, of which a block is formed at once."""
+    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
+    return factors is not None and factors[0].shape[-1] > FEW and bool(leaf.encoding.factors_ahead)
+
+
 def hidden(encoding: Encoding) -> str | None:
     """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
     named = ((m, name, t) for m in encoding.modules() for name, t in vars(m).items() if isinstance(t, Tensor))
@@ -105,16 +111,18 @@ def holds(encoding: Encoding, promise: str) -> bool:
     A subclass that defines `at`, `bias` or `parts` anew, and not the promise, has promised nothing.
     """
     kind: Any = type(encoding)
-    return _of_class(kind, promise)
+    return _promises(kind, promise) if torch.compiler.is_compiling() else _known(kind, promise)
 
 
-@cache
-def _of_class(kind: Any, promise: str) -> bool:
+def _promises(kind: Any, promise: str) -> bool:
     def owner(name: str) -> Any:
         return next(cls for cls in kind.__mro__ if name in vars(cls))
 
     doors = ("at", "bias", "parts") if issubclass(kind, Bias) else ("bias", "parts")
     return all(issubclass(owner(promise), owner(door)) for door in doors)
+
+
+_known = cache(_promises)
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:

@@ -191,18 +191,19 @@ def blank(call: Call, parts: list[Spans]) -> Call:
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
     q, k, v = call.q, call.k, call.v
-    if not _harmless(q, rows[..., None]):
+    keys = keys[:, None]
+    if not _harmless(q, ~rows):
         q = q.masked_fill(~rows[..., None], 0.0)
-    k, v = (t if _harmless(t, (at := keys[:, None, :, None])) else t.masked_fill(~at, 0.0) for t in (k, v))
+    k, v = (t if _harmless(t, ~keys) else t.masked_fill(~keys[..., None], 0.0) for t in (k, v))
     return replace(call, q=q, k=k, v=v)
 
 
-def _harmless(t: Tensor, seen: Tensor) -> bool:
-    """Whether slots that are not seen hold numbers of finite products, so that no copy without them is needed."""
+def _harmless(t: Tensor, hidden: Bool[Tensor, "batch heads_or_one length"]) -> bool:
+    """Whether slots that nobody sees hold numbers of finite products, so that no copy without them is needed."""
     if not may_look(t):
         return False
-    hidden = t.detach().masked_select(~seen)  # a copy of what is padded alone
-    return hidden.numel() == 0 or bool(hidden.abs().max() < HARMLESS)
+    found = t.detach()[hidden] if hidden.shape[1] > 1 else t.detach().transpose(1, 2)[hidden[:, 0]]
+    return found.numel() == 0 or bool(found.abs().max() < HARMLESS)  # a copy of what is hidden alone
 
 
 def _any(seen: Tensor, dim: int) -> Tensor:

@@ -13,12 +13,12 @@ from torch.utils import _pytree as pytree
 
 from posenc.attention.call import Call, shown
 from posenc.attention.leaves import (
-    FEW,
     Door,
     Leaf,
     extremes,
     factors_of,
     fit,
+    is_product,
     may_slice,
     over,
     sees_distance,
@@ -161,8 +161,7 @@ class Terms:
         found: dict[Leaf, Rows | Products] = {}
         for leaf in leaves:
             encoding = leaf.encoding
-            factors = factors_of(leaf) if blocks else None
-            if factors is not None and factors[0].shape[-1] > FEW and encoding.factors_ahead:
+            if blocks and is_product(leaf) and (factors := factors_of(leaf)) is not None:
                 found[leaf] = Products(factors, self._add, self.dtype)
             if not (isinstance(encoding, ContentBias) and may_slice(leaf)) or not blocks:
                 continue

@@ -31,7 +31,7 @@ def fire(
     init_threshold: float = 512.0,
     eps: float = 1e-6,
     log_c: Array | None = None,
-    threshold: Array | None = None,
+    threshold_scale: Array | None = None,
     w1: Array,
     b1: Array,
     w2: Array,
@@ -44,13 +44,14 @@ def fire(
     hidden layer of ReLU: f(t) = w2 relu(w1 t + b1) + b2. c > 0 and the threshold L > 0 are trained.
 
     q_pos (m,), k_pos (n,), fractions allowed, the first token of the text at 0; w1, b1 (width,), w2 (n_heads, width),
-    b2 (n_heads,); c per position, L in positions, both scalars; where they are not given, the values they start from.
-    From the code printed in the paper: eps on the denominator, |L| for L. Ours: c = exp(log_c) to keep it positive.
+    b2 (n_heads,); c per position, a scalar; L = init_threshold times a trained scalar; where these are not given, the
+    values they start from. From the code printed in the paper: eps on the denominator, |L| for L, and that a factor of
+    a given L is trained. Ours: c = exp(log_c) to keep it positive.
     Departures: the paper is causal, here keys ahead count by |distance| and q_pos by |q_pos|. Not a function of the
     distance alone: beyond L the same distance means less, the farther from the start.
     """
     c = init_c if log_c is None else float(np.exp(log_c))
-    floor = abs(init_threshold if threshold is None else float(threshold))
+    floor = init_threshold * abs(1.0 if threshold_scale is None else float(threshold_scale))
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
         reach, whole = abs(float(q_pos[i] - k_pos[j])), max(abs(float(q_pos[i])), floor)

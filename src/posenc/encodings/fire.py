@@ -24,7 +24,7 @@ _LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition 
     formula="score + w2_h·relu(w1·t + b1) + b2_h,  t = ψ(|i - j|) / ψ(max(i, L)),  ψ(x) = log(c·x + 1)",
     parameters="(H + 2)·width + H + 2",
     cost="a logarithm a pair, a look-up in width + 1 lines a score",
-    example={"n_heads": 4, "width": 4},  # whose L the laws draw above 1: below, no whole position sees it
+    example={"n_heads": 4, "width": 4, "init_threshold": 2.0},  # near, so that few positions see it
     variants=({"n_heads": 3, "width": 5, "init_c": 1.0, "init_threshold": 3.0},),
     traits={
         "distinct": {"float32": 5, "bfloat16": 2, "float16": 2},
@@ -46,7 +46,8 @@ class FIRE(Bias):
 
     Up to the threshold L that is L itself, so that short texts differ by distances alone; beyond it, far positions
     see distances that training has shown. Keys ahead count by |i - j|, and i by |i|, where the paper is causal.
-    c is learned as its logarithm, which keeps it positive, and L counts by its size, as in the paper's own code.
+    c is learned as its logarithm, which keeps it positive. What is learned of L is a factor, 1 to start with, so that
+    an optimiser's steps are shares of L and not positions, and it counts by its size: as the paper's own code has it.
 
     A network of one number with one hidden layer of ReLU is a line between any two of its knots, the numbers at which
     a unit switches. So the lines are worked out once, a pair finds its segment once for all heads, and a score is a
@@ -88,12 +89,12 @@ class FIRE(Bias):
         self.w2 = nn.Parameter(torch.empty(n_heads, width))
         self.b2 = nn.Parameter(torch.empty(n_heads))
         self.log_c = nn.Parameter(torch.empty(()))
-        self.threshold = nn.Parameter(torch.empty(()))
+        self.threshold_scale = nn.Parameter(torch.empty(()))
         self.reset_parameters()
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return f_h(ψ(|q - k|) / (ψ(max(|q|, |L|)) + eps))."""
-        c, threshold = wide(self.log_c).exp(), wide(self.threshold).abs()
+        c, threshold = wide(self.log_c).exp(), self.init_threshold * wide(self.threshold_scale).abs()
         reach = torch.maximum(floating(q.abs()), threshold)
         t = torch.log1p(c * floating((q - k).abs())) / (torch.log1p(c * reach) + self.eps)
         column = beside_heads(h, t) if is_plain(t) and is_plain(h) else None
@@ -130,7 +131,7 @@ class FIRE(Bias):
             for parameter, inputs in ((self.w1, 1), (self.b1, 1), (self.w2, self.width), (self.b2, self.width)):
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
             self.log_c.fill_(math.log(self.init_c))
-            self.threshold.fill_(self.init_threshold)
+            self.threshold_scale.fill_(1.0)
 
 
 def beside_heads(h: Tensor, t: Tensor) -> Tensor | None:

@@ -125,7 +125,7 @@ class FoX(Bias):
         self, placed: Placed, k_placed: Placed
     ) -> tuple[Float[Tensor, "q_batch heads q_len 1"], Float[Tensor, "k_batch heads k_len 1"]]:
         """Return ones and -F_j; F_i is of the row alone."""
-        first, n = self._held or (0, self.n_heads)
+        first, n = self.held
         widest = torch.float64 if has_float64(placed.pos.device) else placed.parts[0].dtype
         b = -_whole(k_placed, widest)[..., first : first + n].mT[..., None]
         return b.new_ones(1, n, placed.pos.shape[-1], 1), b
@@ -148,7 +148,7 @@ class FoX(Bias):
         nn.init.zeros_(self.b)
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        first, n = self._held or (0, self.n_heads)
+        first, n = self.held
         rows, columns = (tuple(part[..., first : first + n].mT for part in p.parts) for p in (placed, k_placed))
         h = self._heads(placed.pos.device)[:, None, None]
         return self.at(h, [part[..., :, None] for part in rows], [part[..., None, :] for part in columns])

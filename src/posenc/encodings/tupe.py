@@ -45,8 +45,9 @@ class TUPE(Bias):
     In the paper these are projections p U_Q and p U_K of one table, the same in all layers; here the projected rows
     of each head are what is learned. The text's [CLS] stands at position 0, and position tells nothing of it: what it
     pays to others is `cls_to`, to itself too, and what others pay to it `to_cls`, both unscaled. A softmax does not
-    see `cls_to`, since it is the same for the whole row; it is here because scores and the paper have it. TUPE-R adds
-    a bias as T5's beside it. Source: Ke 2020, sections 3.1 and 3.2.
+    see `cls_to`, since it is the same for the whole row; it is here because scores and the paper have it. For TUPE-R
+    compose it with T5's bias, which then joins the row and the column of [CLS] as well; the paper leaves it out there.
+    Source: Ke 2020, sections 3.1 and 3.2.
 
     Args:
         n_heads: Heads of the queries.
@@ -101,7 +102,7 @@ class TUPE(Bias):
         """Return the rows of queries and keys, and a lane for what is paid to [CLS]; a softmax sees no more."""
         q, k = (self._row(p.parts[0] if p.seq_dim else p.parts[0][None]) for p in (placed, k_placed))
         kind = placed.parts[0].dtype
-        heads = self._held or (0, self.n_heads)
+        heads = self.held
         scale = self.score_scale(self.head_dim)
         a, b = (self._rows(table, at, kind, heads) for table, at in ((self.q_table, q), (self.k_table, k)))
         if self.to_cls is None:
@@ -119,10 +120,10 @@ class TUPE(Bias):
         return float((2 * head_dim) ** -0.5)
 
     def reset_parameters(self) -> None:
-        """Draw the tables from N(0, 0.02), and let [CLS] pay nothing."""
+        """Draw rows as the paper's are: normed ones of d_model lanes, projected by N(0, 0.02); [CLS] pays nothing."""
         for name, parameter in self.named_parameters():
             if name.endswith("table"):
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=0.02 * (self.n_heads * self.head_dim) ** 0.5)
             else:
                 nn.init.zeros_(parameter)
 
@@ -132,7 +133,7 @@ class TUPE(Bias):
             product: Tensor = a @ b.mT
         if self.cls_to is None:
             return product
-        first, n = self._held or (0, self.n_heads)
+        first, n = self.held
         q = placed.parts[0] if placed.seq_dim else placed.parts[0][None]
         pays = self._wide(self.cls_to, q.dtype)[first : first + n, None, None]
         return torch.where(q[:, None, :, None] == 0, pays, product)

@@ -53,6 +53,11 @@ class Bias(Encoding):
         twin._held = first, n
         return twin
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """The first head and how many there are, of those that the encoding was made for."""
+        return self._held or (0, self.n_heads)
+
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
         return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance[:1]))
@@ -91,7 +96,7 @@ class Bias(Encoding):
         Raises:
             ValueError: It has others.
         """
-        first, n = self._held or (0, self.n_heads)
+        first, n = self.held
         if q.shape[1] != n:
             made = f"n_heads={n}" if self._held is None else f"heads {first}..{first + n - 1}"
             raise ValueError(
@@ -139,7 +144,7 @@ class Bias(Encoding):
         return mod
 
     def _heads(self, device: torch.device) -> Tensor:
-        first, n = self._held or (0, self.n_heads)
+        first, n = self.held
         return torch.arange(first, first + n, device=device)
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:

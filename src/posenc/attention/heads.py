@@ -1,0 +1,63 @@
+"""A call in parts of its heads, so that what is formed for some of them lies in the memory of those before."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.attention.leaves import Leaf, factors_of
+from posenc.families import Bias
+from posenc.positions.checks import all_plain
+
+LEAST = 2**20  # numbers of q, from which on memory counts for more than a few calls
+
+
+def by_heads(call: Call, run: Callable[[Call], Tensor], n_parts: int, least: int = 1) -> Tensor:
+    """Run some heads after the others where that saves memory; all at once where gradients are kept, or on a GPU.
+
+    Args:
+        call: The call.
+        run: Computes one part.
+        n_parts: How many there are to be.
+        least: Heads of a part.
+    """
+    batch, n_heads, q_len, _ = call.shape
+    if torch.is_grad_enabled() or call.q.device.type != "cpu" or not all_plain((call.q, call.k, call.v)):
+        return run(call)
+    if call.q.numel() < LEAST or call.encoding.rescores or not all(map(_splits, call.leaves)):
+        return run(call)
+    out = call.q.new_empty((batch, n_heads, q_len, call.v.shape[-1]), dtype=call.out_dtype)
+    q, k = call.turned()
+    for rows, part in _parts(replace(call, q=q, k=k, rotated=True), max(least, n_heads // n_parts)):
+        out[:, rows] = run(part)
+    return out
+
+
+def _splits(leaf: Leaf) -> bool:
+    """Whether a bias says itself what it is for one head, as a product."""
+    if not isinstance(leaf.encoding, Bias):
+        return False
+    one = replace(_of(leaf, 0, 1), placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0))
+    factors = factors_of(one)
+    return factors is not None and all(t.shape[1] == 1 for t in factors)
+
+
+def _parts(call: Call, size: int) -> Iterator[tuple[slice, Call]]:
+    n_heads = call.shape[1]
+    group = n_heads // call.k.shape[1]
+    # whole groups that share a key's head, or a share of one
+    size = size // group * group if size >= group else max(n for n in range(1, size + 1) if group % n == 0)
+    for at in range(0, n_heads, size):
+        rows = slice(at, min(at + size, n_heads))
+        keys = slice(at // group, (rows.stop - 1) // group + 1)
+        mask = call.mask if call.mask is None or call.mask.shape[1] == 1 else call.mask[:, rows]
+        leaves = [_of(leaf, at, rows.stop - at) for leaf in call.leaves]
+        yield rows, replace(call, q=call.q[:, rows], k=call.k[:, keys], v=call.v[:, keys], mask=mask, leaves=leaves)
+
+
+def _of(leaf: Leaf, first: int, n: int) -> Leaf:
+    assert isinstance(leaf.encoding, Bias)  # as `_splits` has looked
+    begin = leaf.encoding.held[0]
+    return replace(leaf, encoding=leaf.encoding.of_heads(begin + first, n))
