@@ -116,7 +116,7 @@ def test_what_dies_alone_is_not_run_here(monkeypatch):
 
 
 def test_what_would_not_fit_is_not_begun(no_children, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    monkeypatch.setattr(attend, "available", lambda device: 1000)
     found = attend.measure_row(NAMED)
     assert [bool(c["skipped"]) for c in found["candidates"]] == [False, True, True]
     assert all("are free" in c["skipped"] for c in found["candidates"][1:])
@@ -126,7 +126,7 @@ def test_peers_wait_for_full_where_they_take_long(monkeypatch):
     long = replace(NAMED, length=attend.LONG + 1, backends=())
     assert "--full" in attend.make_plan(long, full=False).skipped["dense"]
     assert attend.make_plan(replace(long, mode="decode"), full=False).skipped == {}
-    monkeypatch.setattr(memory, "available", lambda device: 2**50)
+    monkeypatch.setattr(attend, "available", lambda device: 2**50)
     assert attend.make_plan(long, full=True).skipped == {}
 
 

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from posenc.attention import reference
 from posenc.attention.blocked import Blocked
-from posenc.attention.call import Backend, make_call
+from posenc.attention.call import Backend, Call, make_call
 from posenc.attention.flex import Flex
 from posenc.attention.lanes import Lanes
 from posenc.attention.piecewise import PiecewisePasses
+from posenc.attention.room import lacks
 from posenc.attention.sdpa import SDPA
 from posenc.attention.steps import step
 from posenc.encoding import Encoding, Placed
@@ -81,6 +82,7 @@ def attend(
 
     Raises:
         ValueError: Shapes, lengths or options that do not fit, or a named backend that refuses.
+        MemoryError: What would be taken, by estimate, is more than there is.
         TypeError: Arguments of a wrong kind.
 
     Which keys are masked is decided by index, never by position. A slot that no query may see can
@@ -94,13 +96,18 @@ def attend(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
     )
     if backend == "auto":
+        short = False
         for candidate in BACKENDS.values():
             if candidate.rejects(call) is None:
-                return candidate.run(call)
-        refusals = "\n".join(f"  {b.name}: {b.rejects(call)}" for b in BACKENDS.values())
-        raise ValueError(f"attend: no backend can run this call:\n{refusals}")
+                if lacks(candidate.memory(call), q.device) is None:
+                    return candidate.run(call)
+                short = True
+        refusals = "\n".join(f"  {b.name}: {_refusal(b, call)}" for b in BACKENDS.values())
+        raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
     if (refusal := BACKENDS[backend].rejects(call)) is not None:
         raise ValueError(f"attend: the backend {backend!r} cannot run this call: {refusal}")
+    if (refusal := lacks(BACKENDS[backend].memory(call), q.device)) is not None:
+        raise MemoryError(f"attend: the backend {backend!r} has no room: {refusal} Take fewer queries at a time.")
     return BACKENDS[backend].run(call)
 
 
@@ -132,12 +139,17 @@ def explain(
     )
     verdicts, taken = [], False
     for candidate in BACKENDS.values():
-        refusal = candidate.rejects(call)
+        refusal = _refusal(candidate, call)
         wanted = backend in ("auto", candidate.name)
         verdict = refusal or ("taken" if wanted and not taken else "would run")
         taken = taken or verdict == "taken"
         verdicts.append(Verdict(candidate.name, verdict, candidate.memory(call)))
     return verdicts
+
+
+def _refusal(backend: Backend, call: Call) -> str | None:
+    """Return why a backend does not run a call: for what it is, or for lack of memory."""
+    return backend.rejects(call) or lacks(backend.memory(call), call.q.device)
 
 
 def _check_backend(backend: str) -> None:

@@ -11,16 +11,17 @@ from torch.nn import functional as F
 from posenc.attention import formed, fused
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.heads import by_heads
-from posenc.attention.leaves import Leaf, hidden, is_product, over, sees_distance, tensors
+from posenc.attention.leaves import Leaf, hidden, is_product, may_slice, over, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
-from posenc.families import no_autocast
+from posenc.families import ContentBias, no_autocast
 from posenc.positions.checks import all_plain, is_plain, may_look
 
 LONG = 1024  # queries a block where a kernel keeps the scores to itself
 SHORT = 256  # where they are formed
+HEAD_PARTS = 8  # of a call whose biases are products
 
 
 class Blocked:
@@ -56,16 +57,16 @@ class Blocked:
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate vectors, queries in reverse, and what is formed of one block."""
+        """Estimate vectors, copies of queries, what is formed of one block, and sums of gradients."""
         batch, n_heads, q_len, k_len = call.shape
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
-        seen = k_len if call.window is None else min(k_len, call.window + SHORT)
-        dense = not self.by_distance or bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
         learns = torch.is_grad_enabled() and _learns(call)
-        held = 3 * (bool(call.dropout_p) or learns) + (2 if dense else 0)  # blocks of scores at a time
-        rows = min(q_len, SHORT if dense else LONG)
-        copies = 3 * batch * n_heads * rows * lanes * call.out_dtype.itemsize
-        return n_heads * (q_len + k_len) * width + copies + held * batch * n_heads * min(q_len, SHORT) * seen * width
+        masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
+        held = _formed(call) if not self.by_distance else 2.0 if masked else 0.0  # blocks of scores at a time
+        held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
+        block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
+        rows = 3 * min(q_len, SHORT if held else LONG) + (3 * (q_len + k_len) if learns else 0)
+        return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
@@ -75,8 +76,25 @@ class Blocked:
             if _is_step(call):
                 return _step(call)
             if not self.by_distance and call.leaves and all(map(is_product, call.leaves)):
-                return by_heads(call, partial(_run, by_distance=False), 8)
+                return by_heads(call, partial(_run, by_distance=False), HEAD_PARTS)
             return _run(call, by_distance=self.by_distance)
+
+
+def _formed(call: Call) -> float:
+    """Return how many blocks of scores the biases of one take, while they are formed."""
+    if all(map(is_product, call.leaves)):
+        return 1 / HEAD_PARTS
+    return 1.1 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
+
+
+def _seen(call: Call) -> int:
+    """Return how many keys a block sees at most."""
+    k_len, ids = call.shape[3], call.document_ids
+    seen = k_len if call.window is None else min(k_len, call.window + SHORT)
+    if ids is None or not may_look(ids):
+        return seen
+    longest = max(int(row.unique(return_counts=True)[1].max()) for row in ids.reshape(-1, k_len))
+    return min(seen, longest + SHORT)
 
 
 def _is_shared(leaf: Leaf) -> bool:

@@ -99,12 +99,14 @@ def gradients_of_terms(
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
     with torch.enable_grad():
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
-        bias = view if view is not None else work.terms.dense(block, live, rows=False)
+        bias = view if view is not None else work.terms.dense(block, live, rows=False, hide=False)
     scratch, far = work.terms.scratch, grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
     weights = scratch.product("weights", far, near.transpose(-1, -2))
     for term in (bias, *work.terms.row_terms(block, tensors)):
         if term is not None:
             weights.view(shape).add_(term.detach())
+    if view is None:
+        work.terms.hide(weights.view(shape), block)
     weights.exp_()
     rounded = scratch.rounded("rounded", weights, narrow)
     sums[2][block.batch, :, block.keys] += (rounded.transpose(-1, -2) @ grouped(grad).to(narrow)).view(v.shape)

@@ -47,10 +47,11 @@ class Lanes:
         return next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)
 
     def memory(self, call: Call) -> int:
-        """q, k and v with more lanes."""
+        """q, k and v with more lanes: of some heads at a time, or with their gradients."""
         batch, n_heads, q_len, k_len = call.shape
         width = call.q.shape[-1] + 2 * WIDTH
-        return batch * width * call.out_dtype.itemsize * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
+        whole = batch * width * call.out_dtype.itemsize * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
+        return 3 * whole if torch.is_grad_enabled() else whole // 2
 
     def run(self, call: Call) -> Tensor:
         """Put the lanes first and run SDPA."""

@@ -46,13 +46,19 @@ class Rows:
         return found + of_key if torch.is_grad_enabled() else found.add_(of_key)
 
     def add_gradients(
-        self, block: Block, begin: int, d_scores: Tensor, live: Sequence[Tensor], others: Sequence[Tensor | None]
+        self,
+        block: Block,
+        begin: int,
+        d_scores: Tensor,
+        live: Sequence[Tensor],
+        others: Sequence[Tensor | None],
+        scratch: Scratch,
     ) -> None:
         """Add what the gradients of a block's scores give."""
         n_rows, n_keys = block.size
         q, vectors = live[self.q][block.batch, :, block.rows], live[self.vectors]
         reach = slice(begin, begin + n_rows + n_keys - 1)
-        d_rows = d_scores.new_zeros((*d_scores.shape[:3], n_rows + n_keys - 1))
+        d_rows = scratch.take("d_rows", (*d_scores.shape[:3], n_rows + n_keys - 1), d_scores).zero_()
         _sheared(d_rows, n_keys).copy_(d_scores)
         if (d_q := others[self.q]) is not None:
             d_q[block.batch, :, block.rows] += d_rows @ vectors[:, reach]
@@ -74,7 +80,13 @@ class Products:
         return _product(*self._of(block, live), scratch, f"rows {self.a}")
 
     def add_gradients(
-        self, block: Block, begin: int, d_scores: Tensor, live: Sequence[Tensor], others: Sequence[Tensor | None]
+        self,
+        block: Block,
+        begin: int,
+        d_scores: Tensor,
+        live: Sequence[Tensor],
+        others: Sequence[Tensor | None],
+        scratch: Scratch,
     ) -> None:
         """Add what the gradients of a block's scores give."""
         a, b = self._of(block, live)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from posenc import attention
+from posenc.attention.room import available
 from posenc.bench import candidates, machine, memory, told
 from posenc.bench.candidates import PLAIN
 from posenc.bench.measure import Timing, Work, compare, exponent, tell
@@ -122,7 +123,7 @@ def grow(rows: list[Found]) -> Iterator[Found]:
 
 def make_plan(row: Row, full: bool) -> Plan:
     """Ask every candidate of a row whether it can run: its backend, the memory that is free, the time it takes."""
-    names, skipped, subject, room = [PLAIN], {}, None, memory.available(row.device)
+    names, skipped, subject, room = [PLAIN], {}, None, available(row.device)
     taken = next((v.backend for v in candidates.verdicts(row) if v.verdict == "taken"), None)
     for backend in row.backends:
         chosen = (taken or "auto") if backend == "auto" else backend

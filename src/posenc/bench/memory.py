@@ -24,7 +24,6 @@ MIB = 2**20
 Make = Callable[[], Work]  # builds the inputs and returns the call; picklable, since a child runs it
 _GOODBYE_S = 5.0  # for a child that has answered to end by itself, so that what it opened is closed
 _PRELOADED = ["torch", "posenc.bench.candidates"]
-_CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
 class NotMeasured(NamedTuple):
@@ -86,21 +85,6 @@ def peak_on_gpu(run: Work) -> Peak:
     highest = torch.cuda.max_memory_allocated()
     del held
     return Peak(highest - before, highest)
-
-
-def available(device: str = "cpu") -> int | None:
-    """Return the bytes that can still be used before this machine, container or GPU runs out; None if unknown."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    found = []
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))))
-    for limit, used in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            root = Path("/sys/fs/cgroup")
-            found.append(int((root / limit).read_text()) - int((root / used).read_text()))
-    return max(0, min(found)) if found else None
 
 
 def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> None:

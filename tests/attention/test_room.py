@@ -1,0 +1,66 @@
+"""Memory is estimated before it is taken."""
+
+import pytest
+import torch
+
+import posenc
+from posenc import attention, positions
+from posenc.attention import room
+
+GIB = 2**30
+
+
+def call(encoding, n, **options):
+    q = torch.empty(1, 8, n, 64)  # never filled, so that it takes none
+    return posenc.attend(q, q, q, encoding, encoding.place(positions.arange(n)), **options)
+
+
+def test_free_memory_is_a_plausible_number():
+    free = room.available()
+    assert free is not None
+    assert 2**20 < free < 2**50
+    assert room.available("meta") is None
+
+
+def test_what_is_small_is_not_asked_for(monkeypatch):
+    def fail(device):
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(room, "available", fail)
+    assert room.lacks(GIB - 1, torch.device("cpu")) is None
+    with pytest.raises(AssertionError, match="asked"):
+        room.lacks(GIB, torch.device("cpu"))
+
+
+def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr(room, "available", lambda device: GIB)
+    with pytest.raises(MemoryError, match=r"reference.* no room: it would take about 24\.0 GiB, and 1\.0 GiB are left"):
+        call(posenc.ALiBi(n_heads=8), 16384, backend="reference")
+    bias = posenc.FIRE(n_heads=8)
+    with pytest.raises(MemoryError, match=r"no backend can run this call(.|\n)*blocked: it would take about"):
+        call(bias, 2**18)
+    q = torch.empty(1, 8, 2**18, 64)
+    said = {one.backend: one.verdict for one in attention.explain(q, q, q, bias, positions.arange(2**18))}
+    assert "GiB are left" in said["blocked"]
+    assert "taken" not in said.values()
+
+
+def test_auto_takes_the_first_that_has_room(monkeypatch):
+    encoding, n = posenc.ALiBi(n_heads=8), 64
+    monkeypatch.setattr(room, "MUCH", 1)
+    q = torch.randn(1, 8, n, 64)
+    sizes = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, positions.arange(n))}
+    monkeypatch.setattr(room, "available", lambda device: sizes["lanes"])
+    assert sizes["distance"] != sizes["lanes"]
+    said = {one.backend: one.verdict for one in attention.explain(q, q, q, encoding, positions.arange(n))}
+    wanted = "distance" if sizes["distance"] < sizes["lanes"] else "lanes"
+    assert said[wanted] == "taken"
+    found, law = call_with(q, encoding, "auto"), call_with(q.double(), encoding, "reference-float64")
+    assert (found - law).abs().max() < 1e-5
+
+
+def call_with(q, encoding, backend):
+    with pytest.MonkeyPatch.context() as patch:
+        if backend != "auto":
+            patch.setattr(room, "available", lambda device: None)
+        return posenc.attend(q, q, q, encoding, positions.arange(q.shape[2]), backend=backend)
