@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from posenc.attention import reference
+from posenc.attention import finite, reference
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, Call, make_call
 from posenc.attention.flex import Flex
@@ -85,8 +86,9 @@ def attend(
         MemoryError: What would be taken, by estimate, is more than there is.
         TypeError: Arguments of a wrong kind.
 
-    Which keys are masked is decided by index, never by position. A slot that no query may see can
-    hold anything, NaN included.
+    Which keys are masked is decided by index, never by position. A slot may hold anything:
+    one of NaN or infinity makes the results of those queries NaN that may see it, and no others
+    (on a GPU, under a compiler or within a transform: where no query may see it).
     """
     plain = mask is None and window is None and document_ids is None and dropout_p == 0.0
     if plain and k_pos is not None and (out := step(q, k, v, encoding, pos, k_pos, scale, backend)) is not None:
@@ -100,7 +102,7 @@ def attend(
         for candidate in BACKENDS.values():
             if candidate.rejects(call) is None:
                 if lacks(candidate.memory(call), q.device) is None:
-                    return candidate.run(call)
+                    return _run(candidate, call)
                 short = True
         refusals = "\n".join(f"  {b.name}: {_refusal(b, call)}" for b in BACKENDS.values())
         raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
@@ -108,7 +110,13 @@ def attend(
         raise ValueError(f"attend: the backend {backend!r} cannot run this call: {refusal}")
     if (refusal := lacks(BACKENDS[backend].memory(call), q.device)) is not None:
         raise MemoryError(f"attend: the backend {backend!r} has no room: {refusal} Take fewer queries at a time.")
-    return BACKENDS[backend].run(call)
+    return _run(BACKENDS[backend], call)
+
+
+def _run(backend: Backend, call: Call) -> Tensor:
+    call, spoiled = finite.without(call)
+    out = backend.run(call)
+    return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)
 
 
 def explain(

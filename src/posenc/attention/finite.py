@@ -1,0 +1,58 @@
+"""Keys and values that are no numbers reach the queries that see them, and no others.
+
+Every kernel multiplies what is masked by a weight of zero, and 0 times NaN is NaN: one token of one document would
+spoil its neighbours, and a later token those before it.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.attention.spans import spans
+from posenc.positions.checks import may_look
+
+ROWS = 256
+
+
+def without(call: Call) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
+    """Zero the slots of NaN or infinity; return that, and whose results are NaN for seeing one. None if all is well.
+
+    Where values may be looked at: not on a GPU, under a compiler or within a transform.
+    """
+    k, v, causal = call.k.detach(), call.v.detach(), call.causal and call.shape[2] > 1
+    if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
+        return call, None  # everybody sees everything
+    if not (may_look(k) and may_look(v) and may_look(call.q)) or _finite(k, v):
+        return call, None
+    bad = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
+    if call.encoding.rescores:  # a map may mix heads
+        bad = bad.any(1, keepdim=True).expand_as(bad)
+    hidden = bad[..., None]
+    clean = replace(call, k=call.k.masked_fill(hidden, 0.0), v=call.v.masked_fill(hidden, 0.0))
+    spoiled = _see(call, bad.repeat_interleave(call.shape[1] // bad.shape[1], 1))
+    return clean, spoiled if bool(spoiled.any()) else None
+
+
+def _finite(k: Tensor, v: Tensor) -> bool:
+    """Whether all are numbers: by one sum, which others make NaN or infinite."""
+    wide = torch.float64 if k.dtype == torch.float64 else torch.float32
+    if math.isfinite(float(k.sum(dtype=wide)) + float(v.sum(dtype=wide))):
+        return True
+    return bool(k.isfinite().all()) and bool(v.isfinite().all())  # large numbers have infinite sums as well
+
+
+def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "batch heads q_len"]:
+    """Return which queries see a key of those."""
+    found = bad.new_zeros(call.shape[:3])
+    for part in spans(call):
+        for block in part.blocks(ROWS, []):
+            keys = bad[block.batch, :, None, block.keys]
+            if not bool(keys.any()):
+                continue
+            seen = part.allowed(block)
+            found[block.batch, :, block.rows] = (keys if seen is None else keys & seen).any(-1)
+    return found

@@ -1,0 +1,105 @@
+"""A token of NaN or infinity spoils the queries that may see it, and no others: in every backend, both ways."""
+
+import pytest
+import torch
+
+import posenc
+from posenc import attention, positions
+
+N = 150  # more than one block of 64, and documents shorter than that
+IDS = torch.arange(N) // 20
+MASK = torch.rand(1, 4, N, N, generator=torch.Generator().manual_seed(0)) < 0.6
+CALLS = {
+    "causal": {},
+    "window": {"window": 9},
+    "window both ways": {"window": 9, "causal": False},
+    "documents": {"document_ids": IDS},
+    "documents by row": {"document_ids": torch.stack((IDS, torch.arange(N) // 31)), "causal": False},
+    "documents in turns": {"document_ids": torch.arange(N) % 3},
+    "mask": {"mask": MASK, "causal": False},
+    "floating mask": {"mask": torch.zeros(1, 4, N, N).masked_fill(~MASK, -torch.inf)},
+    "padding": {"mask": (torch.arange(N) > 70).expand(2, 1, 1, N)},
+}
+ENCODINGS = {
+    "nope": posenc.Encoding(),
+    "rope": posenc.RoPE(head_dim=8),
+    "alibi": posenc.ALiBi(n_heads=4),
+    "t5": posenc.T5(n_heads=4),
+    "shaw": posenc.Shaw(head_dim=8, max_distance=5),
+    "tupe": posenc.TUPE(n_heads=4, head_dim=8, max_len=N),
+    "cope": posenc.CoPE(head_dim=8, max_count=16),
+}
+
+
+def allowed(causal=True, window=None, mask=None, document_ids=None):
+    i, j = torch.arange(N)[:, None], torch.arange(N)
+    seen = torch.ones(2, 4, N, N, dtype=torch.bool)
+    if causal:
+        seen &= j <= i
+    if window is not None:
+        seen &= (i - j).abs() < window
+    if mask is not None:
+        seen &= mask if mask.dtype == torch.bool else mask == 0
+    if document_ids is not None:
+        ids = document_ids.expand(2, N)
+        seen &= (ids[:, :, None] == ids[:, None])[:, None]
+    return seen
+
+
+def drawn(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(2, heads, N, 8, generator=generator, dtype=torch.float64).to(dtype) for heads in (4, 2, 2)]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", ["k", "v"])
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, where, bad):
+    q, k, v = drawn()
+    spoiled = {"k": k.clone(), "v": v.clone()}
+    spoiled[where][0, 1, 75, 3] = bad  # one number of one head of the keys, for two heads of queries
+    sees = torch.zeros(2, 4, N, dtype=torch.bool)
+    heads = slice(0, 4) if encoding.rescores else slice(2, 4)
+    sees[0, heads] = allowed(**options)[0, heads, :, 75]
+    pos = positions.arange(N)
+    said = attention.explain(q, k, v, encoding, pos, **options)
+    tried = [one.backend for one in said if one.verdict in ("taken", "would run") and one.backend != "flex"]
+    assert "reference" in tried
+    for backend in tried:
+        clean = posenc.attend(q, k, v, encoding, pos, backend=backend, **options)
+        got = posenc.attend(q, spoiled["k"], spoiled["v"], encoding, pos, backend=backend, **options)
+        assert bool(got[sees].isnan().all())
+        assert (got[~sees] - clean[~sees]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("backend", ["distance", "blocked", "reference"])
+def test_gradients_of_the_others_are_as_ever(backend, options):
+    encoding, pos, found = posenc.T5(n_heads=4), positions.arange(N), []
+    for bad in (0.5, torch.nan):
+        q, k, v = drawn()
+        k[0, 1, 75, 3] = v[0, 1, 75] = bad
+        leaves = [t.requires_grad_() for t in (q, k, v, encoding.weight)]
+        out = posenc.attend(q, k, v, encoding, pos, backend=backend, **options)
+        found.append((out, leaves))
+    blind = found[1][0].isnan()
+    results = [torch.autograd.grad(out.masked_fill(blind, 0.0).square().sum(), leaves) for out, leaves in found]
+    for wanted, got in zip(*results, strict=True):
+        assert (got - wanted).abs().max() < 1e-11
+
+
+def test_large_numbers_are_no_infinity():
+    q, k, v = drawn(torch.float32)
+    v[:] = 1e37
+    out = posenc.attend(q, k, v, posenc.ALiBi(n_heads=4), positions.arange(N))
+    assert bool(out.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_in_every_dtype(dtype):
+    q, k, v = drawn(dtype)
+    v[:, :, 75] = torch.nan
+    out = posenc.attend(q, k, v, posenc.ALiBi(n_heads=4), positions.arange(N), backend="distance")
+    assert bool(out[:, :, :75].isfinite().all())
+    assert bool(out[:, :, 75:].isnan().all())
