@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -102,6 +102,7 @@ class Call:
         return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
 
 
+@runtime_checkable
 class Backend(Protocol):
     """One way to compute a call."""
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import posenc
 from posenc import attention
+from posenc.bench import models
 from posenc.bench.measure import Work
 from posenc.bench.peers import PEERS
 from posenc.bench.rows import Row
@@ -30,6 +31,8 @@ def build(setting: Setting, name: str) -> Work:
         ValueError: Nothing has that name.
         ImportError: The peer is not installed.
     """
+    if setting.row.mode == "model":
+        return _work(setting, models.forward(setting.row, ours=name != PLAIN), [])
     if name == PLAIN:
         causal = setting.row.causal and setting.row.mode != "decode"
 

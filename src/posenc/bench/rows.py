@@ -33,7 +33,7 @@ class Row:
     length: int = 0
     dtype: str = "float32"
     options: dict[str, Any] = field(default_factory=dict)  # of the encoding
-    mode: str = "forward"  # or "train" (with gradients), "decode" (one query)
+    mode: str = "forward"  # or "train" (with gradients), "decode" (one query), "model" (of transformers, whole)
     causal: bool = True
     window: int | None = None
     documents: int | None = None
@@ -109,6 +109,7 @@ def _templates(full: bool) -> Iterator[Row]:
     yield from _content()
     yield from _train()
     yield from _decode()
+    yield from _models()
     if full:
         goal = Goal(ratio=1.3, of_q=4.0, total_mib=4096.0)
         for name in ("alibi", "t5"):
@@ -159,6 +160,17 @@ def _decode() -> Iterator[Row]:
         peers = ("dense",) if name == "t5" else ()
         yield Row(f"{name}.decode", name, Goal(ratio=1.1), mode="decode", lengths=(16384,), peers=peers)
     yield Row("rope.decode", "rope", Goal(ratio=1.1), mode="decode", rotated=True, lengths=(16384,))
+
+
+def _models() -> Iterator[Row]:
+    for name, encoding, causal in (
+        ("t5", "t5", False),
+        ("bloom", "alibi", True),
+        ("mpt", "alibi", True),
+        ("deberta", "deberta", False),
+    ):
+        row = Row(f"hf.{name}", encoding, Goal(), mode="model", causal=causal, dtypes=("float32",))
+        yield replace(row, lengths=(2048,), options={"bidirectional": True} if name == "t5" else {})
 
 
 def _gpu() -> Iterator[Row]:

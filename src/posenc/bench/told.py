@@ -39,6 +39,8 @@ def entry(row: Row, name: str, *, auto: bool = False, skipped: str | None = None
     role = {PLAIN: "baseline", "attend": "posenc"}.get(kind, "peer")
     ours = f"posenc, auto: {backend}" if auto and backend != "auto" else f"posenc, {backend}"
     plain = "plain causal SDPA" if row.causal and row.mode != "decode" else "plain SDPA"
+    if row.mode == "model":
+        plain, ours = "as transformers loads it", "posenc.hf.use"
     title = {"baseline": plain, "posenc": ours}.get(role) or PEERS[name].title
     told: Found = {"name": name, "title": title, "role": role, "backend": backend or None, "auto": auto}
     told |= dict.fromkeys(("seconds", "ratio", "first_s", "rounds", "disturbed"))
