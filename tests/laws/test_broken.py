@@ -26,7 +26,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
     "cache": [(broken.StartsAtZero, {"head_dim": 8}, "in chunks (11, 1)")],
     "packing": [(broken.NeverRestarts, {"d_model": 32}, "differs by")],
     "left padding": [(broken.CentresTokens, {"d_model": 32}, "differs by nan")],
-    "padding in gradients": [(posenc.ALiBi, {"n_heads": 4}, "leaky: the gradient of q is not finite")],
+    "padding in gradients": [(posenc.ALiBi, {"n_heads": 4}, "leaky: the gradient of k is not finite")],
     "backends": [(posenc.ALiBi, {"n_heads": 4}, "forgetful, window")],
     "nothing there": [(broken.SizesATable, {"d_model": 32, "max_len": 64}, "raised ")],
     "compose": [(broken.TurnsOnlyTogether, {}, "Compose(e, NoPE) gives another result")],
