@@ -101,14 +101,14 @@ def attend(
         short = False
         for candidate in BACKENDS.values():
             if candidate.rejects(call) is None:
-                if lacks(candidate.memory(call), q.device) is None:
+                if _lacks(candidate, call) is None:
                     return _run(candidate, call)
                 short = True
         refusals = "\n".join(f"  {b.name}: {_refusal(b, call)}" for b in BACKENDS.values())
         raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
     if (refusal := BACKENDS[backend].rejects(call)) is not None:
         raise ValueError(f"attend: the backend {backend!r} cannot run this call: {refusal}")
-    if (refusal := lacks(BACKENDS[backend].memory(call), q.device)) is not None:
+    if (refusal := _lacks(BACKENDS[backend], call)) is not None:
         raise MemoryError(f"attend: the backend {backend!r} has no room: {refusal} Take fewer queries at a time.")
     return _run(BACKENDS[backend], call)
 
@@ -157,7 +157,12 @@ def explain(
 
 def _refusal(backend: Backend, call: Call) -> str | None:
     """Return why a backend does not run a call: for what it is, or for lack of memory."""
-    return backend.rejects(call) or lacks(backend.memory(call), call.q.device)
+    return backend.rejects(call) or _lacks(backend, call)
+
+
+def _lacks(backend: Backend, call: Call) -> str | None:
+    """Return that there is too little memory, or None; a compiler is asked for no sizes, which it would hold fast."""
+    return None if torch.compiler.is_compiling() else lacks(backend.memory(call), call.q.device)
 
 
 def _check_backend(backend: str) -> None:

@@ -14,21 +14,27 @@ from posenc.positions.checks import all_plain
 LEAST = 2**20  # numbers of q, from which on memory counts for more than a few calls
 
 
-def by_heads(call: Call, run: Callable[[Call], Tensor], n_parts: int, least: int = 1) -> Tensor:
+def by_heads(call: Call, run: Callable[[Call], Tensor], n_parts: int, *, by_thread: bool = False) -> Tensor:
     """Run some heads after the others where that saves memory; all at once where gradients are kept, or on a GPU.
 
     Args:
         call: The call.
         run: Computes one part.
         n_parts: How many there are to be.
-        least: Heads of a part.
+        by_thread: A part has a head for each thread at least.
     """
     batch, n_heads, q_len, _ = call.shape
-    if torch.is_grad_enabled() or call.q.device.type != "cpu" or not all_plain((call.q, call.k, call.v)):
+    if (
+        torch.compiler.is_compiling()
+        or torch.is_grad_enabled()
+        or call.q.device.type != "cpu"
+        or not all_plain((call.q, call.k, call.v))
+    ):
         return run(call)
     if call.q.numel() < LEAST or call.encoding.rescores or not all(map(_splits, call.leaves)):
         return run(call)
     out = call.q.new_empty((batch, n_heads, q_len, call.v.shape[-1]), dtype=call.out_dtype)
+    least = torch.get_num_threads() if by_thread else 1
     q, k = call.turned()
     for rows, part in _parts(replace(call, q=q, k=k, rotated=True), max(least, n_heads // n_parts)):
         out[:, rows] = run(part)

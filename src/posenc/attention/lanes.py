@@ -57,7 +57,7 @@ class Lanes:
         """Put the lanes first and run SDPA."""
         with no_autocast(call.q.device):
             # a thread gets whole heads, since the last queries of one see more than the first
-            return by_heads(call, _run, 4, least=torch.get_num_threads())
+            return by_heads(call, _run, 4, by_thread=True)
 
 
 def _run(call: Call) -> Tensor:

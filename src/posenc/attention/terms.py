@@ -128,7 +128,7 @@ class Terms:
         total = None if not found else sum(found[1:], start=found[0])
         if not hide:
             return total
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not self.shifts:  # no blocks were named: within a compiler or a transform
             allowed = self.allowed(block)
             if allowed is None:
                 return total

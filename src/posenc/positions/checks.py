@@ -101,6 +101,8 @@ def is_plain(t: Tensor) -> bool:
 
 def all_plain(tensors: Iterable[Tensor]) -> bool:
     """Whether all are plain, asked once for what is the same for all."""
+    if torch.compiler.is_compiling():
+        return False
     if torch._C._functorch.maybe_current_level() is not None:
         return all(map(is_plain, tensors))
-    return not torch.compiler.is_compiling() and all(type(t) in _KINDS for t in tensors)
+    return all(type(t) in _KINDS for t in tensors)
