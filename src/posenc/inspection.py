@@ -1,9 +1,7 @@
 """What a model's configuration means for its positions: frequencies, scaling, and what they reach."""
 
-import json
 import math
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from posenc import config, frequencies
 from posenc.config import kinds
+from posenc.config.known import known_models
 from posenc.config.reading import Checked
 
 InvFreq = Float64[Tensor, " n_pairs"]
@@ -30,12 +29,6 @@ _OF_ROTATION = (
         "phase_error",
     ),
 )
-
-
-def known_models() -> dict[str, Any]:
-    """Return the settings of real models that come with the package, by name."""
-    found: dict[str, Any] = json.loads(files("posenc").joinpath("known_models.json").read_text("utf-8"))["models"]
-    return found
 
 
 def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> dict[str, Any]:

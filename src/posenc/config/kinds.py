@@ -54,10 +54,21 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
     """
     named = _named(model)
     if named is None and unknown is None and model.name in UNTOLD:
-        raise ValueError(f"{WHO}: layer_types is missing, so kinds of layers of {model.name} are unknown. Add it.")
+        raise values.missing(
+            f"{WHO}: layer_types is missing, so kinds of layers of {model.name} are unknown. Add it.",
+            "layer_types",
+            None,
+            "a list of one kind a layer",
+            mend="List the kind of each layer in layer_types.",
+        )
     n = len(named) if named is not None else (_count(model) or unknown)
     if n is None:
-        raise ValueError(f"{WHO}: num_hidden_layers is missing, so layers cannot be counted; got None. Add it.")
+        raise values.missing(
+            f"{WHO}: num_hidden_layers is missing, so layers cannot be counted; got None. Add it.",
+            "num_hidden_layers",
+            None,
+            f"from 1 to {MAX_LAYERS}",
+        )
     turning = _turning(model, n)
     kinds = named if named is not None else pattern(model, n, turning)
     distinct(kinds)
@@ -78,7 +89,12 @@ def distinct(kinds: Iterable[_Kind]) -> list[_Kind]:
     """
     found = list(dict.fromkeys(kinds))
     if len(found) > MAX_KINDS:
-        raise ValueError(f"{WHO}: a model has at most {MAX_KINDS} kinds of layers; got {len(found)}. Correct the file.")
+        raise values.out_of_range(
+            f"{WHO}: a model has at most {MAX_KINDS} kinds of layers; got {len(found)}. Correct the file.",
+            "layer_types",
+            found,
+            f"at most {MAX_KINDS} kinds",
+        )
     return found
 
 
@@ -120,13 +136,30 @@ def _named(model: Model) -> list[str] | None:
         return None
     listed = values.sequence(WHO, key, model.fields[key], longest=MAX_LAYERS)
     if not listed:
-        raise ValueError(f"{WHO}: {key} must name the kind of each layer; got an empty list. Remove it.")
+        raise values.out_of_range(
+            f"{WHO}: {key} must name the kind of each layer; got an empty list. Remove it.",
+            key,
+            [],
+            "one entry a layer",
+            mend=f"Remove {key}: the model type's own pattern is taken then.",
+        )
     for kind in listed:
         if len(values.text(WHO, f"{key}'s entry", kind)) > 64:
-            raise ValueError(f"{WHO}: {key} must hold names of kinds; got {values.short(kind)}. Correct the file.")
+            raise values.out_of_range(
+                f"{WHO}: {key} must hold names of kinds; got {values.short(kind)}. Correct the file.",
+                key,
+                kind,
+                "names of at most 64 characters",
+            )
     n = _count(model)
     if n is not None and n != len(listed):
-        raise ValueError(f"{WHO}: {key} must have one entry a layer, of {n}; got {len(listed)}. Correct the file.")
+        raise values.out_of_range(
+            f"{WHO}: {key} must have one entry a layer, of {n}; got {len(listed)}. Correct the file.",
+            key,
+            listed,
+            f"a list of {n} entries",
+            mend=f"Make {key} and the number of layers agree.",
+        )
     return [_LEGACY.get(kind, kind) for kind in listed]
 
 
@@ -137,9 +170,12 @@ def _count(model: Model) -> int | None:
         if fields.get("num_hidden_layers") is None:
             return 2 * n
         if n % 2:
-            raise ValueError(
+            raise values.out_of_range(
                 f"{WHO}: num_hidden_layers of longcat_flash counts attentions, two a layer, so it must be even; "
-                f"got {n}. Correct the file."
+                f"got {n}. Correct the file.",
+                "num_hidden_layers",
+                n,
+                "an even number",
             )
     if n is not None and model.name == "hrm_text" and fields.get("num_layers_per_stack") is None:
         high, low = (
@@ -153,7 +189,13 @@ def _count(model: Model) -> int | None:
 def _one_each(key: str, listed: object, n: int) -> list[Any]:
     """Return a list with a number for each layer."""
     if len(entries := values.sequence(WHO, key, listed, longest=MAX_LAYERS)) != n:
-        raise ValueError(f"{WHO}: {key} must have one entry a layer, of {n}; got {len(entries)}. Correct the file.")
+        raise values.out_of_range(
+            f"{WHO}: {key} must have one entry a layer, of {n}; got {len(entries)}. Correct the file.",
+            key,
+            listed,
+            f"a list of {n} entries",
+            mend=f"Make {key} and the number of layers agree.",
+        )
     for entry in entries:
         values.number(WHO, f"{key}'s entry", entry, low=0.0, high=1e12)
     return entries

@@ -28,11 +28,19 @@ class ConfigWarning:
         code: A short name of the kind of oddity.
         key: The key of the file that it is about.
         message: One sentence for a person.
+        value: What stands in the file, None where the key is missing.
+        allowed: What may stand there, in words.
+        meanings: Ways to write it, and what each would mean.
+        mend: What to do.
     """
 
     code: str
     key: str
     message: str
+    value: Any = field(default=None, hash=False)
+    allowed: str = ""
+    meanings: values.Meanings = ()
+    mend: str = ""
 
 
 @dataclass
@@ -43,9 +51,34 @@ class Model:
     model_type: str | None
     warnings: list[ConfigWarning] = field(default_factory=list)
 
-    def warn(self, code: str, key: str, message: str) -> None:
+    def warn(
+        self,
+        code: str,
+        key: str,
+        message: str,
+        *,
+        value: Any,
+        allowed: str,
+        meanings: values.Meanings = (),
+        mend: str,
+    ) -> None:
         """Add a warning."""
-        self.warnings.append(ConfigWarning(code, key, message))
+        self.warnings.append(ConfigWarning(code, key, message, value, allowed, meanings, mend))
+
+    def assume(self, key: str, default: int, allowed: str) -> None:
+        """Add a warning of a number that is left out, for which transformers has one of its own."""
+        self.warn(
+            "assumed",
+            key,
+            f"{key} is missing; {default} is taken, as transformers does for {self.name}.",
+            value=None,
+            allowed=allowed,
+            meanings=(
+                ("left out", f"{default}, and other programs may take another"),
+                (f'"{key}": {default}', f"{default} everywhere"),
+            ),
+            mend=f'Write "{key}": {default} into the file, or what the weights have.',
+        )
 
     @property
     def name(self) -> str:
@@ -68,8 +101,7 @@ class Model:
             if self.fields.get(key) is not None:
                 return values.integer(WHO, key, self.fields[key], high=_MOST.get(name, values.LONGEST))
         if default is not None:
-            key = _SIZES[name][0]
-            self.warn("assumed", key, f"{key} is missing; {default} is taken, as transformers does for {self.name}.")
+            self.assume(_SIZES[name][0], default, f"from 1 to {_MOST.get(name, values.LONGEST)}")
         return default
 
 

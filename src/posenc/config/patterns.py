@@ -77,7 +77,12 @@ def dense(model: Model, n: int) -> list[bool]:
         first = _dense_first(model, n)
         return [i < first for i in range(n)]
     if len(entries := values.sequence(WHO, "mlp_layer_types", listed, longest=MAX_LAYERS)) != n:
-        raise ValueError(f"{WHO}: mlp_layer_types must have one entry a layer, of {n}; got {len(entries)}. Correct it.")
+        raise values.out_of_range(
+            f"{WHO}: mlp_layer_types must have one entry a layer, of {n}; got {len(entries)}. Correct it.",
+            "mlp_layer_types",
+            listed,
+            f"a list of {n} entries",
+        )
     return [entry == "dense" for entry in entries]
 
 
@@ -124,8 +129,11 @@ def _every(model: Model, n: int) -> list[str]:
         return [FULL] * n
     if isinstance(letters, str):
         if not letters or set(letters) - set("LG"):
-            raise ValueError(
-                f"{WHO}: sliding_window_pattern must be a number or letters L and G; got {values.short(letters)}."
+            raise values.out_of_range(
+                f"{WHO}: sliding_window_pattern must be a number or letters L and G; got {values.short(letters)}.",
+                "sliding_window_pattern",
+                letters,
+                "a number, or letters L and G",
             )
         return _each(n, lambda i: letters[i % len(letters)] == "G")
     key = "global_attn_every_n_layers" if model.name == "afmoe" else "sliding_window_pattern"

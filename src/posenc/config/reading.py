@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.config.values import finite, short
+from posenc.config.values import About, about, attach, finite, short
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -101,7 +101,7 @@ def _parse(data: bytes, name: str) -> object:
     except RecursionError as error:
         raise ValueError(f"config.read: {name} is nested deeper than {MAX_DEPTH}; no configuration is.") from error
     except _RefusedError as error:
-        raise ValueError(f"config.read: {name} {error}") from None
+        raise attach(ValueError(f"config.read: {name} {error}"), about(error)) from None
     except ValueError as error:  # of json and of utf-8
         raise ValueError(f"config.read: {name} is not JSON in UTF-8: {short(str(error))}.") from error
 
@@ -124,7 +124,13 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out:
-            raise _RefusedError(f"holds a key twice, and readers differ in which they take; got {short(key)} twice.")
+            error = _RefusedError(f"holds a key twice, and readers differ in which they take; got {short(key)} twice.")
+            both = (
+                (f"the first, {short(out[key])}", "what some readers take"),
+                (f"the last, {short(value)}", "what Python's json takes, and so transformers"),
+            )
+            name = short(key)[1:-1]
+            raise attach(error, About("key_twice", name, [out[key], value], "each key once", both, "Remove one."))
         out[key] = value
     return out
 

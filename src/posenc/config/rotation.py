@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, patterns, spelling, values
+from posenc.config import kinds, oddities, patterns, spelling, values
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Pairing, facts
 from posenc.config.reading import Source
@@ -91,14 +91,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     max_len = model.size("max_len", None if name == "default" else known.max_len)
     scaled = scaling(model, found, name, width.rotary_dim, width.share, max_len)
     window = kinds.window(model, kind)
-    if (window is not None or kind == kinds.SLIDING) and name in spelling.SCALED:
-        beyond = "its window" if window is None else str(window)
-        model.warn("window_scaled", "sliding_window", f"{kind} never sees beyond {beyond}, and is scaled nevertheless.")
-    if model.name in CLOCKWISE:
-        model.warn("clockwise", "model_type", f"{model.name} turns clockwise: as with all frequencies negated.")
-    if model.name == "mistral_large4_text":
-        said = "mistral_large4 learns factors of its frequencies and of its queries; they stand in its weights alone."
-        model.warn("learned", "model_type", said)
+    oddities.note(model, found, kind, name, window, scaled, max_len)
     return Rotary(
         model_type=model.model_type,
         layer_type=kind,

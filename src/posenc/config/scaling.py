@@ -9,7 +9,11 @@ from posenc.config.model import WHO, Model
 from posenc.config.spelling import Spelled
 
 MAX_FACTOR = 1e4
-_LENGTH = "original_max_position_embeddings"
+LENGTH = "original_max_position_embeddings"
+_LISTS = (
+    ("short_factor", "divides the frequencies of texts up to the trained length"),
+    ("long_factor", "divides those of longer texts"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,19 +42,27 @@ def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: flo
     """
     own = found.own
     if own.get("attn_factor") is not None:
-        model.warn("attn_factor", "attn_factor", "attn_factor is not read by transformers; attention_factor is.")
+        model.warn(
+            "attn_factor",
+            "attn_factor",
+            "attn_factor is not read by transformers; attention_factor is.",
+            value=own["attn_factor"],
+            allowed=f"attention_factor, above 0 and at most {MAX_FACTOR:g}",
+            meanings=(
+                ("attn_factor", "nothing in transformers; some older code of YaRN multiplies its own factor by it"),
+                ("attention_factor", "multiplies cos and sin, so that scores get its square, in place of the derived"),
+            ),
+            mend="Rename it to attention_factor, with the whole factor; or remove it.",
+        )
     sections = _sections(own, rotary_dim)
     if name in ("yarn", "llama3", "longrope"):
         read = {"yarn": _yarn, "llama3": _llama3, "longrope": _longrope}[name]
         length = _original(model, found, max_len)
         factor = _factor(model, own, name, length, max_len)
         return Scaling(factor, length, {**read(model, found, rotary_dim), **sections})
-    stated = own.get(_LENGTH, model.fields.get(_LENGTH))
-    length_or_none = None if stated is None else values.integer(WHO, _LENGTH, stated, low=2)
+    stated = own.get(LENGTH, model.fields.get(LENGTH))
+    length_or_none = None if stated is None else values.integer(WHO, LENGTH, stated, low=2)
     if name == "dynamic":
-        model.warn("dynamic_cache", "rope_type", "dynamic NTK turns old and new keys of a cache by other frequencies.")
-        if length_or_none not in (None, max_len):
-            model.warn("original_unread", _LENGTH, f"dynamic NTK in transformers reads {max_len} as trained length.")
         return Scaling(_number(own, "factor"), _needed(max_len), sections)
     if name == "linear":
         return Scaling(_number(own, "factor"), length_or_none, sections)
@@ -59,39 +71,68 @@ def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: flo
         return Scaling(factor, length_or_none, {"share": share, **sections})
     if name == "ntk_alpha":
         return Scaling(_number(own, "alpha"), max_len, sections)
-    if name == "default" and length_or_none is not None and max_len is not None and length_or_none < max_len:
-        model.warn(
-            "unscaled",
-            "max_position_embeddings",
-            f"max_position_embeddings {max_len} is above the trained length {length_or_none}, and nothing is scaled.",
-        )
     return Scaling(None, max_len if length_or_none is None else length_or_none, sections)
+
+
+def _lengths(own: dict[str, Any], max_len: int) -> values.Meanings:
+    """Return what the trained length would mean as the longest text, and as that over the factor."""
+    said = [(f"{LENGTH} {max_len}", f"the model was trained on all {max_len} positions, and none is beyond")]
+    factor = own.get("factor")
+    if isinstance(factor, int | float) and not isinstance(factor, bool) and 1 < factor <= MAX_FACTOR:
+        said.append((f"{LENGTH} {max_len / factor:g}", f"{max_len / factor:g} positions are stretched to {max_len}"))
+    return tuple(said)
 
 
 def _needed(max_len: int | None) -> int:
     if max_len is None:
-        raise ValueError(f"{WHO}: max_position_embeddings is missing, and the scaling needs it; got None. Add it.")
+        raise values.missing(
+            f"{WHO}: max_position_embeddings is missing, and the scaling needs it; got None. Add it.",
+            "max_position_embeddings",
+            None,
+            "an integer of at least 2",
+            mend="Add max_position_embeddings.",
+        )
     return max_len
 
 
 def _number(own: dict[str, Any], key: str, low: float = 1.0, high: float = MAX_FACTOR, above: bool = False) -> float:
     if own.get(key) is None:
-        raise ValueError(f"{WHO}: {key} is missing, and the scaling needs it; got None. Add it.")
+        raise values.missing(
+            f"{WHO}: {key} is missing, and the scaling needs it; got None. Add it.",
+            key,
+            None,
+            f"{'above' if above else 'at least'} {low:g} and at most {high:g}",
+            mend=f"Add {key}.",
+        )
     return values.number(WHO, key, own[key], low=low, high=high, above=above)
 
 
 def _original(model: Model, found: Spelled, max_len: int | None) -> int:
     """Return the trained length: beside flat parameters first, then among them, then the longest text."""
-    stated = None if found.nested else model.fields.get(_LENGTH)
-    stated = found.own.get(_LENGTH) if stated is None else stated
+    stated = None if found.nested else model.fields.get(LENGTH)
+    stated = found.own.get(LENGTH) if stated is None else stated
     if stated is None:
-        model.warn(
-            "original_missing", _LENGTH, f"{_LENGTH} is missing; max_position_embeddings {max_len} is taken instead."
-        )
         stated = _needed(max_len)
+        model.warn(
+            "original_missing",
+            LENGTH,
+            f"{LENGTH} is missing; max_position_embeddings {max_len} is taken instead.",
+            value=None,
+            allowed=f"from 2 to {max_len}",
+            meanings=_lengths(found.own, stated),
+            mend=f"Write {LENGTH}: the length of the texts that the model was trained on before it was stretched.",
+        )
     elif stated == max_len:
-        model.warn("original_is_max", _LENGTH, f"{_LENGTH} equals max_position_embeddings: nothing is longer.")
-    return values.integer(WHO, _LENGTH, stated, low=2)
+        model.warn(
+            "original_is_max",
+            LENGTH,
+            f"{LENGTH} equals max_position_embeddings: nothing is longer.",
+            value=stated,
+            allowed="below max_position_embeddings",
+            meanings=_lengths(found.own, stated),
+            mend=f"Raise max_position_embeddings to the stretched length if {LENGTH} is right, or correct {LENGTH}.",
+        )
+    return values.integer(WHO, LENGTH, stated, low=2)
 
 
 def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: int | None) -> float:
@@ -99,10 +140,30 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
     if own.get("factor") is not None or name == "llama3":
         factor = _number(own, "factor")
         if name == "yarn" and max_len is not None and max_len not in (length, factor * length):
-            model.warn("factor_differs", "factor", f"factor {factor:g} is taken, which {max_len} / {length} is not.")
+            whole = f"{max_len / length:g}"
+            model.warn(
+                "factor_differs",
+                "factor",
+                f"factor {factor:g} is taken, which {max_len} / {length} is not.",
+                value=factor,
+                allowed=f"{whole}, which is max_position_embeddings over the trained length",
+                meanings=(
+                    (f"factor {factor:g}", f"{length} trained positions are stretched to {factor * length:g}"),
+                    (f"factor {whole}", f"{length} trained positions are stretched to {max_len}"),
+                ),
+                mend=f"Write factor {whole}, or max_position_embeddings {factor * length:g}.",
+            )
         return factor
     if name == "yarn":
-        model.warn("factor_missing", "factor", "factor is missing; max_position_embeddings over the original is taken.")
+        model.warn(
+            "factor_missing",
+            "factor",
+            "factor is missing; max_position_embeddings over the original is taken.",
+            value=None,
+            allowed=f"at least 1 and at most {MAX_FACTOR:g}",
+            meanings=(("left out", f"{_needed(max_len) / length:g} here; other programs may refuse the file"),),
+            mend=f'Write "factor": {_needed(max_len) / length:g} into the file, if that is meant.',
+        )
     ratio = _needed(max_len) / length
     return values.number(WHO, "max_position_embeddings over the original", ratio, low=1.0, high=MAX_FACTOR)
 
@@ -113,15 +174,6 @@ def _yarn(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
         default if own.get(key) is None else values.number(WHO, key, own[key], low=0.0, high=MAX_FACTOR, above=True)
         for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
     )
-    if fast <= slow:
-        code = "betas_swapped" if fast < slow else "betas_equal"
-        model.warn(code, "beta_fast", f"beta_fast {fast:g} should be above beta_slow {slow:g}: the ramp is reversed.")
-    if found.nested and own.get("truncate") is not None:
-        model.warn(
-            "nested_truncate",
-            "truncate",
-            "truncate has no effect here: it is read beside the kinds of layers only.",
-        )
     truncate = found.around.get("truncate")
     out: dict[str, Any] = {"beta_fast": fast, "beta_slow": slow}
     out["truncate"] = True if truncate is None else values.flag(WHO, "truncate", truncate)
@@ -133,9 +185,6 @@ def _yarn(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
 
 def _llama3(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
     low, high = (_number(found.own, key, 0.0, MAX_FACTOR, True) for key in ("low_freq_factor", "high_freq_factor"))
-    if high <= low:
-        code = "turns_swapped" if high < low else "turns_equal"
-        model.warn(code, "high_freq_factor", f"high_freq_factor {high:g} should be above low_freq_factor {low:g}.")
     return {"low_freq_factor": low, "high_freq_factor": high}
 
 
@@ -143,17 +192,44 @@ def _longrope(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key in ("short_factor", "long_factor"):
         if found.own.get(key) is None:
-            model.warn("list_missing", key, f"{key} is missing, which lengths may need.")
+            model.warn(
+                "list_missing",
+                key,
+                f"{key} is missing, which lengths may need.",
+                value=None,
+                allowed=f"a list of {rotary_dim // 2} numbers",
+                meanings=_LISTS,
+                mend=f"Add {key}, one number a pair; a list of ones leaves those lengths unscaled.",
+            )
             continue
         listed = values.sequence(WHO, key, found.own[key], longest=4096)
         out[key] = tuple(values.number(WHO, f"{key}'s entry", x, low=1e-6, high=1e9) for x in listed)
         if len(listed) != rotary_dim // 2:
-            model.warn("list_length", key, f"{key} must have {rotary_dim // 2} entries, one a pair, not {len(listed)}.")
+            model.warn(
+                "list_length",
+                key,
+                f"{key} must have {rotary_dim // 2} entries, one a pair, not {len(listed)}.",
+                value=len(listed),
+                allowed=f"{rotary_dim // 2} entries",
+                meanings=(
+                    (f"{rotary_dim // 2} entries", "one a pair of lanes that turn"),
+                    (f"{len(listed)} entries", f"{2 * len(listed)} lanes would turn"),
+                ),
+                mend="Take the list of this model, or correct head_dim and the part that turns.",
+            )
     if model.name == "phimoe":
         for key in ("short_mscale", "long_mscale"):
             if found.own.get(key) is not None:
                 out[key] = _number(found.own, key, 0.0, MAX_FACTOR, True)
-        model.warn("long_unread", "long_factor", "PhiMoE in transformers 5.23 takes short_factor at every length.")
+        model.warn(
+            "long_unread",
+            "long_factor",
+            "PhiMoE in transformers 5.23 takes short_factor at every length.",
+            value=None if found.own.get("long_factor") is None else list(out.get("long_factor", ())),
+            allowed="a list, read by programs other than transformers",
+            meanings=_LISTS,
+            mend="Nothing in the file is wrong; know that texts beyond the trained length differ between programs.",
+        )
     return {**out, **_gain(found.own)}
 
 
@@ -171,7 +247,16 @@ def _sections(own: dict[str, Any], rotary_dim: int) -> dict[str, Any]:
     listed = values.sequence(WHO, "mrope_section", own["mrope_section"], longest=64)
     sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in listed)
     if sum(sizes) != rotary_dim // 2:
-        raise ValueError(
-            f"{WHO}: mrope_section must add up to the {rotary_dim // 2} pairs that turn; got {sum(sizes)}. Correct it."
+        doubled = sum(sizes) == rotary_dim
+        raise values.out_of_range(
+            f"{WHO}: mrope_section must add up to the {rotary_dim // 2} pairs that turn; got {sum(sizes)}. Correct it.",
+            "mrope_section",
+            listed,
+            f"whole numbers that add up to {rotary_dim // 2}",
+            meanings=(
+                ("pairs", f"of time, height and width, {rotary_dim // 2} together"),
+                ("lanes", f"twice as many, {rotary_dim} together{', as here' if doubled else ''}: not what is read"),
+            ),
+            mend="Halve each number." if doubled else "Make the numbers add up to the pairs that turn.",
         )
     return {"mrope_section": sizes, "mrope_interleaved": own.get("mrope_interleaved") is True}

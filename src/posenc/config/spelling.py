@@ -1,6 +1,7 @@
 """Where a configuration says how its layers rotate: old and new spellings, flat or nested by kind of layer."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from posenc.config import kinds, patterns, values
@@ -12,6 +13,16 @@ SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
 KNOWN = ("default", *SCALED, "proportional", "ntk_alpha")
 _BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta")
 MAX_BASE = 1e12
+# what each type does, in a few words
+MEANINGS = {
+    "default": "nothing is scaled",
+    "linear": "all frequencies are divided by factor",
+    "dynamic": "the base grows with the text, once it is longer than max_position_embeddings",
+    "yarn": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the pair's number",
+    "llama3": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the turns",
+    "longrope": "each pair is divided by its own factor, by one list up to the trained length and another beyond",
+    "proportional": "a share of the pairs turns, spread as if all did",
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +44,25 @@ def spelled(model: Model, kind: str) -> Spelled:
     """
     old, new = (model.fields.get(key) for key in ("rope_scaling", "rope_parameters"))
     if old and new and old != new:
-        model.warn("two_spellings", "rope_scaling", "rope_scaling and rope_parameters differ; the former is taken.")
+        model.warn(
+            "two_spellings",
+            "rope_scaling",
+            "rope_scaling and rope_parameters differ; the former is taken.",
+            value={"rope_scaling": old, "rope_parameters": new},
+            allowed="one of the two, or both alike",
+            meanings=(("rope_scaling", f"{told(old)}, which is taken"), ("rope_parameters", told(new))),
+            mend="Remove the one that is not meant; transformers 5 writes rope_parameters alone.",
+        )
     key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
     around = values.mapping(WHO, key, old or new or {})
     if not around and model.name in OWN_SCALING:
-        raise ValueError(
+        raise values.missing(
             f"{WHO}: rope_parameters is missing, and for {model.name} transformers fills in a scaling of its own; "
-            f"got None. Write the parameters into the file."
+            f"got None. Write the parameters into the file.",
+            "rope_parameters",
+            None,
+            "an object",
+            mend="Write the parameters of the scaling into the file.",
         )
     nested = any(isinstance(value, dict) for value in around.values())
     if kind == patterns.UNSCALED and not nested:
@@ -50,9 +73,13 @@ def spelled(model: Model, kind: str) -> Spelled:
     label = LABELS.get(model.name, {}).get(kind, kind)
     if label not in around and model.name not in FILLS_IN:
         inner = [values.short(name) for name, value in around.items() if isinstance(value, dict)][:8]
-        raise ValueError(
+        raise values.missing(
             f"{WHO}: {key} must have an entry for each kind of layer; got {', '.join(inner)} and none for {kind}. "
-            f"Pass one of these as layer_type, or add the entry."
+            f"Pass one of these as layer_type, or add the entry.",
+            f"{key}.{values.short(label)[1:-1]}",
+            None,
+            "an object",
+            mend=f"Add an entry for {kind} to {key}.",
         )
     own = around.get(label)
     return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True)
@@ -74,8 +101,25 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
     if name == "dynamic" and own.get("alpha") and model.name.startswith("hunyuan"):
         return "ntk_alpha"  # a fixed stretch of the base, whatever the name says
     if name not in KNOWN:
-        model.warn("unknown_type", "rope_type", f"rope_type {values.short(name)} is unknown: it has no frequencies.")
+        near = get_close_matches(name[:64].lower(), MEANINGS, n=1) or ["default"]
+        model.warn(
+            "unknown_type",
+            "rope_type",
+            f"rope_type {values.short(name)} is unknown: it has no frequencies.",
+            value=name,
+            allowed=", ".join(MEANINGS),
+            meanings=tuple(MEANINGS.items()),
+            mend=f"Write the type that is meant ({near[0]} is the nearest), or compute the frequencies by other means.",
+        )
     return name
+
+
+def told(own: Any) -> str:
+    """Return what parameters say in one line, as far as they are short."""
+    if not isinstance(own, dict):
+        return values.short(own)
+    said = [f"{values.short(key)[1:-1]} {values.short(value)}" for key, value in list(own.items())[:6]]
+    return ", ".join(said) + (", ..." if len(own) > 6 else "")
 
 
 def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str]) -> float:
@@ -95,7 +139,12 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
     if (each := kinds.thetas(model, len(listed))) is not None:
         own = {theta for theta, name in zip(each, listed, strict=True) if name == kind}
         if len(own) > 1:
-            raise ValueError(f"{WHO}: layer_rope_theta must agree among layers of {kind}; got {len(own)} bases.")
+            raise values.out_of_range(
+                f"{WHO}: layer_rope_theta must agree among layers of {kind}; got {len(own)} bases.",
+                "layer_rope_theta",
+                each,
+                f"one base for all layers of {kind}, and 0 where there is no rotation",
+            )
         if own:
             return _checked("layer_rope_theta", own.pop())
     if found.own.get("rope_theta") is not None:
@@ -109,7 +158,18 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
         if model.fields.get(key) is not None:
             return _checked(key, model.fields[key])
     if model.name not in FIXED_BASE:
-        model.warn("theta_missing", keys[0], f"{keys[0]} is missing; {default:g} is taken.")
+        model.warn(
+            "theta_missing",
+            keys[0],
+            f"{keys[0]} is missing; {default:g} is taken.",
+            value=None,
+            allowed=f"above 1 and at most {MAX_BASE:g}",
+            meanings=(
+                ("left out", f"the base is {default:g}, as transformers takes; other programs take 10000"),
+                *((key, "the base of the frequencies") for key in keys),
+            ),
+            mend=f'Write "{keys[0]}": {default:.1f} into the file, or what the model was trained with.',
+        )
     return default
 
 

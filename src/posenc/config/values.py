@@ -2,9 +2,60 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 LONGEST = 10**12  # positions; no text is longer
+_Error = TypeVar("_Error", bound=Exception)
+Meanings = tuple[tuple[str, str], ...]  # ways to write something, and what each would mean
+
+
+@dataclass(frozen=True)
+class About:
+    """What a refusal is about, beside its message: what a program may want to know of it.
+
+    Args:
+        code: A short name of the kind of fault.
+        key: The key of the file, "" where it is the whole file.
+        value: What stands there, None where it is missing.
+        allowed: What may stand there, in words.
+        meanings: Ways to write it, and what each would mean.
+        mend: What to do, "" where the message says it all.
+    """
+
+    code: str
+    key: str
+    value: Any
+    allowed: str
+    meanings: Meanings = ()
+    mend: str = ""
+
+
+def about(error: Exception) -> About:
+    """Return what an error is about, as far as it says so."""
+    found = getattr(error, "about", None)
+    return found if isinstance(found, About) else About("refused", "", None, "")
+
+
+def out_of_range(message: str, *said: Any, **more: Any) -> ValueError:
+    """Return an error of a value that no model can mean, or that does not agree with another; `said` as in `About`."""
+    return attach(ValueError(message), About("out_of_range", *said, **more))
+
+
+def missing(message: str, *said: Any, **more: Any) -> ValueError:
+    """Return an error of a key that must be there."""
+    return attach(ValueError(message), About("missing", *said, **more))
+
+
+def wrong_kind(message: str, *said: Any, **more: Any) -> TypeError:
+    """Return an error of a value of a wrong kind."""
+    return attach(TypeError(message), About("wrong_kind", *said, **more))
+
+
+def attach(error: _Error, said: About) -> _Error:
+    """Return an error with what it is about."""
+    error.about = said  # type: ignore[attr-defined]
+    return error
 
 
 def short(value: object) -> str:
@@ -37,11 +88,13 @@ def number(who: str, key: str, value: object, *, low: float, high: float, above:
         TypeError: It is not a number.
         ValueError: It is out of range.
     """
+    span = f"{'above' if above else 'at least'} {low:g} and at most {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{who}: {key} must be a number; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be a number; got {short(value)}. Correct the file.", key, value, f"a number {span}"
+        )
     if not (low < value if above else low <= value) or not value <= high:
-        span = f"{'above' if above else 'at least'} {low:g} and at most {high:g}"
-        raise ValueError(f"{who}: {key} must be {span}; got {short(value)}. Correct the file.")
+        raise out_of_range(f"{who}: {key} must be {span}; got {short(value)}. Correct the file.", key, value, span)
     return float(value)
 
 
@@ -53,9 +106,19 @@ def integer(who: str, key: str, value: object, *, low: int = 1, high: int = LONG
         ValueError: It is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{who}: {key} must be an integer; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be an integer; got {short(value)}. Correct the file.",
+            key,
+            value,
+            f"an integer from {low} to {high}",
+        )
     if not low <= value <= high:
-        raise ValueError(f"{who}: {key} must be from {low} to {high}; got {short(value)}. Correct the file.")
+        raise out_of_range(
+            f"{who}: {key} must be from {low} to {high}; got {short(value)}. Correct the file.",
+            key,
+            value,
+            f"from {low} to {high}",
+        )
     return value
 
 
@@ -66,7 +129,9 @@ def flag(who: str, key: str, value: object) -> bool:
         TypeError: It is something else.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{who}: {key} must be true or false; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be true or false; got {short(value)}. Correct the file.", key, value, "true or false"
+        )
     return value
 
 
@@ -77,7 +142,9 @@ def text(who: str, key: str, value: object) -> str:
         TypeError: It is something else.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{who}: {key} must be a string; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be a string; got {short(value)}. Correct the file.", key, value, "a string"
+        )
     return value
 
 
@@ -88,7 +155,9 @@ def mapping(who: str, key: str, value: object) -> dict[str, Any]:
         TypeError: It is something else.
     """
     if not isinstance(value, dict):
-        raise TypeError(f"{who}: {key} must be an object; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be an object; got {short(value)}. Correct the file.", key, value, "an object"
+        )
     return value
 
 
@@ -100,9 +169,19 @@ def sequence(who: str, key: str, value: object, *, longest: int) -> list[Any]:
         ValueError: It is longer than `longest`.
     """
     if not isinstance(value, list):
-        raise TypeError(f"{who}: {key} must be a list; got {short(value)}. Correct the file.")
+        raise wrong_kind(
+            f"{who}: {key} must be a list; got {short(value)}. Correct the file.",
+            key,
+            value,
+            f"a list of at most {longest} entries",
+        )
     if len(value) > longest:
-        raise ValueError(f"{who}: {key} must have at most {longest} entries; got {len(value)}. Correct the file.")
+        raise out_of_range(
+            f"{who}: {key} must have at most {longest} entries; got {len(value)}. Correct the file.",
+            key,
+            value,
+            f"at most {longest} entries",
+        )
     return value
 
 

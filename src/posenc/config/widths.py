@@ -53,11 +53,31 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
 
 def _check(found: Widths) -> None:
     if found.head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"{WHO}: head_dim must be at most {MAX_HEAD_DIM}; got {found.head_dim}. Correct the file.")
+        raise values.out_of_range(
+            f"{WHO}: head_dim must be at most {MAX_HEAD_DIM}; got {found.head_dim}. Correct the file.",
+            "head_dim",
+            found.head_dim,
+            f"at most {MAX_HEAD_DIM}",
+        )
     if found.rotary_dim % 2 or not 2 <= found.rotary_dim <= found.head_dim:
-        raise ValueError(
+        key, value = ("head_dim", found.head_dim)
+        if found.side == "last":
+            key, value = "qk_rope_head_dim", found.rotary_dim
+        elif found.rotary_dim != found.head_dim:
+            part = ("partial_rotary_factor", found.share), ("rotary_dim", found.rotary_dim)
+            key, value = part[found.share == 1]  # type: ignore[assignment]
+        even = max(2, min(found.rotary_dim, found.head_dim) // 2 * 2)
+        raise values.out_of_range(
             f"{WHO}: the lanes that turn must be an even number from 2 to head_dim, because they turn in pairs; "
-            f"got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that turns."
+            f"got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that turns.",
+            key,
+            value,
+            f"what makes an even number of lanes from 2 to {found.head_dim}",
+            meanings=(
+                (f"{key} {value:g}", f"{found.rotary_dim} of {found.head_dim} lanes, of which one has no partner"),
+                (f"{even} lanes", f"{even // 2} pairs turn"),
+            ),
+            mend="Correct head_dim, or the part that turns (partial_rotary_factor, rotary_pct or rotary_dim).",
         )
 
 
@@ -82,7 +102,7 @@ def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | No
     for key, usual in zip(("qk_nope_head_dim", "qk_rope_head_dim"), default, strict=True):
         value = single.get(key, model.fields.get(key))
         if value is None and usual is not None:
-            model.warn("assumed", key, f"{key} is missing; {usual} is taken, as transformers does for {model.name}.")
+            model.assume(key, usual, f"from 0 to {MAX_HEAD_DIM}")
         out.append(usual if value is None else values.integer(WHO, key, value, low=0, high=MAX_HEAD_DIM))
     still, turning = out
     return (still, turning) if turning else None
@@ -100,9 +120,13 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
         return model.size("head_dim", facts.head_dim) or facts.head_dim
     hidden, heads = model.size("hidden_size", facts.hidden_size), model.size("n_heads", facts.n_heads)
     if hidden is None or heads is None:
-        raise ValueError(
+        raise values.missing(
             f"{WHO}: the width of a head must stand in the file; got neither head_dim nor hidden_size and "
-            f"num_attention_heads. Add head_dim."
+            f"num_attention_heads. Add head_dim.",
+            "head_dim",
+            None,
+            f"from 1 to {MAX_HEAD_DIM}",
+            meanings=(("head_dim", "the width itself"), ("hidden_size, num_attention_heads", "their quotient")),
         )
     return hidden // heads
 
@@ -120,7 +144,18 @@ def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts:
         return head_dim, share
     if share != 1 and not facts.reads_share:
         what = "and all lanes turn" if name == "default" else "though the frequencies of its scaling do"
-        model.warn("share_unread", "partial_rotary_factor", f"{model.name} in transformers does not read it, {what}.")
+        model.warn(
+            "share_unread",
+            "partial_rotary_factor",
+            f"{model.name} in transformers does not read it, {what}.",
+            value=share,
+            allowed="1, or the key left out",
+            meanings=(
+                (f"{share:g}", f"for a type that reads it, {int(head_dim * share)} of {head_dim} lanes would turn"),
+                ("1, or left out", f"all {head_dim} lanes turn, as transformers does with this type whatever it says"),
+            ),
+            mend="Remove it; or name a model_type that turns a part of the lanes, such as stablelm or phi.",
+        )
         share = 1.0 if name == "default" else share
     return int(head_dim * share), share
 

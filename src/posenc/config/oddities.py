@@ -1,0 +1,181 @@
+"""What is odd in a file whose parameters can be read one by one: names, and things that do not go together."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from posenc.config import kinds, ramps, values
+from posenc.config.model import Model
+from posenc.config.models import CLOCKWISE, OWN_SCALING
+from posenc.config.scaling import MAX_FACTOR, Scaling
+from posenc.config.spelling import MEANINGS, SCALED, Spelled, told
+
+# parameters that say that something is scaled
+_OF_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "beta_fast", "beta_slow")
+_PARAMETERS = {
+    *(*_OF_SCALING, "rope_type", "type", "rope_theta", "alpha", "partial_rotary_factor", "attention_factor"),
+    *("attn_factor", "original_max_position_embeddings", "mscale", "mscale_all_dim", "truncate", "mrope_section"),
+    *("mrope_interleaved", "short_mscale", "long_mscale", "max_position_embeddings", "finetuned"),
+}
+_TOP = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "partial_rotary_factor")
+_OLD_NAMES = {"su": "longrope", "mrope": "default"}
+
+
+def note(
+    model: Model, found: Spelled, kind: str, name: str, window: int | None, scaled: Scaling, max_len: int | None
+) -> None:
+    """Add warnings.
+
+    Args:
+        model: The model, which collects them.
+        found: The parameters of the kind of layer.
+        kind: The kind of layer.
+        name: The type of the rotation, in the words of transformers 5.
+        window: How many positions the layers see, None for all.
+        scaled: What was read of the scaling.
+        max_len: The longest text that the file allows.
+    """
+    _types(model, found.own, name)
+    _misspelt(model, found)
+    _bases(model, found)
+    if name == "yarn":
+        _mscale(model, found.own)
+    if name in SCALED and (window is not None or kind == kinds.SLIDING):
+        _window(model, found, kind, window, scaled, max_len)
+    ramps.note(model, found, name, scaled, max_len)
+    _of_type(model)
+
+
+def _types(model: Model, own: dict[str, Any], name: str) -> None:
+    """Note a type that is missing though something is to be scaled, or two that differ."""
+    new, old = own.get("rope_type"), own.get("type")
+    if isinstance(new, str) and isinstance(old, str) and _OLD_NAMES.get(new, new) != _OLD_NAMES.get(old, old):
+        model.warn(
+            "two_types",
+            "rope_type",
+            f"rope_type {values.short(new)} and type {values.short(old)} differ; the former is taken.",
+            value={"rope_type": new, "type": old},
+            allowed="one of the two, or both alike",
+            meanings=tuple((f"{key} {one}"[:80], MEANINGS.get(_OLD_NAMES.get(one, one), "unknown"))
+                           for key, one in (("rope_type", new), ("type", old))),
+            mend="Remove type, which is the old spelling of rope_type, or make both alike.",
+        )  # fmt: skip
+    said = {key: own[key] for key in _OF_SCALING if own.get(key) not in (None, 1)}
+    if new is None and old is None and name == "default" and said:
+        model.warn(
+            "type_missing",
+            "rope_type",
+            f"rope_type is missing, so that nothing is scaled, and yet the file says {told(said)}.",
+            value=None,
+            allowed=", ".join(MEANINGS),
+            meanings=(("left out", MEANINGS["default"]), *((one, MEANINGS[one]) for one in SCALED)),
+            mend="Write the rope_type that is meant, or remove the parameters of a scaling.",
+        )
+
+
+def _misspelt(model: Model, found: Spelled) -> None:
+    """Note keys that nobody reads and that are nearly one that is read."""
+    holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
+    for holder, known, likeness in holders:
+        for key in holder:
+            if key in known or len(key) > 64:
+                continue
+            near = get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=likeness)
+            if not near or holder.get(near[0]) is not None or found.own.get(near[0]) is not None:
+                continue
+            model.warn(
+                "misspelt",
+                key,
+                f"{values.short(key)[1:-1]} is read by nobody; {near[0]}, which is near it, is not in the file.",
+                value=holder[key],
+                allowed=near[0],
+                meanings=((key, "not read"), (near[0], f"{values.short(holder[key])} is taken")),
+                mend=f"Rename it to {near[0]}, or remove it.",
+            )
+
+
+def _bases(model: Model, found: Spelled) -> None:
+    """Note a base beside the parameters that differs from the one among them."""
+    inner, outer = found.own.get("rope_theta"), model.fields.get("rope_theta")
+    if found.nested or inner is None or outer is None or inner == outer:
+        return
+    model.warn(
+        "two_bases",
+        "rope_theta",
+        f"rope_theta is {values.short(inner)} in {found.key} and {values.short(outer)} beside it; the former is taken.",
+        value={f"{found.key}.rope_theta": inner, "rope_theta": outer},
+        allowed="one of the two, or both alike",
+        meanings=(
+            (f"rope_theta {values.short(inner)}", f"in {found.key}: what transformers 5 takes"),
+            (f"rope_theta {values.short(outer)}", "at the top: what transformers 4 and most other programs take"),
+        ),
+        mend="Write the base that the model was trained with in both places, or in one.",
+    )
+
+
+def _mscale(model: Model, own: dict[str, Any]) -> None:
+    """Note DeepSeek's weight of the gain without its partner, without which transformers does not read it."""
+    if own.get("mscale") in (None, 0, 1) or own.get("mscale_all_dim") or own.get("attention_factor") is not None:
+        return
+    model.warn(
+        "mscale_alone",
+        "mscale",
+        "mscale has no effect without mscale_all_dim: the gain is 0.1 ln(factor) + 1.",
+        value=own["mscale"],
+        allowed=f"with mscale_all_dim above 0 and at most {MAX_FACTOR:g}, or left out",
+        meanings=(
+            ("transformers", "not read without mscale_all_dim"),
+            ("DeepSeek's own code", f"the gain is 0.1 * {values.short(own['mscale'])} * ln(factor) + 1"),
+        ),
+        mend="Write attention_factor with the gain that is meant, or remove mscale.",
+    )
+
+
+def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled: Scaling, max_len: int | None) -> None:
+    """Note layers that are scaled though they never see further than in training."""
+    if model.name in OWN_SCALING and not found.nested:
+        return  # whose layers were all trained so
+    trained = scaled.original_max_len
+    if trained is None and max_len is not None and scaled.factor is not None:
+        trained = int(max_len / scaled.factor)
+    if window is not None and trained is not None and window > trained:
+        return
+    model.warn(
+        "window_scaled",
+        "sliding_window",
+        f"{kind} never sees beyond {window or 'its window'}, and is scaled nevertheless.",
+        value=window,
+        allowed="a scaling for the kinds of layers that see far, and none for those with a window",
+        meanings=(
+            ("one set of parameters", "layers with a window turn by stretched frequencies, though they never see far"),
+            ("a set for each kind", "only layers that see far are stretched"),
+        ),
+        mend=f'If layers with a window were trained plain, nest: "rope_parameters": {{"{kind}": {{"rope_type": '
+        f'"default", ...}}, "full_attention": {{...}}}}.',
+    )
+
+
+def _of_type(model: Model) -> None:
+    """Note what a model type does otherwise than all others."""
+    if model.name in CLOCKWISE:
+        model.warn(
+            "clockwise",
+            "model_type",
+            f"{model.name} turns clockwise: as with all frequencies negated.",
+            value=model.model_type,
+            allowed="any; this is said of the type, and no fault of the file",
+            meanings=(
+                ("q and k both clockwise", "the same scores as both counter-clockwise"),
+                ("one of the two only", "scores follow the sum of positions, and the model is lost"),
+            ),
+            mend="Nothing in the file. Do not mix cached keys of code that turns the other way.",
+        )
+    if model.name == "mistral_large4_text":
+        model.warn(
+            "learned",
+            "model_type",
+            "mistral_large4 learns factors of its frequencies and of its queries; they stand in its weights alone.",
+            value=model.model_type,
+            allowed="any; this is said of the type, and no fault of the file",
+            meanings=(("the file", "frequencies before training"), ("the weights", "factors of frequencies, queries")),
+            mend="Nothing in the file. Take the frequencies from the checkpoint.",
+        )

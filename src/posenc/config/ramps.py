@@ -1,0 +1,144 @@
+"""What is odd in how frequencies are stretched: ramps, and lengths that the scaling does not go with."""
+
+from typing import Any
+
+from posenc.config.model import Model
+from posenc.config.scaling import LENGTH, MAX_FACTOR, Scaling
+from posenc.config.spelling import Spelled
+
+
+def note(model: Model, found: Spelled, name: str, scaled: Scaling, max_len: int | None) -> None:
+    """Add warnings.
+
+    Args:
+        model: The model, which collects them.
+        found: The parameters of the kind of layer.
+        name: The type of the rotation, in the words of transformers 5.
+        scaled: What was read of the scaling.
+        max_len: The longest text that the file allows.
+    """
+    if name == "yarn":
+        _betas(model, scaled.parameters["beta_fast"], scaled.parameters["beta_slow"])
+        _truncate(model, found)
+    if name == "llama3":
+        _turns(model, scaled.parameters["low_freq_factor"], scaled.parameters["high_freq_factor"])
+    if name == "dynamic":
+        _dynamic(model, found.own.get(LENGTH, model.fields.get(LENGTH)), max_len)
+    if name == "default" and max_len is not None and (length := scaled.original_max_len or max_len) < max_len:
+        _unscaled(model, length, max_len)
+
+
+def _betas(model: Model, fast: float, slow: float) -> None:
+    """Note a ramp of YaRN that has no width or runs the wrong way."""
+    if fast > slow:
+        return
+    high, low = (f"{slow:g}", f"{fast:g}") if fast < slow else ("32", "1")
+    if fast < slow:
+        code, does = "betas_swapped", "slow pairs stay as they are, and fast ones are divided by factor"
+    else:
+        code, does = "betas_equal", "a step in the place of the ramp"
+    model.warn(
+        code,
+        "beta_fast",
+        f"beta_fast {fast:g} should be above beta_slow {slow:g}: the ramp is reversed.",
+        value={"beta_fast": fast, "beta_slow": slow},
+        allowed=f"beta_fast above beta_slow, both above 0 and at most {MAX_FACTOR:g}",
+        meanings=(
+            (f"beta_fast {fast:g}, beta_slow {slow:g}", does),
+            (
+                f"beta_fast {high}, beta_slow {low}",
+                f"pairs that turn more than {high} times over the trained length stay, those that turn less than "
+                f"{low} times are divided by factor",
+            ),
+        ),
+        mend=f"Write beta_fast {high} and beta_slow {low}.",
+    )
+
+
+def _truncate(model: Model, found: Spelled) -> None:
+    """Note a flag that stands where nobody reads it."""
+    if not found.nested or found.own.get("truncate") is None:
+        return
+    model.warn(
+        "nested_truncate",
+        "truncate",
+        "truncate has no effect here: it is read beside the kinds of layers only.",
+        value=found.own["truncate"],
+        allowed="true or false, beside the kinds of layers",
+        meanings=(
+            ("inside a kind of layer", "not read: the ramp's ends are rounded to whole pairs"),
+            ("beside the kinds of layers", "false keeps the ramp's ends between pairs, true rounds them"),
+        ),
+        mend="Move it up, beside the kinds of layers.",
+    )
+
+
+def _turns(model: Model, low: float, high: float) -> None:
+    """Note a ramp of Llama 3 that has no width or runs the wrong way."""
+    if high > low:
+        return
+    below, above = (f"{high:g}", f"{low:g}") if high < low else ("1", "4")
+    model.warn(
+        "turns_swapped" if high < low else "turns_equal",
+        "high_freq_factor",
+        f"high_freq_factor {high:g} should be above low_freq_factor {low:g}.",
+        value={"low_freq_factor": low, "high_freq_factor": high},
+        allowed=f"high_freq_factor above low_freq_factor, both above 0 and at most {MAX_FACTOR:g}",
+        meanings=(
+            (
+                f"low_freq_factor {low:g}, high_freq_factor {high:g}",
+                f"a step: pairs that turn less than {low:g} times over the trained length are divided by factor",
+            ),
+            (
+                f"low_freq_factor {below}, high_freq_factor {above}",
+                f"pairs that turn less than {below} times over the trained length are divided by factor, those that "
+                f"turn more than {above} times stay, with a ramp between",
+            ),
+        ),
+        mend=f"Write low_freq_factor {below} and high_freq_factor {above}.",
+    )
+
+
+def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
+    """Note what is odd in dynamic NTK."""
+    model.warn(
+        "dynamic_cache",
+        "rope_type",
+        "dynamic NTK turns old and new keys of a cache by other frequencies.",
+        value="dynamic",
+        allowed="a type whose frequencies do not follow the length of the text",
+        meanings=(
+            ("dynamic", "beyond max_position_embeddings each new token changes the base, and cached keys keep theirs"),
+            ("yarn", "the same frequencies at every length, which cached keys share"),
+        ),
+        mend="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
+    )
+    if length not in (None, max_len):
+        model.warn(
+            "original_unread",
+            LENGTH,
+            f"dynamic NTK in transformers reads {max_len} as trained length.",
+            value=length,
+            allowed=f"{max_len}, which is max_position_embeddings, or left out",
+            meanings=(
+                (LENGTH, "not read with this type"),
+                ("max_position_embeddings", f"read as the trained length: up to {max_len} nothing is scaled"),
+            ),
+            mend=f"If the model was trained on {length} positions, write that as max_position_embeddings.",
+        )
+
+
+def _unscaled(model: Model, length: int, max_len: int) -> None:
+    """Note texts beyond those of training, for which nothing is scaled."""
+    model.warn(
+        "unscaled",
+        "max_position_embeddings",
+        f"max_position_embeddings {max_len} is above the trained length {length}, and nothing is scaled.",
+        value=max_len,
+        allowed=f"at most {length}, or a rope_type that scales",
+        meanings=(
+            ("rope_type default", f"from position {length} on, slow pairs turn by angles that training never saw"),
+            (f"rope_type yarn, factor {max_len / length:g}", "slow pairs stay within the angles of training"),
+        ),
+        mend=f"Write max_position_embeddings {length}, or the scaling that is meant.",
+    )

@@ -1,0 +1,252 @@
+"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to mend it.
+
+No torch here: `posenc verify-config` answers at once.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from posenc import config
+from posenc.config import kinds, values
+from posenc.config.known import known_models
+from posenc.config.model import Model, open_model
+from posenc.config.models import TYPES
+from posenc.config.reading import MAX_BYTES, MAX_DEPTH, Checked
+
+SCHEMA = 1
+Level = Literal["error", "warning", "notice"]
+_LIMITS = (
+    f"a JSON object in UTF-8 of at most {MAX_BYTES:,} bytes and {MAX_DEPTH} levels, whose numbers are finite and whose "
+    f"keys stand once"
+)
+# said of a model type or of what a program does; nothing in the file need change
+_NOTICES = {"assumed", "clockwise", "dynamic_cache", "learned", "long_unread"}
+# what speaks of defaults that belong to a model type, and nothing is known of them without it
+_OF_TYPE = {"assumed", "theta_missing", "share_unread", "missing", "refused"}
+_ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base")
+_LONG = 2000  # characters of a value that a finding shows whole
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong or odd in a configuration.
+
+    Args:
+        code: Its name in `posenc rule`; that of `posenc inspect` where the model still runs.
+        level: "error": it is refused; "warning"; "notice": said of the model type, the file may stay as it is.
+        key: The key that it is about, "(file)" where it is the whole.
+        value: What stands there, None where nothing does; a long one as a short line.
+        allowed: What may stand there, in words.
+        meanings: Each way to write it, and what it would mean.
+        mend: What to do.
+        message: One sentence that says what is wrong.
+        layers: The kinds of layers that it concerns; empty for the whole model.
+    """
+
+    code: str
+    level: Level
+    key: str
+    value: Any
+    allowed: str
+    meanings: values.Meanings
+    mend: str
+    message: str
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found in a configuration.
+
+    Args:
+        status: "pass"; "fail" with findings; "cannot_tell": the model type is not known, and nothing was found.
+        target: What was judged.
+        model_type: Its type, None where it has none.
+        layers: How many layers of each kind it has, as far as it says so.
+        findings: Errors first, then keys that nobody reads, from which others may follow.
+        because: Why nothing can be told.
+    """
+
+    status: Literal["pass", "fail", "cannot_tell"]
+    target: str
+    model_type: str | None
+    layers: dict[str, int | None]
+    findings: tuple[Finding, ...]
+    because: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, strings, lists and dicts, as JSON has them."""
+        plain = {"schema": SCHEMA, **asdict(self)}
+        for finding in plain["findings"]:
+            said = [{"spelling": spelling, "meaning": meaning} for spelling, meaning in finding["meanings"]]
+            finding["meanings"], finding["layers"] = said, list(finding["layers"])
+        return {**plain, "findings": list(plain["findings"])}
+
+
+def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Judgement:
+    """Say what is wrong or odd in a configuration, with the codes of `posenc.inspection`'s warnings.
+
+    Args:
+        target: A config.json, a directory that holds one, a mapping, or the name of a model that comes with posenc.
+        pairing: Which lanes turn together, for a model type that is not known.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+
+    >>> llama = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2, "max_position_embeddings": 4096}
+    >>> judge(llama | {"rope_theta": 10000.0}).status
+    'pass'
+    >>> [(f.code, f.key, f.allowed) for f in judge(llama | {"rope_theta": 0.5}).findings]
+    [('out_of_range', 'rope_theta', 'above 1 and at most 1e+12')]
+    """
+    name = "configuration" if not isinstance(target, str | Path) else str(target)
+    if isinstance(target, str) and not Path(target).exists() and (known := known_models().get(target)):
+        target, pairing = known["config"], pairing or known["pairing"]
+    try:
+        source = Checked(config.read(target))
+        model = open_model(source)
+    except FileNotFoundError:
+        raise
+    except (ValueError, TypeError) as error:
+        return Judgement("fail", name, None, {}, (_refused(error, target),))
+    unknown = pairing is None and model.name not in TYPES
+    counts, found = _look(source, model, pairing or ("half" if unknown else None))
+    because = _unknown(model) if unknown else ""
+    if unknown:
+        counts, found = {}, [f for f in found if f.code not in _OF_TYPE] if _has_rotation(model) else []
+    levels = ("error", "warning", "notice")
+    findings = tuple(sorted(found, key=lambda f: (levels.index(f.level), f.code != "misspelt")))
+    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if unknown else "pass"
+    return Judgement(status, name, model.model_type, counts, findings, because)
+
+
+def _look(source: Checked, model: Model, pairing: config.Pairing | None) -> tuple[dict[str, int | None], list[Finding]]:
+    """Read each kind of layer, and return how many there are and what was found."""
+    found: list[Finding] = []
+    counts: dict[str, int | None] = {}
+    try:
+        try:
+            counts = dict(config.layer_types(source))
+        except ValueError as error:
+            if values.about(error).code != "missing":
+                raise
+            counts = dict.fromkeys(kinds.layers(model, unknown=24))  # their number or order is not told
+    except (ValueError, TypeError) as error:
+        return {}, [_refused(error, source)]
+    for kind in filter(kinds.turns, counts):
+        try:
+            seen = [_odd(one) for one in config.rotary(source, kind, pairing=pairing).warnings]
+        except (ValueError, TypeError) as error:
+            seen = [_refused(error, source)]
+        found += [replace(one, layers=(kind,)) for one in seen]
+    return counts, list(_merged(found))
+
+
+def _merged(found: list[Finding]) -> Iterator[Finding]:
+    """Give each finding once, with all kinds of layers that it concerns."""
+    several: dict[str, list[Finding]] = {}
+    for one in found:
+        several.setdefault(repr((one.code, one.key, one.value, one.allowed)), []).append(one)
+    for same in several.values():
+        yield replace(same[0], layers=tuple(kind for one in same for kind in one.layers))
+
+
+def _odd(warning: config.ConfigWarning) -> Finding:
+    level: Level = "notice" if warning.code in _NOTICES else "warning"
+    return Finding(
+        code=warning.code,
+        level=level,
+        key=warning.key,
+        value=_shown(warning.value),
+        allowed=warning.allowed,
+        meanings=warning.meanings,
+        mend=warning.mend,
+        message=warning.message,
+    )
+
+
+def _refused(error: Exception, source: object) -> Finding:
+    """Return the finding of an error of reading, whose parts stand in it or can be found out."""
+    said = values.about(error)
+    if said.code == "refused" and str(error).startswith("config.read:"):
+        key, value = _not_finite(source)
+        allowed, mend = _LIMITS, "Correct the file until a strict reader takes it."
+        if value is not None:
+            allowed, mend = "a finite number", f"Write the number that is meant, or remove {key}."
+        said = values.About("unreadable", key, value, allowed, mend=mend)
+    return Finding(
+        code=said.code,
+        level="error",
+        key=said.key or "(file)",
+        value=_shown(said.value),
+        allowed=said.allowed or "what the message says",
+        meanings=said.meanings or tuple(_readings(said)),
+        mend=said.mend or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
+        message=str(error),
+    )
+
+
+def _readings(said: values.About) -> Iterator[tuple[str, str]]:
+    """Say what a refused value may have meant."""
+    value, shown = said.value, values.short(said.value)
+    if value is None:
+        yield "left out", "there is no value that all programs take"
+        return
+    yield shown, "refused here; another program may take it, and compute something else without a word"
+    if isinstance(value, str) and (number := _number(value)) is not None:
+        yield f"{number:g}", "the number in the text"
+    if isinstance(value, float) and value.is_integer() and said.allowed.startswith("an integer"):
+        yield str(int(value)), "the integer"
+    if said.key == "factor" and isinstance(value, float | int) and 0 < value < 1:
+        yield f"{1 / value:g}", f"texts {1 / value:g} times longer, where {shown} is the factor of the frequencies"
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _not_finite(source: object) -> tuple[str, Any]:
+    """Return the key and the words of the first number that is not finite in a file that can be parsed."""
+    try:
+        path = Path(str(source))
+        text = (path / "config.json" if path.is_dir() else path).read_text("utf-8")
+        parsed = json.loads(text) if len(text) <= MAX_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return "", None
+    stack: list[tuple[str, Any]] = [("", parsed)]
+    while stack:
+        key, value = stack.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return key, str(value)
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        stack += [(f"{key}.{name}"[:512].lstrip("."), one) for name, one in inner]
+    return "", None
+
+
+def _has_rotation(model: Model) -> bool:
+    return any(model.fields.get(key) for key in _ROPE_KEYS)
+
+
+def _unknown(model: Model) -> str:
+    name = values.short(model.model_type)
+    near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
+    return (
+        f"model_type {name} is not known{f' (near {near})' if near else ''}: which lanes it pairs, and what it takes "
+        f"where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
+    )
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as JSON has it, or in one short line where it is long."""
+    if isinstance(value, int | float) and not values.finite(value):
+        return values.short(value)
+    return value if len(repr(value)) <= _LONG else values.short(value)

@@ -1,0 +1,334 @@
+"""What is said of configurations: complete findings, the codes of `inspect`, and nothing of what is right."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from posenc import config, inspection
+from posenc.config.known import known_models
+from posenc.verify import codes, configs
+from posenc.verify.configs import judge
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 8192,
+}
+LENGTH = "original_max_position_embeddings"
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, LENGTH: 2048}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, LENGTH: 1024}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, LENGTH: 1024}
+LONG |= {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+def llama(rope, **fields):
+    return {**LLAMA, "rope_parameters": rope, **fields}
+
+
+def with_rope(rope, **changes):
+    return llama({**rope, **changes})
+
+
+# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the mend
+ODD = {
+    "theta_missing": (LLAMA, "rope_theta", None, "above 1", "the base is 10000", '"rope_theta": 10000.0'),
+    "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "truncate", False,
+                        "beside", "rounds them", "Move it"),
+    "attn_factor": (with_rope(YARN, attn_factor=1.5), "attn_factor", 1.5, "attention_factor", "cos and sin", "Rename"),
+    "original_missing": (with_rope(YARN, **{LENGTH: None}), LENGTH, None, "to 8192",
+                         "2048 positions are stretched to 8192", "Write original"),
+    "original_is_max": (with_rope(YARN, **{LENGTH: 8192}), LENGTH, 8192, "below", "2048 positions are stretched",
+                        "Raise"),
+    "original_unread": (with_rope(DYNAMIC, **{LENGTH: 4096}), LENGTH, 4096, "8192", "up to 8192 nothing", "4096"),
+    "dynamic_cache": (llama(DYNAMIC), "rope_type", "dynamic", "do not follow", "cached keys", "cache"),
+    "list_length": (with_rope(LONG, long_factor=[1.0] * 31), "long_factor", 31, "32 entries", "62 lanes", "list"),
+    "list_missing": (with_rope(LONG, long_factor=None), "long_factor", None, "32 numbers", "longer texts", "Add"),
+    "long_unread": ({**with_rope(LONG), "model_type": "phimoe"}, "long_factor", [2.0] * 32, "list", "longer", "differ"),
+    "window_scaled": ({**with_rope(YARN), "layer_types": ["sliding_attention"] * 4, "sliding_window": 512},
+                      "sliding_window", 512, "none for those with a window", "only layers that see far", "nest"),
+    "unscaled": (llama({"rope_theta": 1e4}, **{LENGTH: 4096}), "max_position_embeddings", 8192, "4096", "factor 2",
+                 "4096"),
+    "betas_swapped": (with_rope(YARN, beta_fast=1.0, beta_slow=32.0), "beta_fast", {"beta_fast": 1, "beta_slow": 32},
+                      "above beta_slow", "more than 32 times", "beta_fast 32 and beta_slow 1"),
+    "betas_equal": (with_rope(YARN, beta_fast=4, beta_slow=4), "beta_fast", {"beta_fast": 4, "beta_slow": 4},
+                    "above beta_slow", "a step", "beta_fast 32"),
+    "turns_equal": (with_rope(LLAMA3, low_freq_factor=4.0), "high_freq_factor",
+                    {"low_freq_factor": 4, "high_freq_factor": 4}, "above low", "a step", "high_freq_factor 4"),
+    "turns_swapped": (with_rope(LLAMA3, low_freq_factor=8.0), "high_freq_factor",
+                      {"low_freq_factor": 8, "high_freq_factor": 4}, "above low", "more than 8", "high_freq_factor 8"),
+    "unknown_type": (llama({"rope_type": "yarm", "rope_theta": 1e4}), "rope_type", "yarm", "longrope",
+                     "divided by factor", "yarn is the nearest"),
+    "two_spellings": (llama({"rope_theta": 1e4}, rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=1e4),
+                      "rope_scaling", {"rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                                       "rope_parameters": {"rope_theta": 1e4}},
+                      "one of the two", "factor 2.0, which is taken", "Remove"),
+    "factor_missing": (with_rope(YARN, factor=None), "factor", None, "at least 1", "4 here", '"factor": 4'),
+    "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "4, which", "stretched to 6144", "factor 4"),
+    "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5), "partial_rotary_factor", 0.5, "1, or",
+                     "32 of 64 lanes", "Remove"),
+    "assumed": ({"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2,
+                 "rope_parameters": {**DYNAMIC, "rope_type": "linear"}}, "max_position_embeddings", None, "from 1",
+                "2048", '"max_position_embeddings": 2048'),
+    "clockwise": ({**llama({"rope_theta": 1e4}), "model_type": "nanochat"}, "model_type", "nanochat", "no fault",
+                  "same scores", "Nothing"),
+    "learned": ({**llama(YARN), "model_type": "mistral_large4_text"}, "model_type", "mistral_large4_text", "no fault",
+                "weights", "checkpoint"),
+    "two_types": (with_rope(YARN, type="linear"), "rope_type", {"rope_type": "yarn", "type": "linear"}, "both alike",
+                  "all frequencies are divided", "Remove type"),
+    "type_missing": (llama({"rope_theta": 1e4, "factor": 4.0}), "rope_type", None, "linear", "nothing is scaled",
+                     "Write the rope_type"),
+    "two_bases": (llama({"rope_theta": 1e4}, rope_theta=5e5), "rope_theta",
+                  {"rope_parameters.rope_theta": 1e4, "rope_theta": 5e5}, "both alike", "transformers 5",
+                  "both places"),
+    "mscale_alone": (with_rope(YARN, mscale=0.707), "mscale", 0.707, "mscale_all_dim", "DeepSeek's own code",
+                     "attention_factor"),
+    "misspelt": (with_rope(YARN, low_freq_factors=1.0), "low_freq_factors", 1.0, "low_freq_factor", "not read",
+                 "Rename"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ODD)
+def test_what_is_odd_is_told_with_all_its_parts(code):
+    source, key, value, allowed, meaning, mend = ODD[code]
+    judged = judge(source)
+    (finding,) = [one for one in judged.findings if one.code == code][:1]
+    assert judged.status == "fail"
+    assert (finding.key, finding.value) == (key, value)
+    assert allowed in finding.allowed
+    assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
+    assert mend in finding.mend
+    assert finding.layers
+
+
+def test_every_warning_there_is_has_its_case():
+    source = Path(config.__file__).parent
+    said = "".join(path.read_text("utf-8") for path in source.glob("*.py"))
+    written = {line.strip().strip('",') for line in said.replace("model.warn(", "\n").splitlines()}
+    assert set(ODD) <= set(codes.rules())
+    for code in ODD:
+        assert code in written or f'"{code}"' in said
+
+
+@pytest.mark.parametrize("code", ODD)
+def test_codes_are_those_of_inspect(code):
+    source = ODD[code][0]
+    try:
+        told = {(one["code"], one["key"], one["message"]) for one in inspection.inspect(source)["warnings"]}
+    except ValueError:  # its frequencies cannot be formed, and this needs none
+        return
+    assert {(one.code, one.key, one.message) for one in judge(source).findings} == told
+
+
+REFUSED = {
+    "base": (llama({"rope_theta": 0.5}), "out_of_range", "rope_theta", 0.5, "above 1 and at most 1e+12", "refused"),
+    "a text": (llama({"rope_theta": "1e4"}), "wrong_kind", "rope_theta", "1e4", "a number", "10000: the number"),
+    "an inverse factor": (with_rope(YARN, factor=0.25), "out_of_range", "factor", 0.25, "at least 1",
+                          "4: texts 4 times"),
+    "a float": (with_rope(YARN, **{LENGTH: 2048.0}), "wrong_kind", LENGTH, 2048.0, "an integer", "2048: the integer"),
+    "no factor": (llama({"rope_type": "linear", "rope_theta": 1e4}), "missing", "factor", None, "at least 1",
+                  "left out"),
+    "lanes": ({"model_type": "qwen2_vl_text", "head_dim": 128, "num_hidden_layers": 2, "rope_parameters": {
+        "rope_theta": 1e6, "mrope_section": [32, 48, 48]}}, "out_of_range", "mrope_section", [32, 48, 48],
+        "add up to 64", "twice as many, 128"),
+    "odd": ({**llama({"rope_theta": 1e4}), "model_type": "phi", "partial_rotary_factor": 0.3}, "out_of_range",
+            "partial_rotary_factor", 0.3, "even number of lanes", "19 of 64"),
+    "layers": (llama({"rope_theta": 1e4}, layer_types=["full_attention"]), "out_of_range", "layer_types",
+               ["full_attention"], "a list of 4", "refused"),
+    "no object": (llama([1]), "wrong_kind", "rope_parameters", [1], "an object", "refused"),
+    "model type": ({"model_type": 3}, "wrong_kind", "model_type", 3, "a string", "refused"),
+    "of its own": ({"model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 2}, "missing", "rope_parameters",
+                   None, "an object", "left out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_a_finding_too(name):
+    source, code, key, value, allowed, meaning = REFUSED[name]
+    judged = judge(source)
+    finding = judged.findings[0]
+    assert (judged.status, finding.level) == ("fail", "error")
+    assert (finding.code, finding.key, finding.value) == (code, key, value)
+    assert allowed in finding.allowed
+    assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
+    assert finding.mend
+    assert finding.mend != "Correct the file."
+
+
+FILES = {
+    "NaN": ('{"a": [{"rope_theta": NaN}]}', "unreadable", "a.0.rope_theta", "nan"),
+    "infinite": ('{"rope_theta": 1e999}', "unreadable", "rope_theta", "inf"),
+    "twice": ('{"rope_theta": 1, "rope_theta": 2}', "key_twice", "rope_theta", [1, 2]),
+    "a list": ("[1]", "unreadable", "(file)", None),
+    "cut off": ('{"rope_theta": ', "unreadable", "(file)", None),
+    "deep": ('{"a":' * 40 + "1" + "}" * 40, "unreadable", "(file)", None),
+    "deeper than Python": ("[" * 100_000, "unreadable", "(file)", None),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_read_is_a_finding(name, tmp_path):
+    text, code, key, value = FILES[name]
+    (tmp_path / "config.json").write_text(text)
+    judged = judge(tmp_path)
+    (finding,) = judged.findings
+    assert (judged.status, finding.code, finding.key, finding.value) == ("fail", code, key, value)
+    assert finding.allowed
+    assert finding.mend
+    assert "\n" not in finding.message
+
+
+def everything():
+    return [source for source, *_ in (*ODD.values(), *REFUSED.values())]
+
+
+@pytest.mark.parametrize("source", everything())
+def test_findings_are_complete_have_rules_and_are_plain_json(source):
+    judged = judge(source)
+    plain = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
+    assert plain["schema"] == configs.SCHEMA
+    for finding in plain["findings"]:
+        assert finding["code"] in codes.rules()
+        assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "mend", "message", "layers"}
+        assert all(finding[part] for part in ("key", "allowed", "meanings", "mend", "message"))
+        assert all(set(one) == {"spelling", "meaning"} and all(one.values()) for one in finding["meanings"])
+
+
+def test_a_long_value_is_told_in_short():
+    (finding,) = judge(llama({"rope_theta": 1e4}, layer_types=["full_attention"] * 5000)).findings
+    assert finding.value == "list of 5000 entries"
+
+
+def test_kinds_of_layers_that_share_a_fault_are_one_finding():
+    both = {"full_attention": {"rope_theta": 0.5}, "sliding_attention": {"rope_theta": 0.5}}
+    kinds = ["sliding_attention", "full_attention"] * 2
+    (finding,) = judge(llama(both, layer_types=kinds, sliding_window=64)).findings
+    assert finding.layers == ("sliding_attention", "full_attention")
+
+
+# ---- a model type that is not known
+
+
+def test_what_is_not_known_cannot_be_told():
+    judged = judge({"model_type": "bert", "hidden_size": 768})
+    assert (judged.status, judged.findings) == ("cannot_tell", ())
+    assert "model_type 'bert' is not known" in judged.because
+    assert judge({"model_type": "lama", "rope_theta": 1e4, "head_dim": 64}).status == "cannot_tell"
+    assert judge({}).status == "cannot_tell"
+
+
+def test_what_no_type_can_mean_is_told_all_the_same():
+    judged = judge({**with_rope(YARN, factor=0.5), "model_type": "lama"})
+    assert (judged.status, judged.findings[0].code, "not known" in judged.because) == ("fail", "out_of_range", True)
+
+
+def test_a_pairing_of_ones_own_settles_it():
+    unknown = {**llama(YARN), "model_type": "lama"}
+    assert judge(unknown).status == "cannot_tell"
+    assert judge(unknown, pairing="half").status == "pass"
+
+
+def test_a_model_without_rotation_has_nothing_to_find():
+    judged = judge({"model_type": "falcon", "alibi": True, "num_hidden_layers": 2})
+    assert (judged.status, judged.layers) == ("pass", {"nope": 2})
+
+
+# ---- shipped models
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_nothing_is_found_in_models_that_come_with_the_package(name):
+    assert judge(name).status == "pass"
+
+
+ROWS = json.loads((Path(__file__).parents[1] / "data" / "rope_configs.json").read_text("utf-8"))["models"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_nothing_is_found_in_rows_of_the_reference(row):
+    fields = {"head_dim": row["head_dim"], "max_position_embeddings": row["max_position_embeddings"]}
+    fields |= {"rope_parameters": row["rope_parameters"], "num_hidden_layers": 2, "model_type": "stablelm"}
+    assert judge(fields).findings == ()
+
+
+# the parts about positions of files as they were published, in the spelling of their time
+SHIPPED = {
+    "Llama 3.1 8B": {
+        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
+        "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192,
+                         "rope_type": "llama3"},
+    },
+    "Mistral 7B v0.1": {
+        **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "rope_theta": 10000.0,
+        "sliding_window": 4096,
+    },
+    "Phi-3.5 mini": {
+        "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "max_position_embeddings": 131072, LENGTH: 4096, "rope_theta": 10000.0, "sliding_window": 262144,
+        "rope_scaling": {"type": "longrope", "long_factor": [1.08] * 48, "short_factor": [1.0] * 48},
+    },
+    "gpt-oss 20B": {
+        "model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 24, "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+        "initial_context_length": 4096, "rope_theta": 150000,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, LENGTH: 4096, "rope_type": "yarn",
+                         "truncate": False},
+    },
+    "DeepSeek V3": {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "max_position_embeddings": 163840, "rope_theta": 10000,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "hidden_size": 7168, "num_attention_heads": 128,
+        "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         LENGTH: 4096, "type": "yarn"},
+    },
+    "Qwen2-VL 7B": {
+        "model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 28,
+        "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": 32768,
+        "use_sliding_window": False, "max_window_layers": 28,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    },
+    "Gemma 3 4B": {
+        "model_type": "gemma3", "text_config": {
+            "model_type": "gemma3_text", "head_dim": 256, "num_hidden_layers": 34, "sliding_window": 1024,
+            "max_position_embeddings": 131072, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+            "sliding_window_pattern": 6, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        },
+    },
+    "ModernBERT": {
+        "model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 22,
+        "max_position_embeddings": 8192, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0,
+        "local_attention": 128, "global_attn_every_n_layers": 3,
+    },
+    "GPT-NeoX 20B": {
+        "model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 44,
+        "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+    },
+    "GPT-J 6B": {
+        "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
+    },
+    "SmolLM3 3B": {
+        "model_type": "smollm3", "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 36,
+        "max_position_embeddings": 65536, "rope_theta": 5000000.0, "no_rope_layers": [1, 1, 1, 0] * 9,
+        "no_rope_layer_interval": 4,
+    },
+    "YaRN Llama 2 7B 128K": {
+        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 10000.0,
+        "rope_scaling": {"factor": 32.0, LENGTH: 4096, "type": "yarn", "finetuned": True},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_nothing_is_found_in_files_as_they_were_published(name):
+    judged = judge(SHIPPED[name])
+    assert [(one.code, one.message) for one in judged.findings] == []
+    assert judged.status == "pass"
+
+
+def test_a_window_wider_than_the_trained_length_needs_its_scaling():
+    wide = SHIPPED["Phi-3.5 mini"]
+    assert judge({**wide, "sliding_window": 4096}).findings[0].code == "window_scaled"
+    assert judge({**wide, "sliding_window": 4097}).status == "pass"
