@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 # Shapes in annotations are checked while the tests run, in a process of their own: checks break compilation.
 SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.configured,posenc.encoding,posenc.encodings,posenc.families
 SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.kernels,posenc.laws,posenc.mapped,posenc.nn,posenc.positions
-SHAPED := $(SHAPED),posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing
+SHAPED := $(SHAPED),posenc.golden,posenc.golden_cases,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
 .PHONY: study test check bench lint clean
 

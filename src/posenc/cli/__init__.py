@@ -1,7 +1,7 @@
-"""The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench` and `doctor`.
+"""The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench`, `verify`, `rule` and `doctor`.
 
 Nothing heavy is imported until a command runs, so that `posenc --help` answers at once. Exit codes:
-0 fine, 1 findings, 2 wrong use.
+0 fine, 1 findings, 2 wrong use, 3 cannot tell.
 """
 
 import sys
@@ -10,12 +10,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from posenc.cli import bench, convert, doctor, inspect, listing, output, show, study
+from posenc.cli import (
+    bench,
+    convert,
+    doctor,
+    golden,
+    inspect,
+    listing,
+    output,
+    rule,
+    show,
+    study,
+    verify,
+    verify_config,
+    verify_model,
+)
 
 app = typer.Typer(
     name="posenc",
     help="Position encodings for Transformers: find, look at and compare them.",
-    epilog="Exit codes: 0 fine, 1 findings, 2 wrong use. Errors go to stderr.",
+    epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
     add_completion=False,
     rich_markup_mode=None,  # plain help: starts without rich, and is the same in a pipe
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without everybody's locals
@@ -26,6 +40,13 @@ app.command("inspect", short_help="Say what a model's configuration means for it
 app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
 app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
 app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
+app.command("verify", short_help="Say what is wrong with position code.")(verify.verify_implementation)
+app.command("rule", short_help="Say what a code of verify means.")(rule.explain_rule)
+app.command("verify-config", short_help="Judge what a model's configuration says of positions.")(
+    verify_config.verify_config
+)
+app.command("verify-model", short_help="Hold a model's layers against its configuration.")(verify_model.verify_model)
+app.command("golden", short_help="Write exact inputs and outputs of every encoding, for ports.")(golden.write_golden)
 app.command("doctor", short_help="Say what is installed and what is missing.")(doctor.examine_installation)
 
 # Newer versions of typer carry their own copy of click, so its UsageError is found from here.

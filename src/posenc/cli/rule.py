@@ -1,0 +1,53 @@
+"""`posenc rule`: what a code of `posenc verify` means, why it hurts, and how to mend it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.verify.codes import Rule
+
+_WIDTH = 80
+
+
+def explain_rule(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="As rope.layout.mixed, or a family as rope.", show_default="list them"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Say what a code is, why it hurts, where it was met, and how to mend it; without one, list all."""
+    from posenc.verify import codes
+
+    families = codes.families()
+    if code is None or code in families:
+        shown = families if code is None else {code: families[code]}
+        if as_json:
+            output.write_json({family: [rule.to_dict() for rule in rules] for family, rules in shown.items()})
+        else:
+            output.write("\n\n".join(_list(family, rules) for family, rules in shown.items()))
+        return
+    rule = codes.rule(code)
+    if as_json:
+        output.write_json(rule.to_dict())
+    else:
+        output.write(_describe(rule))
+
+
+def _describe(rule: "Rule") -> str:
+    parts = [rule.code, output.wrap(rule.title, _WIDTH, "  ")]
+    parts += [output.wrap(said, _WIDTH, "  ", f"  {label} ") for label, said in
+              (("Why it hurts:", rule.why), ("How to mend it:", rule.mend))]  # fmt: skip
+    parts += [f"  {'A real report' if len(rule.reports) == 1 else 'Real reports'}:"] if rule.reports else []
+    return "\n".join([*parts, *(f"    {link}" for link in rule.reports)])
+
+
+def _list(family: str, rules: "list[Rule]") -> str:
+    """Write a family's codes with their titles, each on lines that fit."""
+    lines = [family]
+    for rule in rules:
+        lines += [f"  {rule.code}", output.wrap(rule.title, _WIDTH, "      ")]
+    return "\n".join(lines)

@@ -1,0 +1,143 @@
+"""`posenc verify`: what an implementation of a position encoding computes, and what is wrong with it."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.verify.child import Outcome
+    from posenc.verify.child_target import Target
+    from posenc.verify.report import Report
+
+CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
+_SHOWN = 20  # lines of what the user's code printed
+
+
+def verify_implementation(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="FILE.py or package.module:OBJECT; a file has build().")
+    ],
+    convention: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"),
+    ] = None,
+    spec: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="What it should be, as JSON; - is stdin.", show_default="the file's SPEC"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    output_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
+    ] = False,
+) -> None:
+    """Say what position code computes, what it should, which one cause explains it, and how to mend it.
+
+    The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
+    """
+    from posenc.verify import child, child_target, conventions, formats
+
+    wanted = _format(as_json, output_format)
+    where = child_target.parse(target)
+    if convention is not None:
+        conventions.named(convention, "--convention")
+    asked = None if spec is None else _read_spec(spec)
+    _announce(target, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
+    found = _run_here(where, convention, asked) if in_process else child.run(where, convention=convention, spec=asked)
+    _repeat(found.printed)
+    if found.report is None:
+        raise ValueError(found.refused)
+    _write(found.report, target, where, wanted, formats)
+    if code := CODES[found.report.status]:
+        raise typer.Exit(code)
+
+
+def _format(as_json: bool, named: str | None) -> str:
+    if named not in (None, "text", "json", "github"):
+        raise ValueError(f"verify: --output-format must be text, json or github; got {named}.")
+    if as_json and named not in (None, "json"):
+        raise ValueError(f"verify: --json and --output-format {named} exclude each other. Give one.")
+    return "json" if as_json else named or "text"
+
+
+def _read_spec(source: str) -> dict[str, Any]:
+    """Return a specification within the limits of a configuration."""
+    from posenc.config import reading
+
+    try:
+        if source == "-":
+            data = sys.stdin.buffer.read(reading.MAX_BYTES + 1)
+            if len(data) > reading.MAX_BYTES:
+                raise ValueError(f"over {reading.MAX_BYTES} bytes, more than any specification has.")
+            fields = reading._parse(data, "stdin")
+            if not isinstance(fields, dict):
+                raise ValueError(f"a specification is a JSON object; got {type(fields).__name__}.")
+            return reading.read(fields)
+        if Path(source).is_dir():
+            raise ValueError(f"{source!r} is a directory. Name a file of JSON, or - for stdin.")
+        return reading.read(source)
+    except FileNotFoundError:
+        raise ValueError(f"verify: --spec: there is no file {source!r}. Name a file of JSON, or - for stdin.") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"verify: --spec: {str(error).removeprefix('config.read: ')}") from None
+
+
+def _announce(target: str, in_process: bool, seconds: float, memory: int) -> None:
+    """Say before anything is imported that the user's code will run."""
+    if in_process:
+        how = "in this process, without limits"
+    else:
+        how = f"in a child process ({seconds:g} s, {memory / 2**30:g} GiB; --in-process runs it here)"
+    output.complain(f"verify imports and runs the code of {target} {how}; run only code that you trust.")
+
+
+def _run_here(where: "Target", convention: str | None, spec: dict[str, Any] | None) -> "Outcome":
+    """Check in this process; what the code prints goes to stderr, since stdout is the report's."""
+    from posenc.verify import child, child_inside
+
+    with contextlib.redirect_stdout(sys.stderr):
+        found = child_inside.examine(where, convention, spec, lambda phase, known: None)
+    if "refused" in found:
+        return child.Outcome(None, found["refused"])
+    return child.Outcome(child.report_of(found["report"]))
+
+
+def _repeat(printed: str) -> None:
+    """Show on stderr what the code printed, marked, so that no line of it passes for one of ours."""
+    from posenc.verify.formats import printable
+
+    lines = printed.rstrip("\n").split("\n") if printed.strip() else []
+    for line in lines[:_SHOWN]:
+        sys.stderr.write(f"| {printable(line.rstrip())}\n")
+    if len(lines) > _SHOWN:
+        sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
+
+
+def _write(report: "Report", target: str, where: "Target", wanted: str, formats: Any) -> None:
+    if wanted == "json":
+        output.write_json(formats.as_json(report, target))
+    elif wanted == "github":
+        file = None if where.path is None else os.path.relpath(where.path)
+        output.write(formats.github(report, target, file, _line_of_build(where)))
+    else:
+        output.write(formats.text(report, target))
+
+
+def _line_of_build(where: "Target") -> int | None:
+    """Return where a file defines what is checked, for the annotation."""
+    if where.path is None:
+        return None
+    name = (where.name or "build").split(".")[0]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for number, line in enumerate(where.path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.startswith((f"def {name}(", f"class {name}(", f"class {name}:", f"{name} =")):
+                return number
+    return None

@@ -1,0 +1,95 @@
+"""`posenc verify-model`: whether a model turns queries and keys as its configuration says, layer by layer."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.verify.report import Report
+
+CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
+_WIDTH = 100
+
+
+def verify_model(
+    target: Annotated[
+        str, typer.Argument(metavar="DIR", help="A local directory with config.json, and safetensors or no weights.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    output_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Build it small with random weights, even where there are weights.")
+    ] = False,
+) -> None:
+    """Hold what a model's layers do to queries and keys against what its configuration says.
+
+    transformers' own code runs here, offline; code and pickles of the directory never do. Weights beyond 1 GiB, or
+    none, are replaced by random ones in a small model. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use,
+    3 cannot tell.
+    """
+    if output_format not in (None, "text", "json", "github"):
+        raise ValueError(f"verify-model: --output-format must be text, json or github; got {output_format}.")
+    if as_json and output_format not in (None, "json"):
+        raise ValueError(f"verify-model: --json and --output-format {output_format} exclude each other. Give one.")
+    # set before transformers is imported, which reads them then
+    os.environ.update(dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"))
+    output.complain(
+        f"verify-model runs transformers' code for {target} in this process, offline; no code of the directory runs."
+    )
+    from posenc.verify import formats, models
+
+    found = models.verify_model(Path(target), small=small)
+    if as_json or output_format == "json":
+        output.write_json(formats.as_json(found, target))
+    elif output_format == "github":
+        output.write(formats.github(found, target, str(Path(target) / "config.json")))
+    else:
+        output.write(_text(found, target, formats))
+    if code := CODES[found.status]:
+        raise typer.Exit(code)
+
+
+def _text(found: "Report", target: str, formats: Any) -> str:
+    """Return the verdict, what was run, the largest errors, and a line for each layer that is not merely right."""
+    lines: list[str] = [formats.text(found, target, _WIDTH)]
+    seen = found.measured
+    if not seen:
+        return "\n".join(lines)
+    weights = seen["weights"] + (f", because {seen['weights_because']}" if seen["weights_because"] else "")
+    lines += ["", f"  {seen['model_type']}, weights {weights}; {seen['tokens']} tokens"]
+    lines[-1] += f", positions up to {seen['longest_position']}"
+    first = seen["first_wrong_layer"]
+    lines.append(f"  first wrong layer    {'none' if first is None else first}")
+    largest = seen["largest_angle_error"]
+    if largest is not None:
+        lines.append(f"  largest angle error  {largest:.3g} rad, in layer {seen['largest_angle_error_layer']}")
+    gain = seen["gain_error"]
+    lines.append(f"  gain error           {'not seen' if gain is None else f'{gain:.3g}'}")
+    curve = seen["mean_cos_by_position"]
+    if curve:
+        said = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])
+        lines.append(output.wrap(f"mean cos(angle error) by position: {said}", _WIDTH, "    ", "  "))
+    lines += ["", *_layers(seen["layers"])]
+    return "\n".join(formats.printable(line) if "\n" not in line else line for line in lines)
+
+
+def _layers(layers: list[dict[str, Any]]) -> list[str]:
+    """Write one line for neighbours of which the same is said."""
+    lines: list[tuple[int, int, str]] = []
+    for one in layers:
+        gain = "" if one["gain"] is None else f", gain {one['gain']:.4g}"
+        said = f"{one['kind']}: {one['status']}{gain}" + (f": {one['said']}" if one["said"] else "")
+        if lines and lines[-1][2] == said:
+            lines[-1] = (lines[-1][0], one["layer"], said)
+        else:
+            lines.append((one["layer"], one["layer"], said))
+    return [
+        output.wrap(said, _WIDTH, "    ", f"  layer {a}  " if a == b else f"  layers {a} to {b}  ")
+        for a, b, said in lines
+    ]

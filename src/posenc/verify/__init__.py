@@ -1,0 +1,92 @@
+"""Say what an implementation of a position encoding computes, what it should, and what explains the difference."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from posenc.verify.identify import Identification, identify
+from posenc.verify.report import Cause, Findings, Report, Status
+from posenc.verify.testing import parametrize_with_checks
+
+__all__ = [
+    "FAMILIES",
+    "Cause",
+    "Identification",
+    "Report",
+    "Status",
+    "check",
+    "identify",
+    "parametrize_with_checks",
+]
+
+Check = Callable[[Any, str, Mapping[str, Any]], Findings]
+_MODULES = {
+    "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
+    "rotary.xpos": "xpos_fn",
+    "rotary.tables": "mrope_fn rope2d_table_fn",
+    "biases": "slopes_fn bias_fn score_mod bucket_fn relative_index_fn",
+    "additive": "additive_module additive_2d_module relative_table_fn",
+    "tokens": "position_fn packed_position_fn learned_rows_fn",
+    "decoding": "cached_model attention",
+    "laws": "encoding",
+}
+FAMILIES = {convention: module for module, names in _MODULES.items() for convention in names.split()}
+
+
+def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = None) -> Report:
+    """Hold an implementation against what it should be, by calling it and nothing else.
+
+    Args:
+        subject: What `build()` of a file returns: a callable, a module, or a tuple of them, as the convention says.
+        convention: How it is called: one of `FAMILIES`.
+        spec: What it should be, in words such as encoding, head_dim, base, layout, config.
+
+    Returns:
+        A report; its first cause explains most.
+
+    Raises:
+        ValueError: There is no such convention, the subject cannot be called so, or the spec says too little or
+            something impossible.
+        TypeError: The spec is no dict of words.
+
+    >>> import torch
+    >>> def slopes(n_heads): return [2 ** (-8 * (i + 1) / n_heads) for i in range(n_heads)]
+    >>> check(slopes, convention="slopes_fn", spec={"encoding": "alibi", "heads": 8}).status
+    'pass'
+    >>> check(slopes, convention="slopes_fn", spec={"encoding": "alibi", "heads": 12}).causes[0].code
+    'alibi.slopes.not_power_of_two'
+    """
+    from posenc.verify import conventions
+    from posenc.verify import spec as words
+    from posenc.verify.guard import SubjectError
+
+    if convention not in FAMILIES:
+        raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
+    asked, unread = words.read(spec)
+    if (wrong := conventions.misfit(subject, convention)) is not None:
+        raise ValueError(f"verify: {wrong}.")
+    family: Check = import_module(f"posenc.verify.{FAMILIES[convention]}").check
+    try:
+        found = family(subject, convention, asked)
+    except SubjectError as error:
+        found = Findings(causes=[error.cause])
+    if unread:
+        found.measured["unread"] = unread
+    found.causes = [cause if cause.help else replace(cause, help=_mend(cause.code)) for cause in found.causes]
+    return found.report(convention)
+
+
+def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
+    """Return what is behind a build() that raises, as far as a family knows; else the cause as it is."""
+    if convention not in FAMILIES:
+        return cause
+    family = import_module(f"posenc.verify.{FAMILIES[convention]}")
+    return family.refused(convention, spec, cause) if hasattr(family, "refused") else cause
+
+
+def _mend(code: str) -> str:
+    from posenc.verify import codes
+
+    known = codes.rules().get(code)
+    return "" if known is None else known.mend

@@ -1,0 +1,66 @@
+"""Fixed sinusoids, of sequences, images and distances: all their checks, in order."""
+
+from typing import Any
+
+import numpy as np
+
+from posenc.verify.additive_asked import Asked
+from posenc.verify.additive_calls import later, long, low_precision
+from posenc.verify.additive_judge import judge
+from posenc.verify.additive_looks import SHAPES, call, look
+from posenc.verify.additive_probe import Probe, gradients, tokens, width
+from posenc.verify.report import Cause, Findings
+
+_USELESS = (".state_kept", ".random", ".dropout_in_eval", ".input.changed")
+
+
+def check(subject: Any, convention: str, asked: Asked) -> Findings:
+    """Return what is wrong with a sinusoidal code.
+
+    Args:
+        subject: What build() returned.
+        convention: How it is called.
+        asked: What it should be.
+
+    Raises:
+        posenc.verify.guard.SubjectError: A call cannot be used.
+    """
+    findings = Findings(definitions=[asked.name])
+    probe = Probe(subject, convention)
+    probe.dim = asked.dim or width(probe.fresh(), convention)
+    findings.measured["dim"] = probe.dim
+    seen, cause = look(probe, asked)
+    if cause is not None:
+        findings.causes = [cause]
+        return findings
+    shape = SHAPES[convention][0]
+    if not np.allclose(probe.code(shape), seen[shape], atol=1e-5):
+        # a function cannot be copied: what it keeps between calls shows here
+        message = f"{probe.say(shape)} gives other numbers after calls of the sizes {list(seen)} than before them"
+        help_ = "Compute the code from this call's sizes alone; a kept table must be cut anew for each call."
+        off = float(np.abs(probe.code(shape) - seen[shape]).max())
+        kept = Cause("sinusoidal.state_kept", message, off, call(probe, shape), help_)
+        findings.causes = [kept] if convention == "relative_table_fn" else tokens(probe, "sinusoidal", shape) or [kept]
+        return findings
+    if convention != "relative_table_fn":
+        findings.causes += tokens(probe, "sinusoidal", shape)
+        if any(c.code.endswith(_USELESS) for c in findings.causes):
+            return findings
+        seen = {s: probe.code(s) for s in seen}  # with the factor of x known
+    model = judge(probe, asked, seen, findings)
+    if model is not None:
+        findings.causes += later(probe, asked, model)
+        findings.causes += long(probe, asked, model, findings)
+        _with_bfloat16(probe, asked, model, findings)
+    if not any(c.code.endswith("mismatch") for c in findings.causes):
+        findings.causes += gradients(probe, "sinusoidal", shape, trained=False)
+    return findings
+
+
+def _with_bfloat16(probe: Probe, asked: Asked, model: Any, findings: Findings) -> None:
+    """Judge bfloat16 tokens where they were asked for; else only say what they do."""
+    coarse = low_precision(probe, asked, model) if not findings.causes else []
+    if asked.said.get("activation_dtype"):
+        findings.causes += coarse
+    elif coarse:
+        findings.measured["with_bfloat16_tokens"] = coarse[0].message

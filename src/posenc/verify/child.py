@@ -1,0 +1,288 @@
+"""Checks in a process of their own: code that hangs, dies, prints or takes all memory becomes a finding.
+
+What passes between the processes are lines of JSON with a token that the user's code is not told. The child's stdout
+and stderr are the user's; what is printed there is kept apart. This guards against accidents and crude tricks, not
+against an attacker: the code runs with the user's rights.
+"""
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from posenc.verify.child_target import Target
+from posenc.verify.report import Cause, Report, Status
+
+TIME_LIMIT = 120.0  # seconds from where the user's code starts
+START_LIMIT = 120.0  # seconds to import torch before that
+MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code starts
+MARK = "POSENC_VERIFY_CHILD"  # in the environment of the child and of all that it starts
+_LONGEST_LINE = 16 << 20
+_MAX_PRINTED = 1 << 14
+_STATUSES: tuple[Status, ...] = ("pass", "equivalent", "fail", "cannot_tell")
+_DOING = {
+    "start": "starting",
+    "import": "its import",
+    "build": "build()",
+    "trial": "a trial call to find its convention",
+    "check": "the check",
+}
+_BOOT = "import sys; sys.path.append(sys.argv.pop()); from posenc.verify.child_inside import serve; serve()"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a check: a report, or why there was nothing to check.
+
+    Args:
+        report: The report, or None if the use was wrong.
+        refused: What was wrong with the use.
+        printed: What the user's code wrote to stdout and stderr, the beginning of it.
+    """
+
+    report: Report | None
+    refused: str = ""
+    printed: str = ""
+
+
+def run(
+    target: Target,
+    *,
+    convention: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> Outcome:
+    """Check a target in a child process, and end all that it started.
+
+    Args:
+        target: Where the subject stands.
+        convention: How it is called; None to find out.
+        spec: What it should be; None for the target's own SPEC.
+        time_limit: In seconds, from where the user's code starts; None for TIME_LIMIT.
+        memory_limit: In bytes, beyond what the child needs to start; None for MEMORY_LIMIT.
+    """
+    seconds = TIME_LIMIT if time_limit is None else time_limit
+    token = secrets.token_hex(16)
+    request = {
+        "path": None if target.path is None else str(target.path.resolve()),
+        "module": target.module,
+        "name": target.name,
+        "convention": convention,
+        "spec": None if spec is None else dict(spec),
+        "token": token,
+        "memory_limit": MEMORY_LIMIT if memory_limit is None else memory_limit,
+        "search": [str(Path(entry or ".").resolve()) for entry in sys.path],
+    }
+    mark = secrets.token_hex(16)
+    process = _start(mark)
+    try:
+        heard, printed = _Heard(process, token), _Printed(process)
+        _ask(process, request)
+        in_time = _wait(process, heard, seconds)
+    finally:
+        code = _end(process, mark)
+    heard.join(1.0)  # a process that escaped may still hold the pipe
+    printed.join(1.0)
+    return _outcome(heard, printed.text(), None if not in_time else code, seconds)
+
+
+def report_of(fields: Mapping[str, Any]) -> Report:
+    """Return the report that to_dict has written.
+
+    Raises:
+        ValueError: These are no fields of a report.
+        TypeError: Likewise.
+        KeyError: Likewise.
+    """
+    if fields["status"] not in _STATUSES:
+        raise ValueError(f"verify: no status is called {fields['status']!r}.")
+    causes = tuple(
+        Cause(
+            str(c["code"]),
+            str(c["message"]),
+            math.nan if c["evidence"] is None else float(c["evidence"]),  # JSON has no word for it
+            dict(c["smallest_case"]),
+            str(c["help"]),
+            tuple(map(str, c["consequences"])),
+        )
+        for c in fields["causes"]
+    )
+    definitions = tuple(map(str, fields["definitions"]))
+    convention, because = str(fields["convention"]), str(fields["because"])
+    return Report(fields["status"], convention, causes, because, definitions, dict(fields["measured"]))
+
+
+class _Heard(threading.Thread):
+    """Listens to the child: what it is doing, and its answer."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", token: str) -> None:
+        super().__init__(daemon=True)
+        self.pipe, self.token = _open(process.stdout), token
+        self.phase, self.convention = "start", ""
+        self.answer: Outcome | None = None
+        self.ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError), self.pipe:
+            while self.answer is None and (line := self.pipe.readline(_LONGEST_LINE)):
+                self._take(line)
+        self.ended.set()
+
+    def _take(self, line: bytes) -> None:
+        """Act on a line; what is none of the child's own is passed over."""
+        try:
+            said = json.loads(line)
+            if not isinstance(said, dict) or said.get("token") != self.token:
+                return
+            if "report" in said:
+                self.answer = Outcome(report_of(said["report"]))
+            elif "refused" in said:
+                self.answer = Outcome(None, str(said["refused"]))
+            else:
+                self.phase, self.convention = str(said["phase"]), str(said["convention"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return
+
+
+class _Printed(threading.Thread):
+    """Keeps the beginning of what the user's code prints, and throws the rest away so that it never blocks."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__(daemon=True)
+        self.pipe, self.kept, self.lost = _open(process.stderr), b"", 0
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError), self.pipe:
+            while part := os.read(self.pipe.fileno(), 1 << 16):
+                kept = part[: _MAX_PRINTED - len(self.kept)]
+                self.kept += kept
+                self.lost += len(part) - len(kept)
+
+    def text(self) -> str:
+        more = f"\n({self.lost} bytes more)" if self.lost else ""
+        return self.kept.decode("utf-8", "replace") + more
+
+
+def _start(mark: str) -> "subprocess.Popen[bytes]":
+    """Start the child in a process group of its own, without the graphics cards: probes are tensors on the CPU."""
+    cores = str(min(2, os.cpu_count() or 1))
+    chosen = {
+        MARK: mark,
+        "CUDA_VISIBLE_DEVICES": "",  # their drivers map more memory than any limit allows
+        "MALLOC_ARENA_MAX": "2",  # as an arena for each thread does on machines of many cores
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", cores),
+        "PYTHONUNBUFFERED": "1",  # what was printed before a crash is told
+    }
+    root = str(Path(__file__).resolve().parents[2])
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | chosen,
+        start_new_session=True,
+    )
+
+
+def _open(pipe: IO[bytes] | None) -> IO[bytes]:
+    """Return a pipe of a process that was started with all three."""
+    if pipe is None:
+        raise RuntimeError("verify: the child has no pipe.")
+    return pipe
+
+
+def _ask(process: "subprocess.Popen[bytes]", request: Mapping[str, Any]) -> None:
+    """Send the request; the pipe stays open, for its end tells the child that we are gone."""
+    pipe = _open(process.stdin)
+    with contextlib.suppress(OSError):  # it may have died already
+        pipe.write(json.dumps(request).encode() + b"\n")
+        pipe.flush()
+
+
+def _wait(process: "subprocess.Popen[bytes]", heard: _Heard, seconds: float) -> bool:
+    """Wait for the answer or the process's end, and tell whether one came in time."""
+    until, begun = time.monotonic() + START_LIMIT, False
+    while time.monotonic() < until:
+        heard.ended.wait(0.05)
+        if heard.answer or _has_ended(process):
+            return True
+        if not begun and heard.phase != "start":
+            until, begun = time.monotonic() + seconds, True
+        if heard.ended.is_set():  # it closed the pipe and lives on: only its end or the clock can tell
+            time.sleep(0.05)
+    return False
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Tell whether it has ended, and leave it unburied, so that its number still means its group."""
+    if not hasattr(os, "waitid"):
+        return process.poll() is not None
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _end(process: "subprocess.Popen[bytes]", mark: str) -> int:
+    """End the child's whole group and what left it, and return the child's exit code as it was before."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    code = process.wait()
+    _end_strays(f"{MARK}={mark}".encode())
+    if process.stdin:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    return code
+
+
+def _end_strays(mark: bytes) -> None:
+    """End processes that the child started and that left its group; only Linux tells which they are."""
+    for _ in range(4):  # they may start others meanwhile
+        strays = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    strays.append(int(entry.name))
+        for stray in strays:
+            with contextlib.suppress(OSError):
+                os.kill(stray, signal.SIGKILL)
+        if not strays:
+            return
+        time.sleep(0.02)
+
+
+def _outcome(heard: _Heard, printed: str, code: int | None, seconds: float) -> Outcome:
+    """Return the child's answer, or what its silence means; no code means that time was up."""
+    if heard.answer:
+        return Outcome(heard.answer.report, heard.answer.refused, printed)
+    doing = _DOING.get(heard.phase, heard.phase)
+    if heard.phase == "start":
+        last = (printed.strip().splitlines() or ["nothing was said"])[-1]
+        because = f"the child process did not start, though none of the code had run: {last}"
+        return Outcome(Report("cannot_tell", heard.convention, because=because), printed=printed)
+    case = {"during": doing}
+    if code is None:
+        message = f"{doing} had not ended after {seconds:g} seconds, and was stopped"
+        cause = Cause("subject.hangs", message, seconds, case, "Make it end; checks use short sequences.")
+    elif code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = ", as a system does when memory runs out" if -code == signal.SIGKILL else ""
+        message = f"{doing} ended the process by {name}{why}"
+        cause = Cause("subject.crashes", message, float(-code), case, "Run it with `python -X faulthandler`.")
+    else:
+        message = f"{doing} ended the process with exit code {code}, so that nothing could be measured"
+        cause = Cause("subject.exits", message, float(code), case, "Raise an error instead of ending the process.")
+    return Outcome(Report("fail", heard.convention, (cause,)), printed=printed)

@@ -1,0 +1,83 @@
+"""What each code of a finding means: one JSON file a family, read when a rule is asked for."""
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One fault that a check can name.
+
+    Args:
+        code: family.aspect.fault; those of configurations are single words, as `posenc inspect` has them.
+        family: The code's first word, or the name of its file.
+        title: What it is, in one line.
+        why: Why it hurts.
+        mend: How to mend it.
+        reports: Links of public reports of it.
+    """
+
+    code: str
+    family: str
+    title: str
+    why: str
+    mend: str
+    reports: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+@functools.cache
+def rules() -> Mapping[str, Rule]:
+    """Return all rules by code, in the order of families and names.
+
+    Raises:
+        ValueError: A file of rules is broken, or two files hold the same code.
+
+    >>> rules()["subject.raises"].title
+    'The code raises an error where it is called as its convention says'
+    """
+    found: dict[str, Rule] = {}
+    for path in sorted(Path(__file__).parent.glob("*.json")):
+        for code, fields in json.loads(path.read_text(encoding="utf-8")).items():
+            if code in found:
+                raise ValueError(f"codes: {code} stands in two files, of which one is {path.name}. Remove one.")
+            missing = {"title", "why", "mend", "reports"} ^ set(fields)
+            if missing:
+                raise ValueError(f"codes: {code} in {path.name} must have title, why, mend and reports; got {fields}.")
+            reports = tuple(fields["reports"])
+            family = code.split(".")[0] if "." in code else path.stem
+            found[code] = Rule(code, family, fields["title"], fields["why"], fields["mend"], reports)
+    return dict(sorted(found.items(), key=lambda item: (item[1].family, item[0])))
+
+
+def rule(code: str) -> Rule:
+    """Return the rule of a code.
+
+    Raises:
+        ValueError: There is none; the nearest are named.
+    """
+    known = rules()
+    if code in known:
+        return known[code]
+    asked = code[:100].lower()
+    near = difflib.get_close_matches(asked, known, 3, 0.5)
+    near += [name for name in known if asked and asked.split(".")[-1] in name.split(".") and name not in near][:3]
+    hint = f"did you mean {' or '.join(map(repr, near[:3]))}?" if near else "`posenc rule` lists all."
+    raise ValueError(f"rule: unknown code {code[:100]!r}: {hint}")
+
+
+def families() -> Mapping[str, list[Rule]]:
+    """Return the rules by their codes' first word."""
+    found: dict[str, list[Rule]] = {}
+    for each in rules().values():
+        family, dot, _ = each.code.partition(".")
+        found.setdefault(family if dot else "config", []).append(each)  # `posenc inspect` names faults by one word
+    return found

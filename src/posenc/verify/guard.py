@@ -1,0 +1,83 @@
+"""Calls into code that may do anything: what goes wrong there is a finding, never a traceback."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from posenc.verify.report import Cause
+
+
+class SubjectError(Exception):
+    """A call that cannot be used, and the cause that says why."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False, **options: Any) -> Any:
+    """Return what a call of the subject returns, on copies of the arguments.
+
+    Args:
+        subject: The user's callable.
+        args: Its arguments; tensors are copied, so that nothing can be written into ours.
+        options: Its keyword arguments, likewise.
+        what: The call in words, for a message: "rope(x, positions) with x of (2, 3, 5, 64)".
+        grad: Keep gradients.
+
+    Raises:
+        SubjectError: It raised (subject.raises), wrote into its arguments (subject.writes_input), or returned NaN
+            (subject.not_finite).
+    """
+    copies = pytree.tree_map(_clone if grad else _copy, (args, options))
+    before = pytree.tree_map(_copy, copies)
+    try:
+        with torch.set_grad_enabled(grad):
+            found = subject(*copies[0], **copies[1])
+    except (Exception, SystemExit) as error:
+        message = f"{what} raised {type(error).__name__}: {str(error)[:300]}"
+        raise SubjectError(Cause("subject.raises", message, 1.0, {"call": what}, "Make the call run.")) from error
+    changed = _difference(before, copies)  # also where a view of an argument was written to
+    if changed:
+        message = (
+            f"{what} wrote into its arguments, which changed by up to {changed:.3g}: a caller's tensors are spoilt"
+        )
+        help_ = "Write into a new tensor (x * cos, not x.mul_(cos)), or say in the name that it works in place."
+        raise SubjectError(Cause("subject.writes_input", message, changed, {"call": what}, help_))
+    for t in pytree.tree_leaves(found):
+        if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and bool(t.isnan().any()):
+            share = float(t.isnan().float().mean())
+            message = f"{what} returned NaN in {share:.1%} of its numbers"
+            cause = Cause("subject.not_finite", message, share, {"call": what}, "Find the 0/0 or inf - inf.")
+            raise SubjectError(cause)
+    return found
+
+
+def shaped(t: Any, shape: tuple[int, ...], what: str) -> Tensor:
+    """Return a tensor of a result as it should be shaped.
+
+    Raises:
+        SubjectError: It is no tensor, or of another shape (subject.shape).
+    """
+    if isinstance(t, Tensor) and tuple(t.shape) == shape:
+        return t
+    got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
+    message = f"{what} must return a tensor of shape {shape}; got {got}"
+    raise SubjectError(Cause("subject.shape", message, 1.0, {"call": what}, "Return what goes in, shaped alike."))
+
+
+def _copy(t: Any) -> Any:
+    return t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t
+
+
+def _clone(t: Any) -> Any:
+    return t.clone() if isinstance(t, Tensor) else t  # a copy through which gradients pass
+
+
+def _difference(before: Any, after: Any) -> float:
+    pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=False)
+    changed = [a for a in pairs if isinstance(a[0], Tensor) and not torch.equal(a[0].nan_to_num(), a[1].nan_to_num())]
+    return max((float((a - b).abs().double().max()) if a.shape == b.shape else 1.0 for a, b in changed), default=0.0)

@@ -1,0 +1,279 @@
+"""A model of a local directory: refused by name where it is unsafe, loaded, or built small from its configuration.
+
+Nothing is fetched and no code of a directory runs: transformers' own class of the model type is constructed here,
+from a configuration that was read within limits, and filled from safetensors alone.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from posenc import config
+from posenc.config.model import open_model
+from posenc.config.reading import Checked
+from posenc.config.values import short
+from posenc.interop.checkpoint import PICKLES, open_checkpoint
+
+WHO = "verify-model"
+LARGE = 1 << 30  # bytes of weights on disk; beyond it the model is built small
+MOST = 200_000_000  # parameters of a model that is built small
+_CODE = ("auto_map", "trust_remote_code")
+# what would make transformers open other files or ask the hub, and has no place in the truth about positions
+_DROPPED: tuple[str, ...] = (
+    "quantization_config",
+    "_name_or_path",
+    "name_or_path",
+    "transformers_weights",
+    "attn_implementation",
+)
+_DROPPED += ("_attn_implementation", "_attn_implementation_internal", "experts_implementation", "torch_dtype", "dtype")
+_SMALL = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 512),
+    **dict.fromkeys(("intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "n_inner", "ffn_dim"), 64),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp"), 32),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "hidden_size_per_layer_input"), 32),
+}
+_HEADS = 4
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in float32, and what it was made of.
+
+    Args:
+        model: transformers' bare model, in eval mode.
+        fields: The configuration as the file has it.
+        weights: "loaded", or "random" where it was built small.
+        why: Why it was built small.
+    """
+
+    model: nn.Module
+    fields: Mapping[str, Any]
+    weights: str
+    why: str = ""
+
+
+def load(target: Path, *, small: bool = False) -> Loaded:
+    """Return the model of a directory.
+
+    Args:
+        target: A directory with config.json, and weights in safetensors or none.
+        small: Build it small even where there are weights.
+
+    Raises:
+        ValueError: It is unsafe, damaged, or not there (wrong use).
+        CannotBuildError: transformers cannot make it (nothing can be told).
+    """
+    fields, size = inspect_directory(target)
+    why = "as asked for" if small else "there are no weights" if size is None else ""
+    if size is not None and size > LARGE and not small:
+        why = f"the weights are {size / 2**30:.1f} GiB, over {LARGE / 2**30:g} GiB"
+    if not why and "quantization_config" in fields:
+        why = "the weights are quantised"
+    with offline():
+        made = _small(fields) if why else _whole(target, fields)
+    return Loaded(made, fields, "random" if why else "loaded", why)
+
+
+class CannotBuildError(Exception):
+    """transformers cannot make the model; the sentence says why."""
+
+
+def inspect_directory(target: Path) -> tuple[dict[str, Any], int | None]:
+    """Read the configuration of a directory, and the bytes of its weights, None without any.
+
+    Raises:
+        ValueError: It is no directory, holds no readable config.json, wants code of its own, or holds pickles alone.
+    """
+    if not target.is_dir():
+        raise ValueError(f"{WHO}: {short(str(target))} is no directory. Name a local one that holds config.json.")
+    try:
+        fields = config.read(target)
+    except FileNotFoundError:
+        raise ValueError(f"{WHO}: {short(str(target))} holds no config.json. Name a model's directory.") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{WHO}: {str(error).removeprefix('config.read: ')}") from None
+    for where, key in _keys(fields, ""):
+        if key in _CODE:
+            raise ValueError(
+                f"{WHO}: config.json has {where}, which makes transformers import code that comes with the model, and "
+                f"such code never runs here. Remove {key} to check transformers' own code, or run `posenc verify` on "
+                f"the file."
+            )
+    names = sorted(entry.name for entry in target.iterdir())
+    if "adapter_config.json" in names:
+        raise ValueError(
+            f"{WHO}: adapter_config.json names another model, which is not opened. Merge the adapter, save the model "
+            f"with save_pretrained, and name that directory."
+        )
+    if not any(name.endswith(".safetensors") for name in names):
+        pickled = next((name for name in names if name.endswith(PICKLES)), None)
+        if pickled is not None:
+            raise ValueError(
+                f"{WHO}: {short(pickled)} may be pickled code and is not opened; weights must be in safetensors. Save "
+                f"the model with save_pretrained where you trust it, or remove the file to build it from config.json."
+            )
+        return fields, None
+    try:
+        return fields, sum(shard.path.stat().st_size for shard in open_checkpoint(target).shards)
+    except ValueError as error:
+        raise ValueError(f"{WHO}: {str(error).removeprefix('convert: ')}") from None
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Keep transformers from asking the hub, also where it was imported before."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    constants = sys.modules.get("huggingface_hub.constants")
+    was = getattr(constants, "HF_HUB_OFFLINE", None)
+    if constants is not None:
+        constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        if was is not None:
+            constants.HF_HUB_OFFLINE = was  # type: ignore[union-attr]
+
+
+def _keys(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Give every key of a configuration with where it stands."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        where = f"{path}.{key}" if path else str(key)
+        yield where, str(key)
+        yield from _keys(one, where)
+
+
+def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
+    """Load the weights of a directory."""
+    from transformers import AutoModel
+
+    theirs = _configuration(fields)
+    with _quiet():
+        try:
+            model = AutoModel.from_pretrained(
+                str(target.resolve()),
+                config=theirs,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+        except Exception as error:
+            raise CannotBuildError(f"transformers cannot load it: {_first_line(error)}") from error
+    ready: nn.Module = model.eval()
+    return ready
+
+
+def _small(fields: dict[str, Any]) -> nn.Module:
+    """Build the language model with random weights: all layers, few of everything else, the rotation as it is."""
+    from transformers import AutoModel
+
+    opened = open_model(Checked(fields))
+    theirs = _configuration({**opened.fields, "model_type": opened.model_type}, opened.name)
+    _shrink(theirs)
+    with _quiet():
+        try:
+            with torch.device("meta"):
+                count = sum(p.numel() for p in AutoModel.from_config(theirs).parameters())
+            if count > MOST:
+                raise CannotBuildError(f"it cannot be built small: {count:,} parameters are left")
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = AutoModel.from_config(theirs, dtype=torch.float32, attn_implementation="eager")
+                _stir(model)
+        except CannotBuildError:
+            raise
+        except Exception as error:
+            raise CannotBuildError(f"transformers cannot build it small: {_first_line(error)}") from error
+    ready: nn.Module = model.eval()
+    return ready
+
+
+def _configuration(fields: dict[str, Any], also: str = "") -> Any:
+    """Return transformers' configuration of a model, of a class of its own."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = next((n for n in (fields.get("model_type"), also) if n in CONFIG_MAPPING), None)
+    if name is None:
+        raise CannotBuildError(f"transformers has no model of type {short(str(fields.get('model_type')))}")
+    try:
+        return CONFIG_MAPPING[name].from_dict(_without(fields))
+    except Exception as error:
+        raise CannotBuildError(f"transformers refuses config.json: {_first_line(error)}") from error
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(inner) for key, inner in value.items() if key not in _DROPPED}
+    return value
+
+
+def _shrink(theirs: Any) -> None:
+    """Make a configuration small, and leave its layers, the width of its heads and all that turns them."""
+    for key, value in _SMALL.items():
+        now = getattr(theirs, key, None)
+        if isinstance(now, int) and not isinstance(now, bool) and now > value:
+            setattr(theirs, key, value)
+    if getattr(theirs, "n_inner", 0) is None:  # four times the width
+        theirs.n_inner = 64
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        now = getattr(theirs, key, None)
+        if now is not None and not (isinstance(now, int) and 0 <= now < getattr(theirs, "vocab_size", 512)):
+            setattr(theirs, key, None)
+    heads = getattr(theirs, "num_attention_heads", None)
+    hidden = getattr(theirs, "hidden_size", None)
+    if not isinstance(heads, int) or not isinstance(hidden, int) or heads <= _HEADS:
+        return
+    own = getattr(theirs, "head_dim", None)
+    width = own if isinstance(own, int) else hidden // heads
+    keys = getattr(theirs, "num_key_value_heads", None)
+    if isinstance(keys, int):
+        theirs.num_key_value_heads = _HEADS if keys == heads else min(keys, 2)
+    theirs.num_attention_heads = _HEADS
+    theirs.hidden_size = _HEADS * width  # where head_dim is no key of its own it follows from both
+
+
+def _stir(model: nn.Module) -> None:
+    """Fill weights that start at 0, which would hide what is turned."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1 and not p.any():
+                torch.nn.init.normal_(p, std=0.5)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' words about unused weights; what counts here is said by the report."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    bar = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {said[:200]}"

@@ -1,0 +1,1 @@
+"""Checks of rotations: by matrices, by angles, by tables of angles."""

@@ -1,0 +1,294 @@
+"""What goes wrong beside the formula: lengths, single tokens, rows, what is kept, gradients, half precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
+from posenc.verify.rotary.angles import probe
+from posenc.verify.rotary.matrix import HEADS, Array, at
+from posenc.verify.rotary.scores import EPS, lanes
+from posenc.verify.rotary.turner import HFRope
+
+if TYPE_CHECKING:
+    from posenc.verify.rotary.bench import Bench
+
+LONGEST = 20_000  # tokens that are fed at once
+WRONG = 1e-3  # of a turned lane, beyond all rounding
+_UNSCALED = ("rope.config.scaling_ignored", "rope.longrope.always_short", "rope.longrope.boundary")
+
+
+def lengths(bench: Bench) -> Cause | None:
+    """Hold texts at and beyond the length at which frequencies change."""
+    from posenc.verify.rotary.check import at_length
+
+    asked, trained = bench.asked, bench.asked.trained
+    if trained is None and asked.scaling == "default":
+        return None
+    longest = asked.max_positions or 4 * (trained or 1024)
+    wanted = [2 * longest] if trained is None else [trained, trained + 1, 2 * trained, longest]
+    for seq_len in wanted:
+        if seq_len > LONGEST or (trained is not None and not trained <= seq_len <= longest):
+            continue
+        try:
+            cause = at_length(bench, torch.arange(seq_len), seq_len)
+        except SubjectError:
+            if seq_len > longest:
+                continue  # nobody has said that it must go so far
+            raise
+        if cause is not None:
+            return _by_offset(bench, _by_heads(bench, cause))
+    return None
+
+
+def _by_offset(bench: Bench, cause: Cause) -> Cause:
+    """Tell a choice that hangs on where a call begins, not on where it ends."""
+    from posenc.verify.rotary.check import right_at
+
+    trained = bench.asked.trained
+    if trained is None or bench.turner.reach == "start" or cause.code not in _UNSCALED:
+        return cause
+    pos = torch.arange(trained + 8, trained + 16)
+    if not right_at(bench, pos, trained + 16):
+        return cause
+    message = f"{cause.message}; a call that begins beyond {trained:,} positions is right: the first position decides"
+    help_ = "Choose by the length of the whole text: the last position and one."
+    code = f"rope.{bench.asked.scaling}.by_offset"
+    return Cause(code, message, cause.evidence, {"positions": [trained + 8]}, help_, (cause.code,))
+
+
+def _by_heads(bench: Bench, cause: Cause) -> Cause:
+    """Tell a length that is read off the axis of heads."""
+    trained = bench.asked.trained
+    if cause.code != "rope.config.scaling_ignored" or trained is None or trained > LONGEST // 4:
+        return cause
+    pos, turned = torch.arange(3), []
+    for n_heads in (2, 2 * trained):
+        x = _vector(bench, 1)[:, :1, None].expand(-1, n_heads, 3, -1).contiguous()
+        turned.append(bench.turner.fresh().turn(x, x.clone(), pos)[0][:, 0])
+    off = float((turned[0] - turned[1]).abs().max())
+    if off < 1e-5:
+        return cause
+    message = f"with {2 * trained} heads three tokens are turned otherwise than with 2: heads are counted for tokens"
+    help_ = "Read the length off the axis of tokens, and add the offset."
+    return Cause("rope.dynamic.length_from_head_axis", message, off, {"heads": [2, 2 * trained]}, help_, (cause.code,))
+
+
+def _vector(bench: Bench, rows: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(rows, HEADS, bench.asked.head_dim, generator=generator)
+
+
+def _off(bench: Bench, got: Array, x: torch.Tensor, pos: torch.Tensor, q: bool = True) -> Array:
+    """Return how far turned vectors are from what was read before, (tokens)."""
+    index = [bench.matrices.pos.tolist().index(int(p)) for p in pos]
+    matrices = (bench.matrices.q if q else bench.matrices.k)[index]
+    want = np.einsum("sab,nhb->nhsa", matrices, x.double().numpy())
+    found: Array = np.abs(got - want).max((0, 1, 3))
+    return found
+
+
+def single(bench: Bench) -> Cause | None:
+    """Turn one token alone, as a step of generation does."""
+    if bench.turner.reach == "start":
+        return None
+    x = _vector(bench)
+    for p in bench.matrices.pos.tolist():
+        pos = torch.tensor([p])
+        turned = bench.turner.fresh().turn(x[:, :, None], x[:, :, None].clone(), pos)
+        for name, t, is_q in (("a query", turned[0], True), ("a key", turned[1], False)):
+            off = float(_off(bench, t.detach().double().numpy(), x, pos, is_q).max())
+            if off > WRONG:
+                message = f"{name} alone at position {p} is turned otherwise than among others, by up to {off:.3g}"
+                help_ = "Turn a single token by its own position, on the same path as many."
+                code = "rope.decode.single_token_path"
+                return Cause(code, message, off, {"positions": [p], "seq": 1, "batch": 2}, help_)
+    return None
+
+
+def rows(bench: Bench) -> Cause | None:
+    """Give each row of the batch positions of its own."""
+    turner = bench.turner.fresh()
+    if not isinstance(turner, HFRope):
+        return None
+    near = bench.matrices.pos[:4]
+    ids, x = torch.stack((near, near.flip(0))), _vector(bench)
+    given = x[:, :, None].expand(-1, -1, len(near), -1).contiguous()
+    turned = turner.by_row(given, given.clone(), ids)
+    for row in (0, 1):
+        got = turned[0][row : row + 1].detach().double().numpy()
+        off = _off(bench, got, x[row : row + 1], ids[row])
+        if off.max() > WRONG:
+            message = f"row {row} of a batch is turned by other positions than its own, by up to {off.max():.3g}"
+            help_ = "Index cos and sin by each row's position_ids."
+            return Cause("rope.batch.rows_share", message, float(off.max()), {"position_ids": ids.tolist()}, help_)
+    return None
+
+
+def state(bench: Bench) -> Cause | None:
+    """Ask the same object for a long text, another dtype, and then for what it was asked first."""
+    turner, x, pos = bench.turner.fresh(), _vector(bench), bench.matrices.pos[:6]
+    trained = bench.asked.trained
+    ends = [int(bench.matrices.pos[-1]) + 1, *([] if trained is None else [min(2 * trained, LONGEST)])]
+    for end in ends:
+        if trained is not None and bench.asked.max_positions is not None:
+            end = min(end, bench.asked.max_positions)
+        try:
+            long = torch.arange(end) if turner.reach != "any" or end <= LONGEST else torch.tensor([0, end - 1])
+            at(turner, x[:1], long)
+        except SubjectError:
+            continue
+        off = np.stack([_off(bench, t, x, pos, q) for q, t in zip((True, False), at(turner, x, pos), strict=True)])
+        if off.max() > WRONG:
+            kind = bench.asked.scaling if trained is not None else ""
+            code = f"rope.{kind}.state_kept" if kind else "rope.state_kept"
+            message = (
+                f"after a text of {end:,} tokens a short one is turned otherwise than before, by up to {off.max():.3g}"
+            )
+            help_ = "Form frequencies from the length of this call, or restore the original ones for short texts."
+            return Cause(code, message, float(off.max()), {"lengths": [end, int(pos[-1]) + 1]}, help_)
+    return _offsets(bench)
+
+
+def _offsets(bench: Bench) -> Cause | None:
+    """Ask one object for as many tokens from several offsets: a table that is kept by length alone is found out."""
+    if bench.turner.reach == "start":
+        return None
+    turner, x = bench.turner.fresh(), _vector(bench)
+    for begin in (0, 3, 1):
+        pos = torch.tensor([p for p in bench.matrices.pos.tolist() if p >= begin][:3])
+        off = _off(bench, at(turner, x, pos)[0], x, pos).max()
+        if off > WRONG:
+            message = f"three tokens from offset {begin} are turned as those of an earlier call, off by {off:.3g}"
+            help_ = "Let the offset be part of what the table is kept by."
+            return Cause("rope.offset.ignored_by_cache", message, float(off), {"offsets": [0, begin]}, help_)
+    return None
+
+
+def gradient(bench: Bench) -> Cause | None:
+    """Hold the backward pass against the transpose of what went forwards."""
+    turner, pos = bench.turner.fresh(), bench.matrices.pos[:5]
+    if turner.reach != "any":
+        pos = torch.arange(3)
+    x = _vector(bench, 1)[:, :, None].expand(-1, -1, len(pos), -1).contiguous()
+    sides = [x.clone().requires_grad_() for _ in range(2)]
+    weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(4))
+    try:
+        turned = turner.turn(sides[0], sides[1], pos, grad=True)
+    except SubjectError:
+        return None  # forwards alone, as something for inference may be
+    index = [bench.matrices.pos.tolist().index(int(p)) for p in pos]
+    for name, given, t, matrices in zip(("q", "k"), sides, turned, (bench.matrices.q, bench.matrices.k), strict=True):
+        help_ = "Turn by differentiable operations, or give the operation a backward pass: the turn the other way."
+        if not t.requires_grad:
+            message = f"no gradient reaches {name}: what comes back is cut off from what went in"
+            return Cause("rope.grad.severed", message, 1.0, {"side": name}, help_)
+        (got,) = torch.autograd.grad((t * weight).sum(), given, allow_unused=True, retain_graph=True)
+        want = np.einsum("sab,nhsa->nhsb", matrices[index], weight.double().numpy())
+        off = float(np.abs((0.0 if got is None else got.double().numpy()) - want).max())
+        if off > WRONG:
+            severed = got is None or not bool(got.any())
+            message = f"the gradient of {name} is off by up to {off:.3g}; it should be that of the turn the other way"
+            code = "rope.grad.severed" if severed else "rope.grad.not_inverse"
+            return Cause(code, message, off, {"side": name}, help_)
+    return None
+
+
+def precision(bench: Bench) -> Cause | None:
+    """Feed half precision: angles must stay those of the positions."""
+    pairs, freq = tuple(lanes(bench.asked, bench.layout)), bench.asked.inv_freq(bench.seq_len)
+    end = int(bench.matrices.pos[-1]) + 1
+    listed = sorted({*bench.matrices.pos.tolist(), *(p for p in (255, 256, 257, 259, 511, 1023, 2049) if p < end)})
+    if bench.turner.reach == "start":
+        listed = list(range(end))
+    pos = torch.tensor(listed)
+    turner = bench.turner.fresh()
+    declared = bench.asked.activation_dtype
+    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
+        if declared not in (None, str(dtype)[6:]):
+            continue
+        try:
+            q, _ = probe(turner, bench.asked.head_dim, pairs, pos, dtype)
+        except SubjectError:
+            continue  # it does not take this dtype
+        if not np.isfinite(q.first).all() or not np.abs(q.first).all():
+            continue  # lengths that this dtype does not hold
+        if (cause := _rounded(bench, q.pos, q.first, freq, dtype, name)) is not None:
+            return cause
+    q, _ = probe(turner, bench.asked.head_dim, pairs, bench.matrices.pos)
+    clean, _ = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.matrices.pos)
+    if (off := float(np.abs(q.first - clean.first).max())) > WRONG:
+        message = f"after a call in half precision float32 is off by up to {off:.3g}: a rounded table is kept"
+        help_ = "Keep the table in float32, and cast what is taken from it."
+        return Cause("rope.precision.table_kept_in_half", message, off, bench.case(), help_)
+    return None
+
+
+def _only_later(bench: Bench, dtype: torch.dtype) -> bool:
+    """Whether a short call in half precision leaves right tables behind, and a long one does not."""
+    pairs, near = tuple(lanes(bench.asked, bench.layout)), bench.matrices.pos[:4]
+    clean, _ = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.matrices.pos)
+    left = []
+    for pos in (near, bench.matrices.pos):
+        turner = bench.turner.fresh()
+        probe(turner, bench.asked.head_dim, pairs, pos, dtype)
+        found, _ = probe(turner, bench.asked.head_dim, pairs, bench.matrices.pos)
+        left.append(float(np.abs(found.first - clean.first).max()) > WRONG)
+    return left == [False, True]
+
+
+def _rounded(bench: Bench, pos: Array, z: Any, freq: Array, dtype: torch.dtype, name: str) -> Cause | None:
+    eps = torch.finfo(dtype).eps
+    start = z[0] / np.abs(z[0])
+    ahead = np.abs(np.angle(z[1:4] / start * np.exp(-1j * np.outer(pos[1:4], freq)))).max() < 0.2
+    signed = freq if ahead else -freq
+
+    def error(angles: Array) -> Array:
+        found: Array = np.abs(np.angle(z / start * np.exp(-1j * angles)))
+        return found
+
+    right = error(np.outer(pos, signed))
+    slack = 8 * eps + 16 * EPS * np.outer(pos, np.abs(freq))
+    if not (right > slack).any():
+        return None
+
+    def near(t: Array) -> Array:
+        rounded: Array = torch.from_numpy(np.ascontiguousarray(t)).to(dtype).double().numpy()
+        return rounded
+
+    guesses = [
+        ("positions", "positions are rounded to", np.outer(near(pos), signed)),
+        ("frequencies", "frequencies are rounded to", np.outer(pos, near(signed))),
+        ("product", "products of positions and frequencies are rounded to", near(np.outer(pos, signed))),
+        ("positions", "positions and frequencies are rounded to", np.outer(near(pos), near(signed))),
+        (
+            "product",
+            "positions, frequencies and their products are rounded to",
+            near(np.outer(near(pos), near(signed))),
+        ),
+        ("product", "frequencies and their products with positions are rounded to", near(np.outer(pos, near(signed)))),
+    ]
+    begin = int((right > slack).any(1).argmax())
+    errors = [float((error(angles) / slack)[begin:].max()) for _, _, angles in guesses]
+    best, first = int(np.argmin(errors)), int(pos[begin])
+    off = float(right.max())
+    help_ = "Form angles in float32 from integer or float32 positions; round cos and sin, or the result."
+    case = {"dtype": str(dtype)[6:], "position": first}
+    if errors[best] > 4:
+        message = f"in {str(dtype)[6:]} angles are off by up to {off:.3g} rad, from position {first} on"
+        return Cause(f"rope.precision.angle_{name}", message, float(first), case, help_)
+    what, says, _ = guesses[best]
+    if what == "frequencies" and _only_later(bench, dtype):
+        message = (
+            f"{says} {str(dtype)[6:]}, but for positions below {first}: a table is formed anew from rounded numbers"
+        )
+        code = "rope.precision.cache_rebuilt_in_low_precision"
+        return Cause(code, message, float(first), case, help_)
+    message = (
+        f"{says} {str(dtype)[6:]} before the cosine is taken: wrong from position {first} on, by up to {off:.3g} rad"
+    )
+    return Cause(f"rope.precision.{what}_{name}", message, float(first), case, help_)

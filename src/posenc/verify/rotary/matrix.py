@@ -1,0 +1,140 @@
+"""What a rotation does to each lane: the matrix R(p), read by basis vectors, and which lanes turn together."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
+from posenc.verify.rotary.turner import Turner
+
+Array = NDArray[np.float64]
+HEADS = 3
+FAINT = 1e-5  # of float32: what an element of R may be off without meaning anything
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """R of queries and of keys at some positions, (positions, out lane, in lane)."""
+
+    pos: Tensor
+    q: Array
+    k: Array
+
+
+def at(turner: Turner, x: Tensor, pos: Tensor, *, fresh: bool = False) -> list[Array]:
+    """Return what becomes of vectors x (batch, heads, head_dim) at rising positions: (batch, heads, seq, head_dim).
+
+    In as few calls as the subject's convention needs, each of a fresh copy if so asked; runs have three tokens at
+    least, since one may go another way.
+    """
+    listed, parts = pos.tolist(), []
+    if turner.reach == "any":
+        parts = [(pos, list(range(len(listed))))]
+    elif turner.reach == "start":
+        parts = [(torch.arange(listed[-1] + 1), listed)]
+    else:
+        for first, end, wanted in runs(listed):
+            parts.append((torch.arange(first, end), [p - first for p in wanted]))
+    found: list[list[Array]] = [[], []]
+    for run, wanted in parts:
+        given = x[:, :, None].expand(-1, -1, len(run), -1).contiguous()
+        for side, t in zip(found, (turner.fresh() if fresh else turner).turn(given, given.clone(), run), strict=True):
+            side.append(t.detach()[:, :, wanted].double().numpy())
+    return [np.concatenate(side, 2) for side in found]
+
+
+def runs(listed: list[int]) -> list[tuple[int, int, list[int]]]:
+    """Return (first, end, wanted) of the runs of at least three tokens in which rising positions are asked for."""
+    found, begin = [], 0
+    for i in range(1, len(listed) + 1):
+        if i == len(listed) or listed[i] > listed[i - 1] + 2:
+            first = max(0, min(listed[begin], listed[i - 1] - 2))
+            found.append((first, max(listed[i - 1] + 1, 3), listed[begin:i]))
+            begin = i
+    return found
+
+
+def read(turner: Turner, head_dim: int, pos: Tensor, *, fresh: bool = False) -> Matrices:
+    """Feed every basis vector at rising positions, and return the matrices.
+
+    Raises:
+        SubjectError: The subject fails, or heads, batch and positions are mixed up.
+    """
+    sides = at(turner, torch.eye(head_dim)[:, None].expand(-1, HEADS, -1), pos, fresh=fresh)
+    for side in sides:
+        _check_heads(side)
+    q, k = (side[:, 0].transpose(1, 2, 0) for side in sides)
+    return Matrices(pos, q, k)
+
+
+def _check_heads(side: Array) -> None:
+    """Raise if heads of one token are turned by different angles."""
+    spread = float(np.abs(side - side[:, :1]).max())
+    if spread < FAINT:
+        return
+    by_token = float(np.abs(side - side[:, :, :1]).max())
+    message = (
+        f"heads of one token are turned differently, by up to {spread:.3g}, and tokens of one head by up to "
+        f"{by_token:.3g}: the angle follows the axis of heads instead of that of tokens"
+    )
+    help_ = "Index cos and sin by the axis of tokens, and broadcast over heads."
+    raise SubjectError(Cause("rope.axis.heads", message, spread, {"heads": HEADS}, help_))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Which lanes turn together.
+
+    Args:
+        pairs: (first, second) of each pair, in the order of the first lane.
+        still: Lanes that nothing happens to.
+        tangled: Lanes that mix with more than one other, or one way only.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    still: tuple[int, ...]
+    tangled: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """How many lanes turn."""
+        return 2 * len(self.pairs)
+
+    def layout(self) -> tuple[str, int, int] | None:
+        """Return the pairing's name, its width and its first lane, if it is one of the two; None if neither."""
+        if not self.pairs:
+            return None
+        first, width = self.pairs[0][0], self.width
+        for name, stride, step in (("half", width // 2, 1), ("interleaved", 1, 2)):
+            if self.pairs == tuple((first + i * step, first + i * step + stride) for i in range(width // 2)):
+                return name, width, first
+        return None
+
+    def words(self) -> str:
+        """Say which lanes turn together."""
+        if (found := self.layout()) is not None:
+            name, width, first = found
+            begin = "first" if first == 0 else f"lanes from {first} on,"
+            return f"the {begin} {width} lanes, paired {name} ({self.pairs[0][0]} with {self.pairs[0][1]})"
+        listed = ", ".join(f"{a} with {b}" for a, b in self.pairs[:3])
+        return f"{self.width} lanes, {listed}, ..." if self.pairs else "no lane"
+
+
+def structure(matrices: Array) -> Structure:
+    """Return which lanes turn together, over all positions at once, so that slow pairs show at far ones."""
+    strength = np.abs(matrices).max(0)
+    np.fill_diagonal(strength, 0.0)
+    n, pairs, still, tangled = len(strength), [], [], []
+    partners = [set(np.flatnonzero((strength[i] > FAINT) | (strength[:, i] > FAINT)).tolist()) for i in range(n)]
+    for i in range(n):
+        if not partners[i]:
+            still.append(i)
+        elif len(partners[i]) > 1 or any(partners[j] != {i} for j in partners[i]):
+            tangled.append(i)
+        elif (j := next(iter(partners[i]))) > i:
+            pairs.append((i, j))
+    return Structure(tuple(pairs), tuple(still), tuple(tangled))

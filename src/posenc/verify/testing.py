@@ -1,0 +1,119 @@
+"""A pytest decorator that makes one test of each subject."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+    from posenc.verify.report import Report
+
+Subject = tuple[Any, str, Mapping[str, Any] | None]
+Expected = Mapping[str, tuple[str, str]]
+
+
+class CheckError(AssertionError):
+    """An implementation is not what its spec says, or nothing can be said of it."""
+
+
+class ExpectedError(CheckError):
+    """It fails, by the code that was expected."""
+
+
+class Check:
+    """One check that is ready to run.
+
+    Args:
+        name: The subject's name.
+        subject: What `build()` returns, how it is called, and its spec.
+        code: The first cause that is expected of it; None expects it to pass.
+    """
+
+    def __init__(self, name: str, subject: Subject, code: str | None) -> None:
+        self.name, self.code = name, code
+        self.subject, self.convention, self.spec = subject
+
+    def __call__(self) -> "Report":
+        """Run it and return the report.
+
+        Raises:
+            CheckError: It does not pass; the message is the report's text.
+        """
+        from posenc.verify import check, formats
+
+        report = check(self.subject, convention=self.convention, spec=self.spec)
+        if report.status in ("pass", "equivalent"):
+            return report
+        said = "\n" + formats.text(report, self.name)
+        found = report.causes[0].code if report.causes else report.status
+        if self.code is None:
+            raise CheckError(said)
+        if found == self.code:
+            raise ExpectedError(said)
+        raise CheckError(f"{said}\nexpected is {self.code}, found {found}")
+
+    def __repr__(self) -> str:
+        return f"Check({self.name!r}, {self.convention!r})"
+
+
+def parametrize_with_checks(
+    subjects: Mapping[str, Any] | Iterable[Any], *, expected: Expected | None = None
+) -> "pytest.MarkDecorator":
+    """Run a test once for each subject; it gets `check`, to be called without arguments.
+
+    A failure that is known stays visible: it is an xfail with its reason while the first cause is the one named, and
+    fails the run as soon as the subject fails otherwise or passes.
+
+    Args:
+        subjects: (subject, convention, spec) by name, or a list of them, named by convention and number.
+        expected: By name: the code of the first cause, or "cannot_tell", and the reason.
+
+    Raises:
+        TypeError: A subject is no such triple.
+        ValueError: A failure is expected of a name that is no subject's, or without a code or a reason.
+
+    >>> from posenc.verify import parametrize_with_checks
+    >>> @parametrize_with_checks({"bloom": (lambda n: [2.0 ** -(h + 1) for h in range(n)], "slopes_fn", {"heads": 8})})
+    ... def test_positions(check):
+    ...     check()
+    """
+    import pytest
+
+    named: dict[str, Any] = dict(subjects) if isinstance(subjects, Mapping) else _numbered(subjects)
+    expected = expected or {}
+    for name, subject in named.items():
+        if not isinstance(subject, tuple | list) or len(subject) != 3 or not isinstance(subject[1], str):
+            raise TypeError(
+                f"parametrize_with_checks: {name!r} must be (subject, convention, spec); got {type(subject).__name__}. "
+                f"Pass what build() returns, a convention's name, and a dict or None."
+            )
+    for name, why in expected.items():
+        if name not in named:
+            raise ValueError(
+                f"parametrize_with_checks: a failure is expected of {name!r}, which is no subject; "
+                f"got {', '.join(named) or 'none'}. Name one of them."
+            )
+        if not isinstance(why, tuple | list) or len(why) != 2 or not all(isinstance(w, str) and w for w in why):
+            raise ValueError(
+                f"parametrize_with_checks: an expected failure is (code, reason); got {why!r} for {name!r}. "
+                f"Say why it is expected."
+            )
+    cases = [_case(pytest, name, subject, expected.get(name)) for name, subject in named.items()]
+    return pytest.mark.parametrize("check", cases)
+
+
+def _numbered(subjects: Iterable[Any]) -> dict[str, Any]:
+    """Return subjects by their convention and number."""
+    found: dict[str, Any] = {}
+    for number, subject in enumerate(subjects):
+        known = isinstance(subject, tuple | list) and len(subject) == 3
+        found[f"{subject[1] if known else 'subject'}-{number}"] = subject
+    return found
+
+
+def _case(pytest: Any, name: str, subject: Subject, why: tuple[str, str] | None) -> Any:
+    if why is None:
+        return pytest.param(Check(name, subject, None), id=name)
+    code, reason = why
+    known = pytest.mark.xfail(strict=True, reason=f"{code}: {reason}", raises=ExpectedError)
+    return pytest.param(Check(name, subject, code), id=name, marks=known)

@@ -1,0 +1,23 @@
+"""Correct twin of attention_alibi_scaled_bias."""
+
+import math
+
+import torch
+
+STYLE = "attention"
+SPEC = {"encoding": "alibi", "heads": 4, "head_dim": 16, "causal": True}
+EXPECT = "pass"
+
+
+def attention(q, k, v, positions):
+    heads, width = q.shape[1], q.shape[-1]
+    slopes = torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)])
+    distance = positions[:, None] - positions[None, :]
+    bias = -slopes[:, None, None] * distance
+    scores = q @ k.mT / math.sqrt(width) + bias
+    scores = scores.masked_fill(distance < 0, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def build():
+    return attention

@@ -1,0 +1,31 @@
+"""Positions counted in float16: from 2049 on they lose their last bits.
+
+Report: https://github.com/NVIDIA/Megatron-LM/issues/535
+"""
+
+import torch
+
+STYLE = "meta_complex"
+SPEC = {"encoding": "rope", "head_dim": 16, "base": 10000.0, "layout": "interleaved", "max_positions": 8192}
+EXPECT = "rope.precision.positions_fp16"
+
+
+def table_of(end):
+    inv_freq = 10000.0 ** (-torch.arange(0, 16, 2).float() / 16)
+    seq = torch.arange(end).to(torch.float16)
+    angles = seq.float()[:, None] * inv_freq
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def apply(q, k, table):
+    table = table[: q.shape[1], None, :]
+
+    def turn(x):
+        z = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(z * table).flatten(3).type_as(x)
+
+    return turn(q), turn(k)
+
+
+def build():
+    return table_of, apply

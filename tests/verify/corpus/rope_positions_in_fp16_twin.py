@@ -1,0 +1,31 @@
+"""Positions counted in float32.
+
+The correct twin of rope_positions_in_fp16.py.
+"""
+
+import torch
+
+STYLE = "meta_complex"
+SPEC = {"encoding": "rope", "head_dim": 16, "base": 10000.0, "layout": "interleaved", "max_positions": 8192}
+EXPECT = "pass"
+
+
+def table_of(end):
+    inv_freq = 10000.0 ** (-torch.arange(0, 16, 2).float() / 16)
+    seq = torch.arange(end).to(torch.float32)
+    angles = seq.float()[:, None] * inv_freq
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def apply(q, k, table):
+    table = table[: q.shape[1], None, :]
+
+    def turn(x):
+        z = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(z * table).flatten(3).type_as(x)
+
+    return turn(q), turn(k)
+
+
+def build():
+    return table_of, apply

@@ -1,0 +1,29 @@
+"""The exponent is divided by half - 1 where the checkpoint's is divided by half.
+
+Report: https://github.com/kohya-ss/sd-scripts/pull/1187
+"""
+
+import math
+
+import torch
+from torch import nn
+
+STYLE = "additive_module"
+SPEC = {"encoding": "sinusoidal", "dim": 20, "base": 10000.0, "layout": "half", "variant": "paper"}
+EXPECT = "sinusoidal.frequency.divisor"
+
+
+class TimeCode(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        half = dim // 2
+        exponent = torch.arange(half) / (half - 1)
+        self.register_buffer("rate", torch.exp(-math.log(10000.0) * exponent))
+
+    def forward(self, x):
+        phase = torch.arange(x.size(-2)).unsqueeze(-1) * self.rate
+        return x + torch.cat([phase.sin(), phase.cos()], dim=-1)
+
+
+def build():
+    return TimeCode(20)

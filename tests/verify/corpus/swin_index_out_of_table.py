@@ -1,0 +1,23 @@
+"""The multiplier is one too large: indices run past the table's last row.
+
+Report: https://github.com/SkyeSong38/CSWinTT/issues/3
+"""
+
+import torch
+
+STYLE = "relative_index_fn"
+SPEC = {"encoding": "swin_bias", "window": (4, 5)}
+EXPECT = "swin.index.out_of_table"
+
+
+def build():
+    def index(h, w):
+        out = torch.empty(h * w, h * w, dtype=torch.int64)
+        for a in range(h * w):
+            for b in range(h * w):
+                dy = a // w - b // w + h - 1
+                dx = a % w - b % w + w - 1
+                out[a, b] = dy * 2 * w + dx
+        return out
+
+    return index

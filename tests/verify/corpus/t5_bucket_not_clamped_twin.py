@@ -1,0 +1,20 @@
+"""Correct twin of t5_bucket_not_clamped."""
+
+import math
+
+import torch
+
+STYLE = "bucket_fn"
+SPEC = {"encoding": "t5", "num_buckets": 32, "max_distance": 128, "bidirectional": True}
+EXPECT = "pass"
+
+
+def bucket(relative_position):
+    half, exact = 16, 8
+    reach = relative_position.abs()
+    far = exact + (torch.log(reach.clamp(min=1) / exact) / math.log(128 / exact) * (half - exact)).long()
+    return torch.where(reach < exact, reach, far.clamp(max=half - 1)) + half * (relative_position > 0)
+
+
+def build():
+    return bucket

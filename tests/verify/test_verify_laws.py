@@ -1,0 +1,61 @@
+"""Encodings of the user's own: each law that does not hold is a cause."""
+
+import pytest
+import torch
+
+import posenc
+from posenc.encoding import Encoding
+from posenc.verify import laws
+from posenc.verify.codes import rules
+
+
+def report(subject, **spec):
+    return laws.check(subject, "encoding", spec).report("encoding")
+
+
+@pytest.mark.parametrize(
+    "subject", [posenc.RoPE(head_dim=16), posenc.ALiBi(n_heads=4), posenc.T5(n_heads=2), posenc.RoPE]
+)
+def test_registered_encodings_pass(subject):
+    found = report(subject)
+    assert (found.status, found.causes) == ("pass", ())
+
+
+class ByLength(posenc.RoPE):
+    def rotate_k(self, k, placed):
+        return super().rotate_k(k, placed) * (1 + placed.pos.shape[-1] / 10)
+
+
+class Quick(posenc.RoPE):
+    def frequencies(self):
+        return super().frequencies() * 1.01
+
+
+class Writes(posenc.RoPE):
+    def rotate_q(self, q, placed):
+        return q.copy_(super().rotate_q(q, placed))
+
+
+class Same(posenc.RoPE):
+    pass
+
+
+def test_a_law_that_does_not_hold_is_a_cause_and_the_others_follow_from_it():
+    cause = report(ByLength(head_dim=16)).causes[0]
+    assert cause.code == "laws.cache"
+    assert "laws.packing" in cause.consequences
+    assert {cause.code, *cause.consequences} <= set(rules())
+    assert report(Writes(head_dim=16)).causes[0].code.startswith("laws.")
+
+
+def test_an_unregistered_class_is_held_against_the_encoding_that_the_spec_names():
+    assert report(Quick(head_dim=16), encoding="rope").causes[0].code == "laws.definition"
+    assert report(Quick(head_dim=16)).status == "pass"
+    assert report(Same(head_dim=16), encoding="rope").status == "pass"
+    assert report(Same(head_dim=16), encoding="rope", base=123456.0).causes[0].code == "laws.definition"
+
+
+def test_no_encoding_and_too_few_positions():
+    assert report(torch.nn.Linear(2, 2)).causes[0].code == "laws.no_encoding"
+    assert report(posenc.Learned(d_model=16, max_len=32)).status == "cannot_tell"
+    assert report(Encoding()).status == "pass"
