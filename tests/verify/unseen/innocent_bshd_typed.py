@@ -1,6 +1,5 @@
 """Annotated for a script compiler: no closures, typed loops, float32 inside for bfloat16 inputs."""
 
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,6 @@
 """Positions of left-padded rows, in the prefill and in decoding."""
 
 
-
 def positions(attention_mask, q_len):
     counted = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     total = attention_mask.shape[1]
