@@ -148,8 +148,8 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
     vectors = by_distance and not call.encoding.rescores
     cuts = _cuts(call)
-    # no more than half of the queries at once, whose copies in reverse would be all that they take
-    long = min(LONG, max(SHORT, call.shape[2] // 2)) if vectors and not formed_scores else SHORT
+    # no more than a quarter of the queries at once, since their copies in reverse are most of what is taken
+    long = min(LONG, max(SHORT, call.shape[2] // 4)) if vectors and not formed_scores else SHORT
     forwards = [block for part in parts for block in part.blocks(long, cuts)]
     if long > SHORT and any(block.mixed or block.masked for block in forwards):  # a mask is formed for these
         long, forwards = SHORT, [block for part in parts for block in part.blocks(SHORT, cuts)]
