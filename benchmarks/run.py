@@ -158,7 +158,7 @@ def write_results() -> None:
 
 
 def write_attend() -> None:
-    """Measure what `posenc bench attend --full` does, and write ATTEND.md: half an hour."""
+    """Measure what `posenc bench attend --full` does, and write ATTEND.md: most of an hour."""
     attend.ROW_BUDGET_S = 7.0
     _write_rows(rows.choose([], [], None, full=True))
 
