@@ -77,7 +77,7 @@ def test_a_backend_that_is_missing_or_refuses_is_skipped_aloud(no_children, monk
         name = "choosy"
         rejects = staticmethod(lambda call: "it is Tuesday.")
         memory = staticmethod(lambda call: 0)
-        run = None  # never called
+        run = staticmethod(lambda call: call.q)
 
     monkeypatch.setitem(attention.BACKENDS, "choosy", Choosy())
     found = attend.measure_row(replace(NAMED, backends=("nowhere", "choosy", "auto"), peers=()))

@@ -58,6 +58,9 @@ EXPANDED = {
     ],
     "rope.{scaling}.attention_factor": of("rope.*.attention_factor", *GAINED),
     "rope.{kind}.mismatch": of("rope.*.mismatch", *SCALINGS),
+    "rope.{bench.asked.scaling}.by_offset": of("rope.*.by_offset", "dynamic", "longrope"),
+    "xpos.dtype.{name}_float32": of("xpos.dtype.*_float32", "keys", "queries"),
+    "{self.family}.bias.state_kept": of("*.bias.state_kept", "t5", "relative_bias"),
     "rope.{kind}.state_kept": of("rope.*.state_kept", "dynamic", "longrope"),
     "rope.{asked.scaling}.as_linear": of("rope.*.as_linear", *SCALINGS[1:]),
     # in Llama 3's scaling as_dynamic goes before, and by alpha it is right
