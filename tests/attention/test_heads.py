@@ -1,0 +1,59 @@
+"""Products and lanes formed for some heads after the others are what they are for all at once."""
+
+import pytest
+import torch
+
+import posenc
+from posenc import positions
+from posenc.attention import heads
+
+N = 40
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """How many heads each part had, where short texts are cut as well."""
+    found, cut = [], heads._parts
+    monkeypatch.setattr(heads, "LEAST", 0)
+
+    def watched(call, size):
+        for rows, part in cut(call, size):
+            found.append(part.q.shape[1])
+            yield rows, part
+
+    monkeypatch.setattr(heads, "_parts", watched)
+    return found
+
+
+SIZES = [(8, 8), (8, 2), (6, 1), (3, 3), (1, 1), (12, 4)]
+CASES = [("tupe", "blocked", *sizes, masked) for sizes in SIZES for masked in ("no", "by head", "padding")]
+CASES += [("alibi", "lanes", *sizes, "no") for sizes in SIZES]
+CASES += [("tupe", "lanes", *sizes, "no") for sizes in SIZES if sizes[0] == sizes[1]]  # heads share no lanes of keys
+
+
+@pytest.mark.parametrize(("name", "backend", "n_heads", "n_kv_heads", "masked"), CASES)
+def test_parts_are_the_whole(name, backend, n_heads, n_kv_heads, masked, parts):
+    torch.manual_seed(0)
+    dims = posenc.Dims(d_model=8 * n_heads, n_heads=n_heads, head_dim=8, max_len=N)
+    encoding = posenc.create(name, dims=dims)
+    q = torch.randn(2, n_heads, N, 8, dtype=torch.float64)
+    k, v = (torch.randn(2, n_kv_heads, N, 8, dtype=torch.float64) for _ in range(2))
+    options = {}
+    if masked == "by head":
+        options["mask"] = torch.rand(2, n_heads, N, N) < 0.7
+    elif masked == "padding":
+        options["mask"] = (torch.arange(N) > 5).expand(2, 1, 1, N)
+    pos = positions.arange(N)
+    with torch.no_grad():
+        wanted = posenc.attend(q, k, v, encoding, pos, backend="reference", **options)
+        got = posenc.attend(q, k, v, encoding, pos, backend=backend, **options)
+    assert (got - wanted).abs().max() < 1e-11
+    assert sum(parts) == n_heads
+    assert len(parts) > 1 or n_heads <= torch.get_num_threads()
+
+
+def test_with_gradients_all_heads_run_at_once(parts):
+    encoding = posenc.ALiBi(n_heads=4)
+    q = torch.randn(1, 4, N, 8, requires_grad=True)
+    posenc.attend(q, q, q, encoding, positions.arange(N), backend="lanes").sum().backward()
+    assert parts == []
