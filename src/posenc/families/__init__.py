@@ -2,6 +2,7 @@
 
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
+from posenc.families.heads import by_key_head, check_heads, check_lanes
 from posenc.families.numbers import (
     autocast_dtype,
     entries,
@@ -15,7 +16,7 @@ from posenc.families.numbers import (
     wide_parameter,
 )
 from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
-from posenc.families.rotary import Rotary, by_key_head, check_heads, check_lanes
+from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
 
 __all__ = [

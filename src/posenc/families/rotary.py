@@ -3,18 +3,19 @@
 import copy
 import inspect
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc import kernels
 from posenc.config.values import short
 from posenc.encoding import Placed, Pos
 from posenc.families.angles import tabulate
+from posenc.families.heads import check_groups, check_heads, check_lanes, check_out
 from posenc.families.options import Budgeted
+from posenc.kernels import Norm, as_norm
 
 
 class Rotary(Budgeted):
@@ -110,25 +111,109 @@ class Rotary(Budgeted):
         """Turn keys by their own positions."""
         return self._turn(k, placed.parts[-2:])
 
-    def rotate_(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed | None = None) -> None:
-        """Turn q and k in place; under no_grad, since autograd needs what they were."""
+    def rotate(
+        self,
+        q: Float[Tensor, "*q_batch q_heads q_len head_dim"],
+        k: Float[Tensor, "*k_batch k_heads k_len head_dim"],
+        placed: Placed,
+        k_placed: Placed | None = None,
+        *,
+        inverse: bool = False,
+        out: tuple[Tensor, Tensor] | None = None,
+        q_norm: Norm | nn.RMSNorm | None = None,
+        k_norm: Norm | nn.RMSNorm | None = None,
+        backend: str = "auto",
+    ) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys in one call, in memory of any strides whose lanes lie side by side.
+
+        Arithmetic is that of the tables, float32 or wider, and is rounded once. Backwards is the transposed turn, for
+        which nothing but the tables is kept.
+
+        Args:
+            q: Queries (batch, n_heads, q_len, head_dim).
+            k: Keys (batch, n_kv_heads, k_len, head_dim), of the same dtype on the same device.
+            placed: Positions of the queries, and of the keys unless `k_placed` is given.
+            k_placed: Positions of the keys.
+            inverse: Turn back.
+            out: Tensors to write into, as the slots of a cache; they may be q and k.
+            q_norm: What normalises each head of q before it turns, in the same pass (Qwen3, Gemma 3).
+            k_norm: The same for k.
+            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton".
+
+        Raises:
+            TypeError: q and k differ in dtype, or are not floating.
+            ValueError: Shapes do not fit, q and k are on two devices, `out` overlaps, or the backend refuses.
+        """
+        k_placed = placed if k_placed is None else k_placed
+        self._check_both(q, k, placed, k_placed)
+        if self._overridden() or inverse:
+            if (q_norm, k_norm, backend) != (None, None, "auto"):
+                raise ValueError(
+                    f"{self.name}: q_norm, k_norm and backend are for turning forwards by cosines and sines alone; "
+                    "apply norms before rotate and leave backend out."
+                )
+            return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
+        if out is not None:
+            check_out(self.name, (q, k), out)
+        norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
+        tables = self._tables(placed.parts[:2]), self._tables(k_placed.parts[-2:])
+        way = kernels.Way(self.pairing, self.rotary_side, backend)
+        turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=self.name)
+        return turned[0], turned[1]
+
+    def rotate_(
+        self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed | None = None, *, backend: str = "auto"
+    ) -> None:
+        """Turn q and k in place; under no_grad, since autograd needs what they were.
+
+        Raises:
+            ValueError: Autograd follows one of them, one is expanded or overlaps itself or the other, or the backend
+                refuses.
+        """
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
             raise ValueError(
                 f"{self.name}: rotate_ overwrites q and k, which their gradients need; "
                 "call it under torch.no_grad(), or use rotate."
             )
-        self.rotate(q, k, placed, k_placed, out=(q, k))
+        if self._overridden():
+            self.rotate(q, k, placed, k_placed, out=(q, k))
+        else:
+            self.rotate(q, k, placed, k_placed, out=(q, k), backend=backend)
+
+    def _overridden(self) -> bool:
+        """Whether a subclass turns by more than cosines and sines."""
+        kind = type(self)
+        return (kind.rotate_q, kind.rotate_k, kind._turn) != (Rotary.rotate_q, Rotary.rotate_k, Rotary._turn)
+
+    def _check_both(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> None:
+        for x, where in ((q, placed), (k, k_placed)):
+            check_lanes(self.name, x, self.head_dim)
+            check_heads(self.name, x, where.pos.shape if self.n_axes == 1 else where.pos.shape[:-1])
+        if q.dtype != k.dtype:
+            raise TypeError(
+                f"{self.name}: q and k must have one dtype, because scores are their products; got {q.dtype} and "
+                f"{k.dtype}. Cast one of them."
+            )
+        if not q.device == k.device == placed.pos.device == k_placed.pos.device:
+            raise ValueError(
+                f"{self.name}: q, k and their positions must be on one device; got q on {q.device}, k on {k.device}, "
+                f"positions on {placed.pos.device}. Move them to one before place and rotate."
+            )
 
     def _turn(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
-        if self.n_kv_heads is None:  # tables have no head axis: (..., seq, n_pairs) -> (..., 1, seq, n_pairs)
-            cos, sin = (t.unsqueeze(-3) for t in tables)
-            return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
-        grouped = by_key_head(self.name, x, self.n_kv_heads)
-        cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
-        turned: Tensor = kernels.turn(grouped, cos, sin, pairing=self.pairing, side=self.rotary_side)
-        return turned.flatten(1, 2)
+        if self.n_kv_heads is not None:
+            check_groups(self.name, x, self.n_kv_heads)
+        cos, sin = self._tables(tables)
+        return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+
+    def _tables(self, tables: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return tables with their heads before the sequence: (..., heads or 1, seq, n_pairs)."""
+        cos, sin = tables
+        if self.n_kv_heads is None:
+            return cos.unsqueeze(-3), sin.unsqueeze(-3)
+        return cos.movedim(-2, -3), sin.movedim(-2, -3)
 
     def of_slice(self) -> "Rotary":
         """Return the same turn for a tensor that holds the lanes that turn and no others.
@@ -152,49 +237,3 @@ class Rotary(Budgeted):
             return self._turn(x, (cos / square, -sin / square))
 
         return back(q, placed.parts[:2]), back(k, k_placed.parts[-2:])
-
-
-def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_kv_heads group seq head_dim"]:
-    """Return queries or keys (batch, heads, seq, head_dim) with their heads grouped by the key head that they share.
-
-    Raises:
-        ValueError: The heads are no multiple of the key heads.
-    """
-    if x.ndim != 4 or x.shape[1] % n_kv_heads or not x.shape[1]:
-        raise ValueError(
-            f"{who}: has numbers of its own for n_kv_heads={n_kv_heads} key heads, so q and k must have a multiple of "
-            f"that many heads; got shape {tuple(x.shape)}. Construct it with the number of heads of k."
-        )
-    grouped: Tensor = x.unflatten(1, (n_kv_heads, -1))
-    return grouped
-
-
-def check_lanes(who: str, x: Tensor, head_dim: int) -> None:
-    """Raise unless queries or keys are floating and have the width that the encoding was made for.
-
-    Raises:
-        TypeError: They are integers or complex: the turn would be rounded, or is none.
-        ValueError: They have another width.
-    """
-    if not x.is_floating_point():
-        raise TypeError(f"{who}: q and k must be floating, because a turn has fractions; got {x.dtype}. Cast them.")
-    if x.ndim < 2:
-        raise ValueError(f"{who}: q and k must be (batch, heads, seq, head_dim); got shape {tuple(x.shape)}.")
-    if x.shape[-1] != head_dim:
-        raise ValueError(
-            f"{who}: q and k must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
-            f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
-        )
-
-
-def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:
-    """Raise unless queries or keys (batch, heads, seq, head_dim) have a token for each position of shape `where`.
-
-    Raises:
-        ValueError: They do not.
-    """
-    if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 4 or where[0] not in (1, x.shape[0]))):
-        raise ValueError(
-            f"{who}: q and k must have a token for each of their positions; got shape {tuple(x.shape)} and "
-            f"positions of shape {tuple(where)}. With a cache, k_placed is for all keys that are given."
-        )

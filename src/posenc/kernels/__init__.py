@@ -1,5 +1,6 @@
-"""Turning lanes of queries and keys: one entry, `turn`, whatever computes it."""
+"""Turning lanes of queries and keys: one entry, `turn_all`, whatever computes it."""
 
-from posenc.kernels.eager import turn
+from posenc.kernels.norm import Norm, as_norm
+from posenc.kernels.turning import Way, turn, turn_all
 
-__all__ = ["turn"]
+__all__ = ["Norm", "Way", "as_norm", "turn", "turn_all"]

@@ -1,13 +1,10 @@
 """The turn in plain torch, written so that a compiler fuses it into one pass."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Pairing = Literal["half", "interleaved"]
-Side = Literal["first", "last"]
+from posenc.kernels.job import Pairing, Side
 
 
 def turn(
@@ -21,7 +18,8 @@ def turn(
     """Turn pairs of lanes counter-clockwise: (a, b) -> (a cos - b sin, b cos + a sin).
 
     The products are formed in the tables' precision (float32 or wider) and rounded to the dtype
-    of `x` once. Lanes beyond 2 n_pairs pass through untouched.
+    of `x` once. Lanes beyond 2 n_pairs pass through untouched. Tables of fewer heads than `x` has are those of groups
+    of heads, one after another.
 
     Args:
         x: Queries or keys.
@@ -31,14 +29,18 @@ def turn(
             "interleaved" pairs lanes 2k and 2k + 1 (the paper, GPT-J, Meta's Llama).
         side: Which end of the head turns when the tables are narrower than the head.
     """
+    if x.ndim > 2 and cos.ndim > 2 and cos.shape[-3] not in (1, x.shape[-3]):
+        grouped = x.unflatten(-3, (cos.shape[-3], -1))
+        turned = turn(grouped, cos.unsqueeze(-3), sin.unsqueeze(-3), pairing=pairing, side=side)
+        return turned.flatten(-4, -3)
     n_pairs = cos.shape[-1]
     rest = x.shape[-1] - 2 * n_pairs
     head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
     lanes, untouched = (head, tail) if side == "first" else (tail, head)
     a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
-    turned: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
+    parts: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
     if pairing == "interleaved":
-        turned = (torch.stack(turned, dim=-1).flatten(-2),)
+        parts = (torch.stack(parts, dim=-1).flatten(-2),)
     if rest:
-        turned = (*turned, untouched) if side == "first" else (untouched, *turned)
-    return torch.cat(turned, dim=-1) if len(turned) > 1 else turned[0]
+        parts = (*parts, untouched) if side == "first" else (untouched, *parts)
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]

@@ -1,0 +1,57 @@
+"""The norm of a head before it turns, as Qwen3 and Gemma 3 have it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Divide a head by the root of its mean square, and multiply its lanes by learned factors.
+
+    Args:
+        weight: (head_dim,) factors.
+        eps: Is added to the mean square.
+        plus_one: The factors are 1 + weight, as in Gemma.
+    """
+
+    weight: Tensor
+    eps: float = 1e-6
+    plus_one: bool = False
+
+    def factors(self, dtype: torch.dtype) -> Tensor:
+        """Return what multiplies the lanes, in a precision of float32 or wider."""
+        weight = self.weight.to(dtype)
+        return weight + 1 if self.plus_one else weight
+
+    def apply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return x normalised, in a precision of float32 or wider; a kernel does the same on its way."""
+        wide = x.to(dtype)
+        size = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return wide * size * self.factors(dtype)
+
+
+def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> Norm | None:
+    """Return a norm for the heads of `x`.
+
+    Raises:
+        TypeError: It is neither a Norm nor a torch.nn.RMSNorm with a weight.
+        ValueError: Its weight does not fit the heads.
+    """
+    if given is None or isinstance(given, Norm):
+        norm = given
+    elif isinstance(given, nn.RMSNorm) and given.weight is not None:
+        eps = torch.finfo(x.dtype).eps if given.eps is None else given.eps
+        norm = Norm(given.weight, float(eps))
+    else:
+        raise TypeError(
+            f"{who}: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight, since these are what can run "
+            f"together with the turn; got {type(given).__name__}. Call others before rotate."
+        )
+    if norm is not None and (norm.weight.shape != x.shape[-1:] or norm.weight.device != x.device):
+        raise ValueError(
+            f"{who}: {name} must have one factor for each lane of a head, on its device; got a weight of shape "
+            f"{tuple(norm.weight.shape)} on {norm.weight.device} for heads of {x.shape[-1]} lanes on {x.device}."
+        )
+    return norm

@@ -1,0 +1,167 @@
+"""One entry for every turn of queries and keys: what is plain memory goes to a kernel, all else to the formula."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posenc.kernels import eager, memory
+from posenc.kernels.job import Job, Pairing, Side
+from posenc.kernels.norm import Norm
+from posenc.kernels.pick import pick
+from posenc.positions.checks import all_plain
+
+Tables = tuple[Tensor, Tensor]
+
+
+class Way(NamedTuple):
+    """How lanes are paired, which of them turn, and what computes it."""
+
+    pairing: Pairing
+    side: Side = "first"
+    backend: str = "auto"
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
+    """Turn pairs of lanes of one tensor; see `eager.turn`, whose definition it has."""
+    return turn_all((x,), ((cos, sin),), Way(pairing, side))[0]
+
+
+def turn_all(
+    xs: Sequence[Tensor],
+    tables: Sequence[Tables],
+    way: Way,
+    *,
+    out: Sequence[Tensor] | None = None,
+    norms: Sequence[Norm | None] = (None, None),
+    who: str = "rotate",
+) -> tuple[Tensor, ...]:
+    """Turn queries and keys together.
+
+    The products are formed in the tables' precision (float32 or wider) and rounded to the dtype of `xs` once.
+    Backwards is the transposed turn, which keeps nothing but the tables.
+
+    Args:
+        xs: Queries and keys (..., heads, seq, head_dim), of one dtype on one device.
+        tables: (cos, sin) of each, (..., table_heads, seq, n_pairs), any gain inside; table heads divide heads.
+        way: How.
+        out: Where to write; each may be what is turned.
+        norms: What normalises each head before it turns.
+        who: With what messages begin.
+
+    Raises:
+        ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
+    """
+    learned = torch.is_grad_enabled() and any(t.requires_grad for pair in tables for t in pair)
+    if learned or not _is_memory([*xs, *(t for pair in tables for t in pair), *(out or ())]):
+        turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
+        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *_weights(norms))):
+        turned = _differentiable(xs, tables, way, norms)
+        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
+    if out is not None:
+        memory.refuse_overlap(who, xs, out)
+    return _run(xs, tables, way, out, norms)
+
+
+def _run(
+    xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
+) -> tuple[Tensor, ...]:
+    """Turn plain memory, without gradients."""
+    outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
+    jobs = [_job(*what) for what in zip(xs, outs, tables, norms, strict=False)]
+    backend = pick(jobs, way.backend) if all(map(_is_plain, jobs)) else None
+    if backend is not None:
+        backend.run(jobs, way.pairing, way.side)
+        if out is not None:
+            for written in outs:
+                if not written.is_inference():
+                    torch.autograd.graph.increment_version(written)  # for those who kept it for a backward pass
+        return outs
+    turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
+    return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(outs, turned, strict=True))
+
+
+def _formula(x: Tensor, cos: Tensor, sin: Tensor, way: Way, norm: Norm | None) -> Tensor:
+    if norm is None:
+        return eager.turn(x, cos, sin, pairing=way.pairing, side=way.side)
+    wide = norm.apply(x, torch.promote_types(x.dtype, cos.dtype))
+    return eager.turn(wide, cos, sin, pairing=way.pairing, side=way.side).to(x.dtype)
+
+
+def _job(x: Tensor, out: Tensor, tables: Tables, norm: Norm | None) -> Job:
+    """Return one tensor with its tables in four dimensions."""
+    cos, sin = tables
+    if x.ndim < 4:
+        x, out = (t[(None,) * (4 - t.ndim)] for t in (x, out))
+    if cos.ndim < 4:
+        cos, sin = (t[(None,) * (4 - t.ndim)] for t in (cos, sin))
+    if norm is None:
+        return Job(x, out, cos, sin)
+    wide = torch.promote_types(x.dtype, cos.dtype)
+    return Job(x, out, cos, sin, norm.factors(wide).contiguous(), norm.eps)
+
+
+def _is_plain(job: Job) -> bool:
+    """Whether a kernel can follow these strides and shapes."""
+    x, cos = job.x, job.cos
+    fits = x.ndim == 4 and cos.ndim == 4 and cos.shape[2] == x.shape[2] and cos.shape[0] in (1, x.shape[0])
+    return (
+        fits
+        and cos.shape == job.sin.shape
+        and cos.dtype in (torch.float32, torch.float64)
+        and cos.shape[1] > 0
+        and x.shape[1] % cos.shape[1] == 0
+        and all(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (x, job.out, cos, job.sin))
+        and cos.stride() == job.sin.stride()
+    )
+
+
+def _is_memory(tensors: Sequence[Tensor]) -> bool:
+    """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
+    return (
+        all_plain(tensors)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._get_tracing_state() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in tensors)
+    )
+
+
+def _weights(norms: Sequence[Norm | None]) -> list[Tensor]:
+    return [norm.weight for norm in norms if norm is not None]
+
+
+def _differentiable(
+    xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, norms: Sequence[Norm | None]
+) -> list[Tensor]:
+    wide = [
+        x if norm is None else norm.apply(x, torch.promote_types(x.dtype, cos.dtype))
+        for x, (cos, _), norm in zip(xs, tables, norms, strict=False)
+    ]
+    if len({t.dtype for t in wide}) > 1:  # of which one alone has a norm
+        turned = [_Turn.apply(way, 1, *pair, x)[0] for x, pair in zip(wide, tables, strict=True)]
+    else:
+        turned = _Turn.apply(way, len(wide), *(t for pair in tables for t in pair), *wide)
+    return [t.to(x.dtype) for t, x in zip(turned, xs, strict=True)]
+
+
+class _Turn(torch.autograd.Function):
+    """The turn and its transpose; of the forward pass it keeps the tables alone."""
+
+    @staticmethod
+    def forward(ctx: Any, way: Way, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Turn n tensors, the last ones, by the tables before them."""
+        tables, xs = tensors[: 2 * n], tensors[2 * n :]
+        ctx.save_for_backward(*tables)
+        ctx.way, ctx.n = way, n
+        return _run(xs, list(zip(tables[::2], tables[1::2], strict=True)), way, None, (None,) * n)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Turn the gradients the other way."""
+        saved = ctx.saved_tensors
+        tables = [(cos, -sin) for cos, sin in zip(saved[::2], saved[1::2], strict=True)]
+        turned = turn_all(grads, tables, ctx.way)
+        return (None, None, *(None for _ in saved), *turned)

@@ -1,0 +1,218 @@
+"""Vectors of lanes in LLVM's words, for numba: loops over numbers are vectorised only where it can prove enough.
+
+Each function here makes one that numba inlines: it works on 16 lanes, or on one where fewer are left, at addresses
+that are whole numbers. LLVM writes vectors of 16 in whatever the machine has.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+WIDTH = 16
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_WIDE = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+_STORED = {"bfloat16": _I16, "float16": ir.HalfType(), **_WIDE}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+
+
+class Kind(NamedTuple):
+    """How numbers lie in memory, the precision in which they are computed, and how many make a vector."""
+
+    stored: str
+    wide: str
+    width: int
+
+
+def _of(element: ir.Type, width: int) -> ir.VectorType:
+    return ir.VectorType(element, width)
+
+
+def _load(b: ir.IRBuilder, address: ir.Value, element: str, width: int) -> ir.Value:
+    found = b.load(b.inttoptr(address, _of(_STORED[element], width).as_pointer()))
+    found.align = BYTES[element]
+    return found
+
+
+def _store(b: ir.IRBuilder, numbers: ir.Value, address: ir.Value, element: str) -> None:
+    b.store(numbers, b.inttoptr(address, numbers.type.as_pointer())).align = BYTES[element]
+
+
+def _same(number: int, width: int) -> ir.Constant:
+    return ir.Constant(_of(_I32, width), [number] * width)
+
+
+def _widen(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
+    """Return stored numbers in the precision of the arithmetic."""
+    stored, wide, width = kind
+    if stored == "bfloat16":  # the upper half of a float32
+        numbers = b.shl(b.zext(numbers, _of(_I32, width)), _same(16, width))
+        numbers, stored = b.bitcast(numbers, _of(_WIDE["float32"], width)), "float32"
+    return numbers if stored == wide else b.fpext(numbers, _of(_WIDE[wide], width))
+
+
+def _narrow(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
+    """Return numbers as they are stored, rounded to the nearest and ties to even."""
+    stored, wide, width = kind
+    if stored == wide:
+        return numbers
+    if stored != "bfloat16":
+        return b.fptrunc(numbers, _of(_STORED[stored], width))
+    bits = b.bitcast(numbers, _of(_I32, width))
+    odd = b.and_(b.lshr(bits, _same(16, width)), _same(1, width))
+    rounded = b.lshr(b.add(b.add(bits, _same(0x7FFF, width)), odd), _same(16, width))
+    rounded = b.select(b.fcmp_unordered("uno", numbers, numbers), _same(0x7FC0, width), rounded)
+    return b.trunc(rounded, _of(_I16, width))
+
+
+def _pairs(b: ir.IRBuilder, address: ir.Value, gap: ir.Value, kind: Kind, half: bool) -> tuple[ir.Value, ir.Value]:
+    """Return the first and the second lanes of some pairs."""
+    if half:
+        first, second = (_load(b, a, kind.stored, kind.width) for a in (address, b.add(address, gap)))
+    else:
+        both = _load(b, address, kind.stored, 2 * kind.width)
+        none = ir.Constant(both.type, ir.Undefined)
+        first, second = (
+            b.shuffle_vector(both, none, ir.Constant(_of(_I32, kind.width), list(range(lane, 2 * kind.width, 2))))
+            for lane in (0, 1)
+        )
+    return _widen(b, first, kind), _widen(b, second, kind)
+
+
+def _put_pairs(
+    b: ir.IRBuilder, pairs: tuple[ir.Value, ir.Value], address: ir.Value, gap: ir.Value, kind: Kind, half: bool
+) -> None:
+    first, second = (_narrow(b, lanes, kind) for lanes in pairs)
+    if half:
+        _store(b, first, address, kind.stored)
+        _store(b, second, b.add(address, gap), kind.stored)
+        return
+    order = [lane for i in range(kind.width) for lane in (i, kind.width + i)]
+    both = b.shuffle_vector(first, second, ir.Constant(_of(_I32, 2 * kind.width), order))
+    _store(b, both, address, kind.stored)
+
+
+def turn(source: Kind, target: Kind, table: str, half: bool) -> Callable[..., None]:
+    """Make a function of (x, out, cos, sin, x_gap, out_gap) that turns pairs: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    The first four are addresses; a gap is how many bytes lie between the two lanes of a pair that are not side by side.
+    """
+    fused = ["contract"]  # a product and a sum may be one operation
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def made(typing: Any, x: Any, out: Any, cos: Any, sin: Any, x_gap: Any, out_gap: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            x, out, cos, sin, x_gap, out_gap = args
+            tables = Kind(table, source.wide, source.width)
+            c, s = (_widen(b, _load(b, address, table, source.width), tables) for address in (cos, sin))
+            first, second = _pairs(b, x, x_gap, source, half)
+            turned = (
+                b.fsub(b.fmul(first, c, flags=fused), b.fmul(second, s, flags=fused), flags=fused),
+                b.fadd(b.fmul(second, c, flags=fused), b.fmul(first, s, flags=fused), flags=fused),
+            )
+            _put_pairs(b, turned, out, out_gap, target, half)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), generate
+
+    return made  # type: ignore[no-any-return]
+
+
+def move(source: Kind, target: Kind) -> Callable[..., None]:
+    """Make a function of (x, out) that copies lanes from one kind to the other."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def made(typing: Any, x: Any, out: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            lanes = _load(b, args[0], source.stored, source.width)
+            if source.stored != target.stored:
+                lanes = _narrow(b, _widen(b, lanes, source), target)
+            _store(b, lanes, args[1], target.stored)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return made  # type: ignore[no-any-return]
+
+
+def square(source: Kind) -> Callable[..., float]:
+    """Make a function of (x) that returns the sum of the squares of lanes in float64."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def made(typing: Any, x: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            lanes = _widen(b, _load(b, args[0], source.stored, source.width), source)
+            products = b.fmul(lanes, lanes)
+            if source.wide != "float64":
+                products = b.fpext(products, _of(_WIDE["float64"], source.width))
+            while products.type.count > 1:  # halves upon halves
+                n = products.type.count // 2
+                none = ir.Constant(products.type, ir.Undefined)
+                low, high = (
+                    b.shuffle_vector(products, none, ir.Constant(_of(_I32, n), list(range(k, k + n)))) for k in (0, n)
+                )
+                products = b.fadd(low, high)
+            return b.extract_element(products, _I32(0))
+
+        return types.float64(types.int64), generate
+
+    return made  # type: ignore[no-any-return]
+
+
+def room(wide: str, n: int) -> Callable[..., int]:
+    """Make a function that returns the address of memory for n numbers that lives as long as the call."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def made(typing: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            space = cgutils.alloca_once(b, _of(_WIDE[wide], n))
+            return b.ptrtoint(space, ir.IntType(64))
+
+        return types.int64(), generate
+
+    return made  # type: ignore[no-any-return]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def take(typing: Any, address: Any) -> Any:
+    """Return the number at an address and count it up, whoever else does so at the same time."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        counter = b.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return b.atomic_rmw("add", counter, ir.IntType(64)(1), "monotonic")
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def as_float64(typing: Any, bits: Any) -> Any:
+    """Return the float64 that has these bits."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return b.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+def scale(source: Kind) -> Callable[..., None]:
+    """Make a function of (x, weight, out, factor) that writes lanes x · factor · weight in the wide precision."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def made(typing: Any, x: Any, weight: Any, out: Any, factor: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            x, weight, out, factor = args
+            wide = _WIDE[source.wide]
+            lanes = _widen(b, _load(b, x, source.stored, source.width), source)
+            weights = _load(b, weight, source.wide, source.width)
+            number = factor if source.wide == "float64" else b.fptrunc(factor, wide)
+            none = ir.Constant(_of(wide, source.width), ir.Undefined)
+            one = b.insert_element(none, number, _I32(0))
+            factors = b.shuffle_vector(one, none, _same(0, source.width))
+            _store(b, b.fmul(b.fmul(lanes, factors), weights), out, source.wide)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, types.float64), generate
+
+    return made  # type: ignore[no-any-return]
