@@ -156,7 +156,9 @@ class Rotary(Budgeted):
         if out is not None:
             check_out(self.name, (q, k), out)
         norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
-        tables = self._tables(placed.parts[:2]), self._tables(k_placed.parts[-2:])
+        q_tables = self._tables(placed.parts[:2], q.ndim)
+        shared = k_placed is placed and len(placed.parts) == 2
+        tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:], k.ndim)
         way = kernels.Way(self.pairing, self.rotary_side, backend)
         turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=self.name)
         return turned[0], turned[1]
@@ -205,13 +207,15 @@ class Rotary(Budgeted):
         check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
         if self.n_kv_heads is not None:
             check_groups(self.name, x, self.n_kv_heads)
-        cos, sin = self._tables(tables)
+        cos, sin = self._tables(tables, x.ndim)
         return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
 
-    def _tables(self, tables: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Return tables with their heads before the sequence: (..., heads or 1, seq, n_pairs)."""
+    def _tables(self, tables: tuple[Tensor, ...], ndim: int) -> tuple[Tensor, Tensor]:
+        """Return tables with their heads before the sequence, (..., heads or 1, seq, n_pairs), as `ndim` dimensions."""
         cos, sin = tables
         if self.n_kv_heads is None:
+            if ndim == 4 and cos.ndim == 2:  # one view instead of two
+                return cos.expand(1, 1, *cos.shape), sin.expand(1, 1, *sin.shape)
             return cos.unsqueeze(-3), sin.unsqueeze(-3)
         return cos.movedim(-2, -3), sin.movedim(-2, -3)
 

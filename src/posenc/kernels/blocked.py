@@ -4,7 +4,8 @@ In eager torch each operation is a pass over memory. Here a pass is over a block
 cache. Pairs side by side are complex numbers, and torch multiplies those in one pass.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 
 import torch
@@ -26,8 +27,12 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     return None
 
 
-def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
-    """Write each job's turn; see `job.Job`."""
+def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+    """Return what writes the turns of jobs like these; see `job.Job`."""
+    return partial(_run, pairing=pairing, side=side)
+
+
+def _run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
     known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     with torch.no_grad():
         for job in jobs:

@@ -8,7 +8,7 @@ import ctypes
 import hashlib
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -20,41 +20,41 @@ from llvmlite.binding import get_host_cpu_features
 from numba import types
 
 from posenc.kernels import threads, vectors
-from posenc.kernels.job import Job, Pairing, Side
+from posenc.kernels.job import Job, Pairing, Side, turning
 from posenc.kernels.vectors import BYTES, WIDTH, Kind
 
 WIDEST = 1024  # lanes of a head that a norm may have: their memory lies on the stack
 UNIT = 2**20  # bytes that a thread takes on at once
 GRAIN = 2**15  # numbers that are worth a thread, as torch has it
 _NAMES = {t: str(t).removeprefix("torch.") for t in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
-# What a call is told, as int64: first what holds for all, then as many numbers for each job.
-COUNTER, UNITS, JOBS, GROUPS, SEQ, BLOCK, BLOCKS, PAIRS, LANES, BEGIN, FIRST_JOB = range(11)
-X, OUT, COS, SIN, WEIGHT, EPS, HEADS, SHARING = range(8)
-X_STRIDES, OUT_STRIDES, TABLE_STRIDES = 8, 11, 14  # each by batch, head and token, in bytes
-EACH = 17
-
+# What a call is told, as int64: where it stands, where its plan is, and the addresses of each job.
+COUNTER, PLAN, FIRST_ADDRESS = range(3)
+X, OUT, COS, SIN, WEIGHT, ADDRESSES = range(6)
+# What its plan says: first what holds for all, then as many numbers for each job, strides in bytes.
+UNITS, JOBS, GROUPS, SEQ, BLOCK, BLOCKS, PAIRS, LANES, BEGIN, FIRST_JOB = range(10)
+HEADS, SHARING, EPS, X_STRIDES, OUT_STRIDES, TABLE_STRIDES, EACH = 0, 1, 2, 3, 6, 9, 12
 
 _turn_rows: Any  # in the copies of `_work` that are compiled: what turns some heads of some tokens
 
 
 def _work(told):  # type: ignore[no-untyped-def]
     """Take units of work until there are none."""
-    n_jobs, groups, blocks, block = told[JOBS], told[GROUPS], told[BLOCKS], told[BLOCK]
+    plan = vectors.numbers(told[PLAN])
+    n_jobs, groups, blocks, block = plan[JOBS], plan[GROUPS], plan[BLOCKS], plan[BLOCK]
     while True:
-        unit = vectors.take(told[COUNTER])
-        if unit >= told[UNITS]:
+        unit = vectors.take(told)
+        if unit >= plan[UNITS]:
             return
         begin, group, batch = unit % blocks * block, unit // blocks % groups, unit // blocks // groups
-        end = min(told[SEQ], begin + block)
+        end = min(plan[SEQ], begin + block)
         for job in range(n_jobs):
-            at = FIRST_JOB + job * EACH
-            heads = told[at + HEADS]
+            heads = plan[FIRST_JOB + job * EACH + HEADS]
             first, last = 0, heads
             if groups > 1:  # a unit is one head of all that the jobs have
                 first, last = max(group, 0), min(group + 1, heads)
                 group -= heads
             if first < last:
-                _turn_rows(told, at, batch, first, last, begin, end)
+                _turn_rows(told, plan, job, batch, first, last, begin, end)
 
 
 @cache
@@ -73,7 +73,7 @@ def compiled(stored: str, table: str, pairing: str) -> Any:
         return numba.cfunc(signature, error_model="numpy")(work)
 
 
-def _named(function: FunctionType, *kind: str, **options: bool) -> Any:
+def _named(function: Any, *kind: str, **options: bool) -> Any:
     """Compile a function under a name of its own: code from the disk is joined by names."""
     function.__qualname__ = "_".join((function.__name__, *kind))
     return numba.njit(**options)(function)
@@ -86,16 +86,17 @@ def _rows(stored: str, table: str, wide: str, half: bool) -> Any:
     normalise, room = _normalise(stored, wide), vectors.room(wide, WIDEST)
     size, wide_size = BYTES[stored], BYTES[wide]
 
-    def rows(told, at, batch, first, last, begin, end):  # type: ignore[no-untyped-def]
+    def rows(told, plan, job, batch, first, last, begin, end):  # type: ignore[no-untyped-def]
         # read once: the compiler cannot know that what is written below is not what it was told
-        n_pairs, n_lanes, low, weight = told[PAIRS], told[LANES], told[BEGIN], told[at + WEIGHT]
-        high, eps, sharing = low + 2 * n_pairs, vectors.as_float64(told[at + EPS]), told[at + SHARING]
-        x_head, x_token = told[at + X_STRIDES + 1], told[at + X_STRIDES + 2]
-        out_head, out_token = told[at + OUT_STRIDES + 1], told[at + OUT_STRIDES + 2]
-        table_head, table_token = told[at + TABLE_STRIDES + 1], told[at + TABLE_STRIDES + 2]
-        x0 = told[at + X] + batch * told[at + X_STRIDES]
-        out0 = told[at + OUT] + batch * told[at + OUT_STRIDES]
-        cos0 = told[at + COS] + batch * told[at + TABLE_STRIDES]
+        at, facts = FIRST_ADDRESS + job * ADDRESSES, FIRST_JOB + job * EACH
+        n_pairs, n_lanes, low, weight = plan[PAIRS], plan[LANES], plan[BEGIN], told[at + WEIGHT]
+        high, eps, sharing = low + 2 * n_pairs, vectors.as_float64(plan[facts + EPS]), plan[facts + SHARING]
+        x_head, x_token = plan[facts + X_STRIDES + 1], plan[facts + X_STRIDES + 2]
+        out_head, out_token = plan[facts + OUT_STRIDES + 1], plan[facts + OUT_STRIDES + 2]
+        table_head, table_token = plan[facts + TABLE_STRIDES + 1], plan[facts + TABLE_STRIDES + 2]
+        x0 = told[at + X] + batch * plan[facts + X_STRIDES]
+        out0 = told[at + OUT] + batch * plan[facts + OUT_STRIDES]
+        cos0 = told[at + COS] + batch * plan[facts + TABLE_STRIDES]
         to_sin = told[at + SIN] - told[at + COS]
         rest = n_lanes > 2 * n_pairs and x0 != out0
         for token in range(begin, end):
@@ -189,72 +190,66 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     return None
 
 
-def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
-    """Write each job's turn; see `job.Job`."""
+def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+    """Return what writes the turns of jobs that differ from these in their addresses alone; see `job.Job`."""
     if len(jobs) == 1 or _alike(*jobs):
-        _run(jobs, pairing, side)
-        return
-    for job in jobs:  # keys of a cache, of which there are more than queries
-        _run([job], pairing, side)
+        return _plan(jobs, pairing, side)
+    # keys of a cache, of which there are more than queries
+    plans = [_plan([job], pairing, side) for job in jobs]
+
+    def run(jobs: Sequence[Job]) -> None:
+        for one, job in zip(plans, jobs, strict=True):
+            one([job])
+
+    return run
 
 
 def _alike(q: Job, k: Job) -> bool:
     """Whether two jobs have the same tokens and kinds of numbers."""
     a, b = q.x.shape, k.x.shape
-    return (
-        a[0] == b[0]
-        and a[2:] == b[2:]
-        and q.cos.shape[3] == k.cos.shape[3]
-        and q.x.dtype == k.x.dtype
-        and q.cos.dtype == k.cos.dtype
-    )
+    kinds = [(job.x.dtype, job.cos.dtype, job.cos.shape[3]) for job in (q, k)]
+    return a[0] == b[0] and a[2:] == b[2:] and kinds[0] == kinds[1]
 
 
-def _run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
+def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
     x, n_pairs = jobs[0].x, jobs[0].cos.shape[-1]
     batch, _, seq, head_dim = x.shape
     elements = sum(job.x.numel() for job in jobs)
     if not elements:
-        return
-    strides = x.stride()
+        return lambda jobs: None
     heads = sum(job.x.shape[1] for job in jobs)
-    groups = 1 if strides[1] < strides[2] or seq == 1 else heads
+    groups = 1 if x.stride(1) < x.stride(2) or seq == 1 else heads
     block = max(1, min(seq, UNIT // (head_dim * x.element_size() * (heads if groups == 1 else 1))))
-    blocks = -(-seq // block)
-    counter = ctypes.c_int64(0)
-    first = 0 if side == "first" else head_dim - 2 * n_pairs
-    head = (ctypes.addressof(counter), batch * groups * blocks, len(jobs), groups, seq, block, blocks)
-    told = [*head, n_pairs, head_dim, first]
+    units = batch * groups * -(-seq // block)
+    lanes = turning(head_dim, 2 * n_pairs, side)
+    facts = [units, len(jobs), groups, seq, block, -(-seq // block), n_pairs, head_dim, lanes.start]
     for job in jobs:
-        told += _tell(job)
-    call = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing)
-    threads.run(call, (ctypes.c_int64 * len(told))(*told), min(elements // GRAIN, batch * groups * blocks))
+        facts += _facts(job)
+    told = (ctypes.c_int64 * len(facts))(*facts)  # lives as long as the plan
+    address, layout = ctypes.addressof(told), ctypes.c_int64 * (FIRST_ADDRESS + len(jobs) * ADDRESSES)
+    call, most = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing), min(elements // GRAIN, units)
+
+    def run(jobs: Sequence[Job], told: object = told) -> None:
+        addresses = [0, address]
+        for x, out, cos, sin, weight, _ in jobs:
+            addresses += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
+            if weight is not None:
+                addresses[-1] = weight.data_ptr()
+        threads.run(call, layout(*addresses), most)
+
+    return run
 
 
-def _tell(job: Job) -> tuple[int, ...]:
-    x, out, cos = job.x, job.out, job.cos
-    size, table_size = x.element_size(), cos.element_size()
-    xs, outs, tables = x.stride(), out.stride(), cos.stride()
-    heads, table_heads, rows = x.shape[1], cos.shape[1], cos.shape[0]
-    return (
-        x.data_ptr(),
-        out.data_ptr(),
-        cos.data_ptr(),
-        job.sin.data_ptr(),
-        0 if job.weight is None else job.weight.data_ptr(),
-        0 if job.weight is None else struct.unpack("q", struct.pack("d", job.eps))[0],
-        heads,
-        heads // table_heads or 1,
-        xs[0] * size,
-        xs[1] * size,
-        xs[2] * size,
-        outs[0] * size,
-        outs[1] * size,
-        outs[2] * size,
-        tables[0] * table_size if rows > 1 else 0,
-        tables[1] * table_size if table_heads > 1 else 0,
-        tables[2] * table_size,
-    )
+def _facts(job: Job) -> tuple[int, ...]:
+    """Return a job's part of the plan."""
+    x, cos = job.x, job.cos
+    heads, (rows, table_heads) = x.shape[1], cos.shape[:2]
+    steps = [stride * t.element_size() for t in (x, job.out, cos) for stride in t.stride()[:3]]
+    if rows == 1:
+        steps[6] = 0
+    if table_heads == 1:
+        steps[7] = 0
+    return heads, heads // table_heads or 1, struct.unpack("q", struct.pack("d", job.eps))[0], *steps
 
 
 def _has_float16() -> bool:

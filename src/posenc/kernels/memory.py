@@ -72,5 +72,5 @@ class _Memory:
         }
 
 
-def _addresses(t: Tensor) -> "np.ndarray":  # type: ignore[type-arg]
+def _addresses(t: Tensor) -> "np.ndarray":
     return np.asarray(_Memory(t))

@@ -1,10 +1,11 @@
 """One entry for every turn of queries and keys: what is plain memory goes to a kernel, all else to the formula."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from posenc.kernels import eager, memory
 from posenc.kernels.job import Job, Pairing, Side
@@ -13,6 +14,8 @@ from posenc.kernels.pick import pick
 from posenc.positions.checks import all_plain
 
 Tables = tuple[Tensor, Tensor]
+_MOST_PLANS = 4096  # more shapes than that come from something that never repeats one
+_plans: dict[tuple[object, ...], Callable[[Sequence[Job]], None] | None] = {}
 
 
 class Way(NamedTuple):
@@ -54,7 +57,8 @@ def turn_all(
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
     learned = torch.is_grad_enabled() and any(t.requires_grad for pair in tables for t in pair)
-    if learned or not _is_memory([*xs, *(t for pair in tables for t in pair), *(out or ())]):
+    unique = {id(t): t for t in (*xs, *(t for pair in tables for t in pair), *(out or ()), *_weights(norms))}
+    if learned or not _is_memory(list(unique.values())):
         turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
         return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
     if torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *_weights(norms))):
@@ -71,16 +75,41 @@ def _run(
     """Turn plain memory, without gradients."""
     outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
     jobs = [_job(*what) for what in zip(xs, outs, tables, norms, strict=False)]
-    backend = pick(jobs, way.backend) if all(map(_is_plain, jobs)) else None
-    if backend is not None:
-        backend.run(jobs, way.pairing, way.side)
-        if out is not None:
-            for written in outs:
-                if not written.is_inference():
-                    torch.autograd.graph.increment_version(written)  # for those who kept it for a backward pass
-        return outs
-    turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
-    return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(outs, turned, strict=True))
+    key = (way, *(_kind(job) for job in jobs))
+    if key not in _plans:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        _plans[key] = _plan(jobs, way)
+    plan = _plans[key]
+    if plan is None:
+        turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
+        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(outs, turned, strict=True))
+    plan(jobs)
+    if out is not None and not torch.is_inference_mode_enabled():
+        torch.autograd.graph.increment_version(outs)  # for those who kept them for a backward pass
+    return outs
+
+
+def _kind(job: Job) -> tuple[object, ...]:
+    """Return all that a plan depends on: everything but addresses."""
+    x, out, cos, sin, weight, eps = job
+    places = x.stride(), out.stride(), cos.stride(), sin.stride()
+    return x.shape, x.dtype, x.device, cos.shape, cos.dtype, sin.shape, places, weight is None, eps, out is x
+
+
+def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | None:
+    """Return what turns such jobs, or None: the formula does."""
+    if way.backend == "formula":
+        return None
+    if not all(map(_is_plain, jobs)):
+        if way.backend != "auto":
+            raise ValueError(
+                f"rotate: backend {way.backend!r} turns (batch, heads, seq, head_dim) whose lanes lie side by side; "
+                f"got shape {tuple(jobs[0].x.shape)} with strides {jobs[0].x.stride()}. Leave the choice to 'auto'."
+            )
+        return None
+    backend = pick(jobs, way.backend)
+    return None if backend is None else backend.plan(jobs, way.pairing, way.side)
 
 
 def _formula(x: Tensor, cos: Tensor, sin: Tensor, way: Way, norm: Norm | None) -> Tensor:
@@ -96,7 +125,8 @@ def _job(x: Tensor, out: Tensor, tables: Tables, norm: Norm | None) -> Job:
     if x.ndim < 4:
         x, out = (t[(None,) * (4 - t.ndim)] for t in (x, out))
     if cos.ndim < 4:
-        cos, sin = (t[(None,) * (4 - t.ndim)] for t in (cos, sin))
+        shape = (*(1,) * (4 - cos.ndim), *cos.shape)
+        cos, sin = cos.expand(shape), sin.expand(shape)
     if norm is None:
         return Job(x, out, cos, sin)
     wide = torch.promote_types(x.dtype, cos.dtype)
@@ -120,13 +150,11 @@ def _is_plain(job: Job) -> bool:
 
 def _is_memory(tensors: Sequence[Tensor]) -> bool:
     """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
-    return (
-        all_plain(tensors)
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._get_tracing_state() is None
-        and torch.autograd.forward_ad._current_level < 0
-        and not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in tensors)
-    )
+    if not all_plain(tensors) or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    return not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in tensors)
 
 
 def _weights(norms: Sequence[Norm | None]) -> list[Tensor]:
@@ -151,7 +179,7 @@ class _Turn(torch.autograd.Function):
     """The turn and its transpose; of the forward pass it keeps the tables alone."""
 
     @staticmethod
-    def forward(ctx: Any, way: Way, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, way: Way, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Turn n tensors, the last ones, by the tables before them."""
         tables, xs = tensors[: 2 * n], tensors[2 * n :]
         ctx.save_for_backward(*tables)
@@ -159,7 +187,7 @@ class _Turn(torch.autograd.Function):
         return _run(xs, list(zip(tables[::2], tables[1::2], strict=True)), way, None, (None,) * n)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Turn the gradients the other way."""
         saved = ctx.saved_tensors
         tables = [(cos, -sin) for cos, sin in zip(saved[::2], saved[1::2], strict=True)]

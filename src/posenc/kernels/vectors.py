@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 WIDTH = 16
@@ -176,14 +177,23 @@ def room(wide: str, n: int) -> Callable[..., int]:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def take(typing: Any, address: Any) -> Any:
-    """Return the number at an address and count it up, whoever else does so at the same time."""
+def take(typing: Any, counter: Any) -> Any:
+    """Return the number that a pointer points to and count it up, whoever else does so at the same time."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        counter = b.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return b.atomic_rmw("add", counter, ir.IntType(64)(1), "monotonic")
+        return b.atomic_rmw("add", args[0], ir.IntType(64)(1), "monotonic")
 
-    return types.int64(types.int64), generate
+    return types.int64(types.CPointer(types.int64)), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def numbers(typing: Any, address: Any) -> Any:
+    """Return a pointer to the int64 at an address."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return b.inttoptr(args[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
