@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from posenc.encodings import *  # noqa: F403
     from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary, ScoreMap
     from posenc.interop import hf
+    from posenc.kernels import Norm
     from posenc.mapped import Mapped, OnAxes
+    from posenc.memory import reuse_pages
     from posenc.piecewise import Piecewise
     from posenc.registry import Card, Dims, card, create, names, register
     from posenc.rephasing import rephase
@@ -27,7 +29,9 @@ _HOMES = {
     "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
     "families": "Additive Bias ContentBias Embedded Rotary ScoreMap",
+    "kernels": "Norm",
     "mapped": "Mapped OnAxes",
+    "memory": "reuse_pages",
     "piecewise": "Piecewise",
     "rephasing": "rephase",
     "registry": "Card Dims card create names register",

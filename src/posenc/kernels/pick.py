@@ -1,6 +1,7 @@
 """Which backend turns queries and keys: the fastest that does not refuse, or the one that was named."""
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from posenc.kernels.job import Job
 
 HOMES = {"numba": "cpu", "triton": "triton", "blocked": "blocked"}
 NAMES = ("auto", *HOMES, "formula")
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 _SMALL = 2**16  # numbers in all, below which the formula's few calls cost less than blocks
 
 

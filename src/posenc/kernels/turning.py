@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from posenc.kernels import eager, memory
 from posenc.kernels.job import Job, Pairing, Side
 from posenc.kernels.norm import Norm
-from posenc.kernels.pick import pick
+from posenc.kernels.pick import HAS_TRITON, pick
 from posenc.positions.checks import all_plain
 
 Tables = tuple[Tensor, Tensor]
@@ -56,17 +56,19 @@ def turn_all(
     Raises:
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
-    learned = torch.is_grad_enabled() and any(t.requires_grad for pair in tables for t in pair)
-    unique = {id(t): t for t in (*xs, *(t for pair in tables for t in pair), *(out or ()), *_weights(norms))}
-    if learned or not _is_memory(list(unique.values())):
-        turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
-        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *_weights(norms))):
+    if torch.compiler.is_compiling() or _learn(tables) or not _is_memory(xs, tables, out, norms):
+        turned = _traced(xs, tables, way, norms)
+    elif torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *_weights(norms))):
         turned = _differentiable(xs, tables, way, norms)
-        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
-    if out is not None:
-        memory.refuse_overlap(who, xs, out)
-    return _run(xs, tables, way, out, norms)
+    else:
+        if out is not None:
+            memory.refuse_overlap(who, xs, out)
+        return _run(xs, tables, way, out, norms)
+    return turned if out is None else _write(out, turned)
+
+
+def _write(out: Sequence[Tensor], turned: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(o.copy_(t) for o, t in zip(out, turned, strict=True))
 
 
 def _run(
@@ -82,8 +84,8 @@ def _run(
         _plans[key] = _plan(jobs, way)
     plan = _plans[key]
     if plan is None:
-        turned = [_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False)]
-        return tuple(turned) if out is None else tuple(o.copy_(t) for o, t in zip(outs, turned, strict=True))
+        turned = _formulas(xs, tables, way, norms)
+        return turned if out is None else _write(outs, turned)
     plan(jobs)
     if out is not None and not torch.is_inference_mode_enabled():
         torch.autograd.graph.increment_version(outs)  # for those who kept them for a backward pass
@@ -110,6 +112,24 @@ def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | No
         return None
     backend = pick(jobs, way.backend)
     return None if backend is None else backend.plan(jobs, way.pairing, way.side)
+
+
+def _traced(
+    xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, norms: Sequence[Norm | None]
+) -> tuple[Tensor, ...]:
+    """Turn by plain torch, which compilers fuse and transforms understand; by our operator where that is faster."""
+    both = len(xs) == 2 and all(t.ndim == 4 for t in (*xs, *tables[0], *tables[1])) and not _weights(norms)
+    wanted = way.backend == "triton" or (way.backend == "auto" and xs[0].is_cuda and HAS_TRITON)
+    if torch.compiler.is_compiling() and both and wanted and not _learn(tables):
+        turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *tables[0], *tables[1], way.pairing, way.side)
+        return turned
+    return _formulas(xs, tables, way, norms)
+
+
+def _formulas(
+    xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, norms: Sequence[Norm | None]
+) -> tuple[Tensor, ...]:
+    return tuple(_formula(x, *pair, way, norm) for x, pair, norm in zip(xs, tables, norms, strict=False))
 
 
 def _formula(x: Tensor, cos: Tensor, sin: Tensor, way: Way, norm: Norm | None) -> Tensor:
@@ -148,13 +168,20 @@ def _is_plain(job: Job) -> bool:
     )
 
 
-def _is_memory(tensors: Sequence[Tensor]) -> bool:
+def _is_memory(
+    xs: Sequence[Tensor], tables: Sequence[Tables], out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
+) -> bool:
     """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
-    if not all_plain(tensors) or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+    each = {id(t): t for t in (*xs, *(t for pair in tables for t in pair), *(out or ()), *_weights(norms))}
+    if not all_plain(each.values()) or torch._C._len_torch_dispatch_stack():
         return False
-    if forward_ad._current_level >= 0:
+    if torch._C._get_tracing_state() is not None or forward_ad._current_level >= 0:
         return False
-    return not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in tensors)
+    return not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in each.values())
+
+
+def _learn(tables: Sequence[Tables]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for pair in tables for t in pair)
 
 
 def _weights(norms: Sequence[Norm | None]) -> list[Tensor]:
@@ -163,7 +190,8 @@ def _weights(norms: Sequence[Norm | None]) -> list[Tensor]:
 
 def _differentiable(
     xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, norms: Sequence[Norm | None]
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
+    """Turn with gradients for what is turned and for the norms' factors; norms are then formed on their own."""
     wide = [
         x if norm is None else norm.apply(x, torch.promote_types(x.dtype, cos.dtype))
         for x, (cos, _), norm in zip(xs, tables, norms, strict=False)
@@ -172,7 +200,7 @@ def _differentiable(
         turned = [_Turn.apply(way, 1, *pair, x)[0] for x, pair in zip(wide, tables, strict=True)]
     else:
         turned = _Turn.apply(way, len(wide), *(t for pair in tables for t in pair), *wide)
-    return [t.to(x.dtype) for t, x in zip(turned, xs, strict=True)]
+    return tuple(t.to(x.dtype) for t, x in zip(turned, xs, strict=True))
 
 
 class _Turn(torch.autograd.Function):
