@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from posenc.verify import child, child_inside, child_target
+from posenc.verify import child
+from posenc.verify.child.inside import plain
+from posenc.verify.child.target import parse
 
 # A check that calls the subject once by the guard, in place of the families': here the process is what is tested.
 CHECK = """
@@ -32,7 +34,7 @@ SOUND = CHECK + "def build(): return lambda n: [0.25, 0.0625, 0.015625, 0.003906
 def run(folder, code, name="subject.py", **options):
     path = folder / name
     path.write_text(code)
-    return child.run(child_target.parse(str(path)), **options)
+    return child.run(parse(str(path)), **options)
 
 
 def only_cause(outcome):
@@ -68,7 +70,7 @@ def test_options_outweigh_what_the_file_says(tmp_path):
 
 def test_fake_answers_are_no_answers(tmp_path):
     """On stdout and on every open file, in the form of ours, with another token."""
-    fake = json.dumps({"token": "0" * 32, "report": child_inside.plain(_failed().to_dict())})
+    fake = json.dumps({"token": "0" * 32, "report": plain(_failed().to_dict())})
     code = f"""
 import os, sys
 line = {fake!r}
@@ -197,7 +199,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
         "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\n"
         "while True:\n  try: time.sleep(300)\n  except BaseException: pass\n"
     )
-    code = f"from posenc.verify import child, child_target; child.run(child_target.parse({str(path)!r}))"
+    code = f"from posenc.verify.child import run, target; run(target.parse({str(path)!r}))"
     parent = subprocess.Popen([sys.executable, "-c", code])
     told, until = Path(f"{path}.pid"), time.monotonic() + 60
     while not (told.exists() and told.read_text()) and time.monotonic() < until:
@@ -247,12 +249,12 @@ def test_a_module_is_found_beside_us_and_may_hold_the_subject_itself(tmp_path, m
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, ""])
-    found = child.run(child_target.parse("shapes_of_mine.inner:slopes"), spec={"encoding": "alibi"})
+    found = child.run(parse("shapes_of_mine.inner:slopes"), spec={"encoding": "alibi"})
     assert (found.report.status, found.report.convention) == ("pass", "slopes_fn")
-    refused = child.run(child_target.parse("shapes_of_mine.other:Needs"))
+    refused = child.run(parse("shapes_of_mine.other:Needs"))
     assert "is a class that needs dim" in refused.refused
-    assert "has no nothing" in child.run(child_target.parse("shapes_of_mine.other:nothing")).refused
-    assert "there is no module 'shapes_of_yours'" in child.run(child_target.parse("shapes_of_yours:x")).refused
+    assert "has no nothing" in child.run(parse("shapes_of_mine.other:nothing")).refused
+    assert "there is no module 'shapes_of_yours'" in child.run(parse("shapes_of_yours:x")).refused
 
 
 def test_a_file_finds_what_lies_beside_it(tmp_path):
@@ -266,7 +268,7 @@ def test_a_file_finds_what_lies_beside_it(tmp_path):
 )
 def test_a_target_that_is_none_is_refused_before_anything_runs(target):
     with pytest.raises(ValueError, match="^verify: "):
-        child_target.parse(target)
+        parse(target)
 
 
 def test_a_report_survives_the_way_as_json():
@@ -274,7 +276,7 @@ def test_a_report_survives_the_way_as_json():
 
     causes = (Cause("a.b.c", "said", float("inf"), {"shape": (2, 3)}, "mend", ("d.e",)),)
     sent = Report("fail", "rope_fn", causes, "because", ("x@y",), {"n": 10**400})
-    got = child.report_of(json.loads(json.dumps(child_inside.plain(sent.to_dict()), allow_nan=False)))
+    got = child.report_of(json.loads(json.dumps(plain(sent.to_dict()), allow_nan=False)))
     assert got.causes[0].evidence != got.causes[0].evidence
     assert got.causes[0].smallest_case == {"shape": [2, 3]}
     assert (got.status, got.because, got.definitions) == ("fail", "because", ("x@y",))

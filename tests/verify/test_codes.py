@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from posenc import laws, verify
-from posenc.verify import codes, decoding_words
+from posenc.verify import codes
+from posenc.verify.decoding import words
 
 SOURCE = Path(verify.__file__).parent
 CORPUS = Path(__file__).parent / "corpus"
@@ -115,8 +116,8 @@ EXPANDED = {
     "{here.encoding}.mismatch": of("*.mismatch", "rope", "xpos", "alibi"),
     "{family}.{behind}": [
         f"{family}.{behind}"
-        for behind in dict.fromkeys(word[0] for word in decoding_words.WORDS.values())
-        for family in BOUND.get(behind, decoding_words.FAMILIES)
+        for behind in dict.fromkeys(word[0] for word in words.WORDS.values())
+        for family in BOUND.get(behind, words.FAMILIES)
     ],
     "laws.{name.replace(' ', '_')}": [f"laws.{name.replace(' ', '_')}" for name in laws.LAWS],
 }  # fmt: skip
@@ -144,8 +145,8 @@ def whole():
             text, here = node.value, path.relative_to(SOURCE)
             if named.fullmatch(text) and text not in NOT_CODES:
                 found.setdefault(text, here)
-            elif here.name.startswith("additive"):
-                family = "learned" if here.name == "additive_learned.py" else "sinusoidal"
+            elif here.parts[0] == "additive":
+                family = "learned" if here.name == "learned.py" else "sinusoidal"
                 if shared.fullmatch(text):
                     found.setdefault(f"{family}.{text}", here)
                 elif distance.fullmatch(text):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from posenc.verify import decoding, decoding_reading
 from posenc.verify.codes import rules
-from posenc.verify.decoding_words import WORDS
+from posenc.verify.decoding import check as decoding
+from posenc.verify.decoding import reading
+from posenc.verify.decoding.words import WORDS
 
 ROPE = {"kind": "decode_equivalence", "encoding": "rope"}
 
@@ -197,7 +198,7 @@ def test_a_softmax_over_other_things(fault, name):
     ],
 )
 def test_scores_that_nobody_sees(fault, name, monkeypatch):
-    monkeypatch.setattr(decoding_reading, "watch", lambda b, x, chunks: [[] for _ in chunks])
+    monkeypatch.setattr(reading, "watch", lambda b, x, chunks: [[] for _ in chunks])
     assert code(Model(fault)) == name
 
 

@@ -18,8 +18,8 @@ from transformers.models.phi3 import modeling_phi3
 import posenc
 from posenc import definitions
 from posenc.verify import Identification, identify
-from posenc.verify.identify_fit import fit
-from posenc.verify.identify_lines import snap
+from posenc.verify.identity.fit import fit
+from posenc.verify.identity.lines import snap
 
 F64 = {"positions": "float32 or finer", "frequencies": "float64", "products": "float64"}
 F32 = {"positions": "float32 or finer", "frequencies": "float32", "products": "float32"}

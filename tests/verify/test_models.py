@@ -15,7 +15,8 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
-from posenc.verify import codes, models, models_loading
+from posenc.verify import codes, models
+from posenc.verify.models import loading
 from small_models import build, finite, small
 from strategies import refuses
 
@@ -384,7 +385,7 @@ def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
 
 
 def test_the_limit_of_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(models_loading, "LARGE", 1000)
+    monkeypatch.setattr(loading, "LARGE", 1000)
     assert models.verify_model(saved(tmp_path)).measured["weights"] == "random"
 
 
@@ -424,7 +425,7 @@ def test_nothing_is_asked_of_the_hub(tmp_path, monkeypatch):
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with models_loading.offline():
+    with loading.offline():
         assert (os.environ["HF_HUB_OFFLINE"], constants.HF_HUB_OFFLINE) == ("1", True)
     assert ("HF_HUB_OFFLINE" in os.environ, constants.HF_HUB_OFFLINE) == (False, False)
     write(tmp_path, _attn_implementation="evil/kernel", attn_implementation="evil/kernel", transformers_weights="/x")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from posenc.verify import tokens
 from posenc.verify.codes import rules
+from posenc.verify.tokens import check as tokens
 
 LEFT = {"kind": "positions", "padding": "left"}
 RIGHT = {"kind": "positions", "padding": "right"}

@@ -11,8 +11,9 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.verify.child import Outcome
-    from posenc.verify.child_target import Target
+    from posenc.verify.child.inside import Task
+    from posenc.verify.child.process import Outcome
+    from posenc.verify.child.target import Target
     from posenc.verify.report import Report
 
 CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
@@ -43,16 +44,17 @@ def verify_implementation(
 
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
     """
-    from posenc.verify import child, child_target, conventions, formats
+    from posenc.verify import child, conventions, formats
+    from posenc.verify.child.target import parse
 
     wanted = _format(as_json, output_format)
-    where = child_target.parse(target)
+    where = parse(target)
     if convention is not None:
         conventions.named(convention, "--convention")
     asked = None if spec is None else _read_spec(spec)
-    _announce(target, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
-    found = _run_here(where, convention, asked) if in_process else child.run(where, convention=convention, spec=asked)
-    _repeat(found.printed)
+    announce("verify", target, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
+    found = (run_here if in_process else child.run)(where, convention=convention, spec=asked)
+    repeat(found.printed)
     if found.report is None:
         raise ValueError(found.refused)
     _write(found.report, target, where, wanted, formats)
@@ -77,7 +79,7 @@ def _read_spec(source: str) -> dict[str, Any]:
             data = sys.stdin.buffer.read(reading.MAX_BYTES + 1)
             if len(data) > reading.MAX_BYTES:
                 raise ValueError(f"over {reading.MAX_BYTES} bytes, more than any specification has.")
-            fields = reading._parse(data, "stdin")
+            fields = reading.parse(data, "stdin")
             if not isinstance(fields, dict):
                 raise ValueError(f"a specification is a JSON object; got {type(fields).__name__}.")
             return reading.read(fields)
@@ -90,27 +92,33 @@ def _read_spec(source: str) -> dict[str, Any]:
         raise ValueError(f"verify: --spec: {str(error).removeprefix('config.read: ')}") from None
 
 
-def _announce(target: str, in_process: bool, seconds: float, memory: int) -> None:
+def announce(command: str, target: str, in_process: bool, seconds: float, memory: int) -> None:
     """Say before anything is imported that the user's code will run."""
     if in_process:
         how = "in this process, without limits"
     else:
         how = f"in a child process ({seconds:g} s, {memory / 2**30:g} GiB; --in-process runs it here)"
-    output.complain(f"verify imports and runs the code of {target} {how}; run only code that you trust.")
+    output.complain(f"{command} imports and runs the code of {target} {how}; run only code that you trust.")
 
 
-def _run_here(where: "Target", convention: str | None, spec: dict[str, Any] | None) -> "Outcome":
-    """Check in this process; what the code prints goes to stderr, since stdout is the report's."""
-    from posenc.verify import child, child_inside
+def run_here(
+    where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: "Task" = "check"
+) -> "Outcome":
+    """Check or identify in this process; what the code prints goes to stderr, since stdout is the report's."""
+    from posenc.verify import child
+    from posenc.verify.child.inside import examine
 
     with contextlib.redirect_stdout(sys.stderr):
-        found = child_inside.examine(where, convention, spec, lambda phase, known: None)
+        found = examine(where, convention, spec, lambda phase, known: None, task)
     if "refused" in found:
         return child.Outcome(None, found["refused"])
-    return child.Outcome(child.report_of(found["report"]))
+    if "identified" in found:
+        return child.Outcome(None, identified=child.identified_of(found["identified"]))
+    outcome = child.Outcome(child.report_of(found["report"]))
+    return outcome if task == "check" else child.as_identified(outcome)
 
 
-def _repeat(printed: str) -> None:
+def repeat(printed: str) -> None:
     """Show on stderr what the code printed, marked, so that no line of it passes for one of ours."""
     from posenc.verify.formats import printable
 

@@ -76,7 +76,7 @@ def read(source: Source) -> dict[str, Any]:
         raise
     except (OSError, ValueError) as error:
         raise ValueError(f"config.read: {short(str(path))} cannot be read: {short(str(error))}.") from error
-    return _plain(_parse(data, short(str(path))))
+    return _plain(parse(data, short(str(path))))
 
 
 def _bytes(path: Path) -> bytes:
@@ -92,8 +92,19 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _parse(data: bytes, name: str) -> object:
-    """Return what the JSON text means, refusing what JSON has not and what would be ambiguous."""
+def parse(data: bytes, name: str) -> object:
+    """Return what the JSON text means, refusing what JSON has not and what would be ambiguous.
+
+    Args:
+        data: The text in UTF-8, of no more than MAX_BYTES; whoever reads it sees to that.
+        name: What errors call it.
+
+    Raises:
+        ValueError: It is no JSON, or a key stands twice, a number is not finite or has too many digits.
+
+    >>> parse(b'{"rope_theta": 1e6}', "stdin")
+    {'rope_theta': 1000000.0}
+    """
     try:
         return json.loads(
             data.decode("utf-8"), parse_constant=_no_constant, parse_int=_int, object_pairs_hook=_no_duplicates

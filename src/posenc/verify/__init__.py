@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from posenc.verify.identify import Identification, identify
+from posenc.verify.identity.identify import Identification, identify
 from posenc.verify.report import Cause, Findings, Report, Status
 from posenc.verify.testing import parametrize_with_checks
 
@@ -25,10 +25,10 @@ _MODULES = {
     "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
     "rotary.xpos": "xpos_fn",
     "rotary.tables": "mrope_fn rope2d_table_fn",
-    "biases": "slopes_fn bias_fn score_mod bucket_fn relative_index_fn",
-    "additive": "additive_module additive_2d_module relative_table_fn",
-    "tokens": "position_fn packed_position_fn learned_rows_fn",
-    "decoding": "cached_model attention",
+    "biases.check": "slopes_fn bias_fn score_mod bucket_fn relative_index_fn",
+    "additive.check": "additive_module additive_2d_module relative_table_fn",
+    "tokens.check": "position_fn packed_position_fn learned_rows_fn",
+    "decoding.check": "cached_model attention",
     "laws": "encoding",
 }
 FAMILIES = {convention: module for module, names in _MODULES.items() for convention in names.split()}

@@ -188,9 +188,9 @@ def by_trial(subject: Any, fits: Sequence[str], spec: Mapping[str, Any]) -> list
         fits: The conventions to try.
         spec: What it should be; its widths are tried first.
     """
-    from posenc.verify import child_trials
+    from posenc.verify.child import trials
 
-    best = {name: child_trials.rate(subject, name, spec) for name in fits}
+    best = {name: trials.rate(subject, name, spec) for name in fits}
     most = max(best.values(), default=0)
     return [name for name, rating in best.items() if rating == most > 0]
 

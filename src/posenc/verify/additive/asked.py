@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.verify.additive_places import Scaling
-from posenc.verify.additive_waves import PAPER, ROUNDED_UP, T2T, T2T_CEIL, Rule
+from posenc.verify.additive.grid import Scaling
+from posenc.verify.additive.waves import PAPER, ROUNDED_UP, T2T, T2T_CEIL, Rule
 
 FAMILIES = {
     "additive_module": "sinusoidal",

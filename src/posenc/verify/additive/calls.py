@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc.verify import additive_reading as reading
 from posenc.verify import guard
-from posenc.verify.additive_asked import Asked, coded
-from posenc.verify.additive_looks import call, works
-from posenc.verify.additive_models import Model
-from posenc.verify.additive_places import Shape, from_table
-from posenc.verify.additive_probe import Probe
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive import reading
+from posenc.verify.additive.asked import Asked, coded
+from posenc.verify.additive.looks import call, works
+from posenc.verify.additive.models import Model
+from posenc.verify.additive.places import Shape, from_table
+from posenc.verify.additive.probe import Probe
+from posenc.verify.additive.waves import Array
 from posenc.verify.report import Cause, Findings
 
 _ORDERS: dict[str, list[Shape]] = {

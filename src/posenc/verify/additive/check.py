@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from posenc.verify import additive_asked, additive_learned, additive_looks, additive_sinusoid
+from posenc.verify.additive import learned, looks, sinusoid
+from posenc.verify.additive.asked import read
 from posenc.verify.report import Cause, Findings
 
 CONVENTIONS = ("additive_module", "additive_2d_module", "relative_table_fn")
@@ -27,16 +28,16 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
         return Findings(unknown=f"{convention} with encoding {word!r} has no definition to hold it against")
     if word.startswith("learned") and convention == "relative_table_fn":
         return Findings(unknown="a trained table of distances has no numbers to hold it against")
-    asked = additive_asked.read(spec, convention)
+    asked = read(spec, convention)
     if asked.family.startswith("learned"):
-        return additive_learned.check(subject, convention, asked)
-    return additive_sinusoid.check(subject, convention, asked)
+        return learned.check(subject, convention, asked)
+    return sinusoid.check(subject, convention, asked)
 
 
 def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
     """Return the fault behind a build() that raises: a width that its halves do not divide; else the cause as it is."""
-    asked = additive_asked.read(spec, convention)
+    asked = read(spec, convention)
     by = 4 if convention == "additive_2d_module" else 2
     if asked.dim and asked.dim % by and cause.code in {"subject.raises", "subject.build_fails"}:
-        return additive_looks.odd_width(asked, cause, asked.dim)
+        return looks.odd_width(asked, cause, asked.dim)
     return cause

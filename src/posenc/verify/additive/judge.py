@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from posenc.verify import additive_reading as reading
-from posenc.verify.additive_asked import Asked, coded
-from posenc.verify.additive_looks import at, call, worst
-from posenc.verify.additive_models import Model, Seen, truths
-from posenc.verify.additive_probe import Probe
-from posenc.verify.additive_reading import Told
-from posenc.verify.additive_search import free_and_fault, one_fault, two_faults
-from posenc.verify.additive_variants import renamed
+from posenc.verify.additive import reading
+from posenc.verify.additive.asked import Asked, coded
+from posenc.verify.additive.looks import at, call, worst
+from posenc.verify.additive.models import Model, Seen, truths
+from posenc.verify.additive.probe import Probe
+from posenc.verify.additive.reading import Told
+from posenc.verify.additive.search import free_and_fault, one_fault, two_faults
+from posenc.verify.additive.variants import renamed
 from posenc.verify.report import Cause, Findings
 
 _LANES = (

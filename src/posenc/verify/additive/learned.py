@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import guard
-from posenc.verify.additive_asked import Asked
-from posenc.verify.additive_places import Shape
-from posenc.verify.additive_probe import Probe, gradients, leaves, tokens, width
-from posenc.verify.additive_rows import factor, match, named
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive.asked import Asked
+from posenc.verify.additive.places import Shape
+from posenc.verify.additive.probe import Probe, gradients, leaves, tokens, width
+from posenc.verify.additive.rows import factor, match, named
+from posenc.verify.additive.waves import Array
 from posenc.verify.report import Cause, Findings
 
 F = "learned"

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from posenc.verify import guard
-from posenc.verify.additive_asked import Asked, coded
-from posenc.verify.additive_models import Model, Seen
-from posenc.verify.additive_places import Shape
-from posenc.verify.additive_probe import Probe, smallest
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive.asked import Asked, coded
+from posenc.verify.additive.models import Model, Seen
+from posenc.verify.additive.places import Shape
+from posenc.verify.additive.probe import Probe, smallest
+from posenc.verify.additive.waves import Array
 from posenc.verify.report import Cause
 
 # sizes all differ, so that no axis can stand for another; one token and many

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenc.verify import additive_places as places
-from posenc.verify import additive_waves as waves
-from posenc.verify.additive_asked import Asked
-from posenc.verify.additive_places import Place, Shape
-from posenc.verify.additive_waves import Array, Layout, Rule
+from posenc.verify.additive import waves
+from posenc.verify.additive.asked import Asked
+from posenc.verify.additive.distances import DISTANCE
+from posenc.verify.additive.grid import cells
+from posenc.verify.additive.places import Place, Shape, shifted
+from posenc.verify.additive.waves import Array, Layout, Rule
 
 EPS = 1.2e-7
 Seen = dict[Shape, Array]
@@ -99,7 +100,7 @@ def truths(asked: Asked, dim: int) -> list[Model]:
 
 def _right_places(asked: Asked) -> list[Place]:
     if asked.family == "relative_sinusoid":
-        return [places.DISTANCE]
+        return [DISTANCE]
     if asked.family == "sinusoidal2d":
-        return [places.cells(s)[0] for s in asked.scalings]
-    return [places.shifted(start, "") for start in asked.starts]
+        return [cells(s)[0] for s in asked.scalings]
+    return [shifted(start, "") for start in asked.starts]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import guard
-from posenc.verify.additive_places import Shape
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive.places import Shape
+from posenc.verify.additive.waves import Array
 from posenc.verify.report import Cause
 
 TRIED_DIMS = (16, 32, 64, 8, 12, 24, 48, 96, 128, 256, 512, 768, 4, 6, 20, 10, 7, 9, 15, 1024)

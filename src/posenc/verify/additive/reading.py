@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from posenc.verify.additive_models import EPS, Model, Seen
-from posenc.verify.additive_places import Place, Shape, from_table
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive.models import EPS, Model, Seen
+from posenc.verify.additive.places import Place, Shape, from_table
+from posenc.verify.additive.waves import Array
 
 Told = tuple[str, str, str]
 

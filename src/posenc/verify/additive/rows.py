@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from posenc.verify.additive_waves import Array
+from posenc.verify.additive.waves import Array
 
 _START = "Row t + offset of the table is that of position t."
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from posenc.verify.additive_asked import Asked
-from posenc.verify.additive_models import EPS, Model, Seen, truths
-from posenc.verify.additive_variants import merged, one_fault_each, parts_of, renamed, shifts
+from posenc.verify.additive.asked import Asked
+from posenc.verify.additive.models import EPS, Model, Seen, truths
+from posenc.verify.additive.variants import merged, one_fault_each, parts_of, renamed, shifts
 
 SEARCH_SECONDS = 1.2
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.additive_asked import Asked
-from posenc.verify.additive_calls import later, long, low_precision
-from posenc.verify.additive_judge import judge
-from posenc.verify.additive_looks import SHAPES, call, look
-from posenc.verify.additive_probe import Probe, gradients, tokens, width
+from posenc.verify.additive.asked import Asked
+from posenc.verify.additive.calls import later, long, low_precision
+from posenc.verify.additive.judge import judge
+from posenc.verify.additive.looks import SHAPES, call, look
+from posenc.verify.additive.probe import Probe, gradients, tokens, width
 from posenc.verify.report import Cause, Findings
 
 _USELESS = (".state_kept", ".random", ".dropout_in_eval", ".input.changed")

@@ -5,13 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from posenc.verify import additive_places as places
-from posenc.verify import additive_waves as waves
-from posenc.verify.additive_asked import Asked
-from posenc.verify.additive_models import Model
-from posenc.verify.additive_places import Scaling
-from posenc.verify.additive_waves import Layout
-from posenc.verify.additive_wrong import WRONG
+from posenc.verify.additive import waves
+from posenc.verify.additive.asked import Asked
+from posenc.verify.additive.distances import distances
+from posenc.verify.additive.grid import Scaling, cells
+from posenc.verify.additive.models import Model
+from posenc.verify.additive.places import rows
+from posenc.verify.additive.waves import Layout
+from posenc.verify.additive.wrong import WRONG
 
 
 def _rules(model: Model) -> Iterator[Model]:
@@ -68,21 +69,21 @@ def _lane_fault(model: Model, layout: Layout, join: str) -> tuple[str, str, str]
 def shifts(model: Model, asked: Asked) -> Iterator[Model]:
     """Give a model every wrong map of positions in turn."""
     if asked.family == "relative_sinusoid":
-        for place in places.distances():
+        for place in distances():
             turned = place.code == "direction"
             yield replace(model, place=place, turned=turned, faults=((place.code, place.words, place.mend),))
     elif asked.family == "sinusoidal2d":
         yield from _grids(model, asked)
     else:
         start = asked.starts[0]
-        for place in places.rows(start):
+        for place in rows(start):
             shift = float(place.at((1, 1))[0].item() - start) if place.code == "start" else 0.0
             yield replace(model, place=place, shift=shift, faults=((place.code, place.words, place.mend),))
 
 
 def _grids(model: Model, asked: Asked) -> Iterator[Model]:
     right = asked.scalings[0]
-    for place in places.cells(right)[1:]:
+    for place in cells(right)[1:]:
         yield replace(model, place=place, faults=((place.code, place.words, place.mend),))
     starts, overs = (0.0, 1.0, 0.5, 2.0, -1.0), ("", "size", "last", "less", "beyond", "other")
     scales = dict.fromkeys((right.scale, 1.0, 2 * math.pi, math.pi)) if right.over else (1.0,)
@@ -92,7 +93,7 @@ def _grids(model: Model, asked: Asked) -> Iterator[Model]:
         differ = (start != right.start) + (over != right.over) + (scale != right.scale) + bool(inner or outer)
         if 0 < differ <= 2 and tried not in asked.scalings:
             fault = _scaling_fault(tried, right)
-            yield replace(model, place=places.cells(tried)[0], faults=(fault,), shift=_shift(tried, right))
+            yield replace(model, place=cells(tried)[0], faults=(fault,), shift=_shift(tried, right))
 
 
 def _shift(found: Scaling, right: Scaling) -> float:

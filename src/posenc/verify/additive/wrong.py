@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.additive_waves import Array, Rule, power
+from posenc.verify.additive.waves import Array, Rule, power
 
 _DIVIDE = "Divide the number of the lane by the width that is encoded, once: base ** (-2 * k / d) for pair k."
 _PAIR = "Give sine 2k and cosine 2k + 1 the same frequency: base ** (-2 * (lane // 2) / d)."

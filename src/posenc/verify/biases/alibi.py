@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_calls import BiasMeter, Meter, Probe, Seen
-from posenc.verify.bias_forms import (
+from posenc.verify.biases.calls import BiasMeter, Meter, Probe, Seen
+from posenc.verify.biases.forms import (
     Fit,
     cached_forms,
     distance_forms,
@@ -21,9 +21,9 @@ from posenc.verify.bias_forms import (
     shown,
     worst,
 )
-from posenc.verify.bias_masks import case_of, masks
-from posenc.verify.bias_slopes import Asked, Measured, alike, judge
-from posenc.verify.bias_state import State
+from posenc.verify.biases.masks import case_of, masks
+from posenc.verify.biases.slopes import Asked, Measured, alike, judge
+from posenc.verify.biases.state import State
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from posenc import definitions
-from posenc.verify.bias_calls import invoke
-from posenc.verify.bias_rules import Fault, Rule, distances, expected, rules_of
+from posenc.verify.biases.calls import invoke
+from posenc.verify.biases.rules import Fault, Rule, distances, expected, rules_of
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
 

@@ -6,14 +6,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-import posenc.verify.bias_alibi as bias_alibi
-import posenc.verify.bias_buckets as bias_buckets
-import posenc.verify.bias_index as bias_index
-import posenc.verify.bias_scores as bias_scores
-import posenc.verify.bias_tables as bias_tables
-from posenc.verify.bias_calls import BiasMeter, Meter, Probe, ScoreMeter, invoke
-from posenc.verify.bias_forms import fit
-from posenc.verify.bias_slopes import Asked, Measured, alike, judge
+from posenc.definitions import versions
+from posenc.verify.biases import buckets, falcon, index, scores, tables
+from posenc.verify.biases.alibi import Alibi
+from posenc.verify.biases.calls import BiasMeter, Meter, Probe, ScoreMeter, invoke
+from posenc.verify.biases.forms import fit
+from posenc.verify.biases.slopes import Asked, Measured, alike, judge
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
 
@@ -36,28 +34,55 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
 
 
 def _check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
-    encoding = spec.get("encoding")
+    encoding = _plain_name(spec)
     if convention == "slopes_fn":
         return slopes(subject, spec)
     if convention == "bucket_fn":
-        return bias_buckets.check(subject, spec)
+        return buckets.check(subject, spec)
     if convention == "relative_index_fn":
-        return bias_index.check(subject, spec)
+        return index.check(subject, spec)
     meter: Meter = BiasMeter(subject) if convention == "bias_fn" else ScoreMeter(subject)
     if encoding in TABLES:
-        return bias_tables.check(meter, subject, spec)
+        return tables.check(meter, subject, spec)
     if encoding not in (None, "alibi"):
         return Findings(unknown=f"{convention} has no check for encoding {encoding!r}")
     asked = _asked(spec)
     if not isinstance(meter, ScoreMeter):
-        return bias_alibi.Alibi(meter, spec, asked).run()
+        return _alibi(meter, spec, asked)
     heads = spec.get("heads") or _heads(meter, asked)
     if heads is None:
         return Findings(unknown="the number of heads is not said, and the slopes fit no number of them; say heads")
-    causes = bias_scores.scores(meter, int(heads), asked)
+    causes = scores.scores(meter, int(heads), asked)
     if causes:
-        return Findings(causes=causes, definitions=[f"alibi@{asked.rule}"])
-    return bias_alibi.Alibi(meter, {**spec, "heads": int(heads)}, asked).run()
+        return Findings(causes=causes, definitions=[f"alibi@{'falcon' if _is_falcons(spec) else asked.rule}"])
+    return _alibi(meter, {**spec, "heads": int(heads)}, asked)
+
+
+def _alibi(meter: Meter, spec: Mapping[str, Any], asked: Asked) -> Findings:
+    """Hold a bias against the version of ALiBi that is asked for."""
+    if _is_falcons(spec):
+        return falcon.check(meter, spec, asked)
+    return falcon.named(Alibi(meter, spec, asked).run(), meter, spec)
+
+
+def _plain_name(spec: Mapping[str, Any]) -> Any:
+    """Return the encoding without its version, as "alibi" of "alibi@falcon".
+
+    Raises:
+        ValueError: There is no such version.
+    """
+    encoding = spec.get("encoding")
+    if isinstance(encoding, str) and encoding.startswith("alibi@"):
+        if encoding not in versions.BIASES:
+            known = ", ".join(versions.BIASES)
+            raise ValueError(f"verify: there is no definition {encoding[:60]!r}. Use one of {known}.")
+        return "alibi"
+    return encoding
+
+
+def _is_falcons(spec: Mapping[str, Any]) -> bool:
+    said = {str(spec.get("encoding")), f"alibi@{spec.get('variant')}"}
+    return falcon.NAME in said or (spec.get("config") or {}).get("model_type") == "falcon"
 
 
 def _asked(spec: Mapping[str, Any]) -> Asked:
@@ -65,7 +90,7 @@ def _asked(spec: Mapping[str, Any]) -> Asked:
     config = spec.get("config") or {}
     top = config.get("alibi_bias_max", (config.get("attn_config") or {}).get("alibi_bias_max", 8))
     top = spec.get("bias_max") or top
-    said = {str(spec.get("variant")), str(spec.get("slopes"))}
+    said = {str(spec.get("variant")), str(spec.get("slopes")), str(spec.get("encoding")).removeprefix("alibi@")}
     rule: Literal["authors", "geometric"] = "geometric" if said & {"geometric", "paper"} else "authors"
     return Asked(rule, float(top), spec.get("head_dim"))
 
@@ -90,6 +115,9 @@ def slopes(subject: Any, spec: Mapping[str, Any]) -> Findings:
         findings.unknown = "learned slopes have no right values"
         return findings
     causes, findings.equivalent = judge(found, numbers, asked)
+    if _is_falcons(spec):
+        findings.definitions = [falcon.NAME]
+        causes = falcon.judge_slopes(found, numbers, causes)
     findings.causes = first(_again(subject, numbers, found) + causes)  # what is kept spoils what comes after it
     return findings
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_calls import HIDDEN, Probe, Seen
+from posenc.verify.biases.calls import HIDDEN, Probe, Seen
 
 Predict = Callable[[Probe, Tensor], Tensor]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_calls import invoke
+from posenc.verify.biases.calls import invoke
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from posenc.verify.bias_calls import Meter, Seen
-from posenc.verify.bias_forms import hidden, shown
+from posenc.verify.biases.calls import Meter, Seen
+from posenc.verify.biases.forms import hidden, shown
 from posenc.verify.report import Cause
 
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_calls import HIDDEN, Probe, ScoreMeter, Seen
-from posenc.verify.bias_forms import fit
-from posenc.verify.bias_slopes import Asked, alike
+from posenc.verify.biases.calls import HIDDEN, Probe, ScoreMeter, Seen
+from posenc.verify.biases.forms import fit
+from posenc.verify.biases.slopes import Asked, alike
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 

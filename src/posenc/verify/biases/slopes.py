@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posenc import definitions
-from posenc.verify.bias_ranks import repeated
+from posenc.verify.biases.ranks import repeated
 from posenc.verify.report import Cause
 
 Series = Callable[[int], Tensor]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_calls import BiasMeter, Meter, Probe, Seen
-from posenc.verify.bias_forms import fit, same_scores
-from posenc.verify.bias_slopes import alike
+from posenc.verify.biases.calls import BiasMeter, Meter, Probe, Seen
+from posenc.verify.biases.forms import fit, same_scores
+from posenc.verify.biases.slopes import alike
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 

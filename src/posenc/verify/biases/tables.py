@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.verify import bias_buckets, bias_index, bias_rules
-from posenc.verify.bias_calls import HIDDEN, Meter, Probe, Seen
-from posenc.verify.bias_state import copied
+from posenc.verify.biases import buckets, index, rules
+from posenc.verify.biases.calls import HIDDEN, Meter, Probe, Seen
+from posenc.verify.biases.state import copied
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
 
@@ -59,7 +59,7 @@ class _Line:
         self.t5 = spec.get("encoding") == "t5"
         self.family = "t5" if self.t5 else "relative_bias"
         self.both = bool(spec.get("bidirectional", not spec.get("causal", False)))
-        self.rule = bias_buckets.rule_of(spec, self.both)
+        self.rule = buckets.rule_of(spec, self.both)
         self.findings = Findings(definitions=[self.family])
         self.fresh = copied(meter)
 
@@ -91,12 +91,12 @@ class _Line:
         """Say what one bias for all distances means: the table is empty, or a decoder's past is one bucket."""
         ahead = torch.where(seen.bias > HIDDEN, seen.bias, seen.bias[:, :1, :1])
         if self.t5 and not self.both and bool((ahead != seen.bias[:, :1, :1]).any()):
-            f = bias_rules.faults(self.rule)[0]
+            f = rules.faults(self.rule)[0]
             message = (
                 f"{f.words[:1].upper()}{f.words[1:]}: all keys behind share one bias, and those ahead have their own."
             )
             case = {"relative_position": -1}
-            self.findings.causes = [Cause(f.code, message, 1.0, case, bias_buckets.MEND)]
+            self.findings.causes = [Cause(f.code, message, 1.0, case, buckets.MEND)]
             return
         self.findings.unknown = "all distances have one bias: the table is empty, or the bias has no effect"
 
@@ -128,7 +128,7 @@ class _Line:
 
     def _known(self, rel: Tensor, rows: Tensor) -> None:
         """Judge row numbers, read off a table that the subject carries."""
-        bias_buckets.judge(self.findings, rows, rel, self.rule, self.spec)
+        buckets.judge(self.findings, rows, rel, self.rule, self.spec)
         self.findings.measured["numbering"] = "read off the subject's table"
 
     def _unknown(self, rel: Tensor, values: Tensor) -> None:
@@ -138,7 +138,7 @@ class _Line:
             top = int(self.spec.get("max_distance") or 1 << 30)
             want, near = canonical(rel.clamp(-top, top)), torch.zeros_like(rel, dtype=torch.bool)
         else:
-            want, near = canonical(bias_rules.expected(self.rule, rel)), self.rule.buckets(rel)[1]
+            want, near = canonical(rules.expected(self.rule, rel)), self.rule.buckets(rel)[1]
         if _alike(found, want, near):
             return
         wrong = (canonical(found[~near]) != canonical(want[~near])).double()
@@ -146,12 +146,12 @@ class _Line:
         least = int(at[at.abs().argmin()])
         tail = f": key - query = {least} is the least distance that shares its number with others than it should"
         case, share = {"relative_position": least}, float(wrong.mean())
-        for faults, rule in bias_rules.rules_of(self.rule) if self.t5 else ():
+        for faults, rule in rules.rules_of(self.rule) if self.t5 else ():
             rows, edge = rule.buckets(rel)
             if len(faults) == 1 and _alike(found, canonical(rows), edge | near):
                 f = faults[0]
                 message = f.words[:1].upper() + f.words[1:] + tail + "."
-                self.findings.causes = [Cause(f.code, message, share, case, bias_buckets.MEND)]
+                self.findings.causes = [Cause(f.code, message, share, case, buckets.MEND)]
                 return
         message = f"No known fault makes these distances share their numbers{tail}."
         self.findings.causes = [Cause(f"{self.family}.mismatch", message, share, case)]
@@ -213,18 +213,18 @@ def _alike(found: Tensor, want: Tensor, near: Tensor) -> bool:
 
 def _window(meter: Meter, spec: Mapping[str, Any]) -> Findings:
     """Judge a bias over the tokens of a window."""
-    size = bias_index._asked(spec)
+    size = index._asked(spec)
     if size is None:
         return Findings(unknown="the window is not said; say window")
     tokens = size[0] * size[1]
     _, seen = _heads(meter, spec, (tokens,))
     found = labels(seen.bias.flatten(1)).reshape(tokens, tokens)
-    window = bias_index.Window(*size)
+    window = index.Window(*size)
     findings = Findings(definitions=["swin"], measured={"numbering": "not seen: the table is not known"})
     if int(found.max()) == 0:
         findings.unknown = "all distances have one bias: the table is empty, or the bias has no effect"
         return findings
-    findings.causes = first(bias_index.judge({size: found}, {size: window}, {size: window.rows}, size))
+    findings.causes = first(index.judge({size: found}, {size: window}, {size: window.rows}, size))
     return findings
 
 

@@ -6,7 +6,6 @@ Whatever the user's code does on the way, short of ending the process, comes out
 import contextlib
 import dis
 import json
-import math
 import os
 import signal
 import sys
@@ -14,15 +13,16 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Literal, Never
 
-from posenc.verify.child_target import Loaded, Target, load, spec_of
+from posenc.verify.child.plain import plain, string
+from posenc.verify.child.target import Loaded, Target, load, spec_of
+from posenc.verify.identity.identify import Identification
 from posenc.verify.report import Cause, Report
 
 Say = Callable[[str, str], None]
+Task = Literal["check", "identify"]
 _MACHINERY = {"posenc", "torch", "numpy", "functools", "contextlib", "importlib", "runpy"}
-_DEEPEST = 16
-_MOST = 1 << 16  # values in what was measured
 
 
 class FoundError(Exception):
@@ -33,17 +33,20 @@ class FoundError(Exception):
         self.cause = cause
 
 
-def examine(target: Target, convention: str | None, spec: Mapping[str, Any] | None, say: Say) -> dict[str, Any]:
-    """Check a target in this process.
+def examine(
+    target: Target, convention: str | None, spec: Mapping[str, Any] | None, say: Say, task: Task = "check"
+) -> dict[str, Any]:
+    """Check or identify a target in this process.
 
     Args:
         target: Where the subject stands.
         convention: How it is called; None to find out.
         spec: What it should be; None for the target's own SPEC.
         say: Told what is being done and, once known, the convention.
+        task: "check", or "identify", which asks the spec for the width alone.
 
     Returns:
-        {"report": its fields} or {"refused": what was wrong with the use}.
+        {"report": its fields}, {"identified": its fields} or {"refused": what was wrong with the use}.
     """
     known = ""
     try:
@@ -56,8 +59,10 @@ def examine(target: Target, convention: str | None, spec: Mapping[str, Any] | No
         if not known:
             say("trial", known)
             known, subject = _inferred(subject, loaded, asked)
-        say("check", known)
-        report = _checked(subject, known, asked)
+        say(task, known)
+        if task == "identify":
+            return {"identified": plain(_measured(subject, known, asked, _identified).to_dict())}
+        report: Report = _measured(subject, known, asked, _checked)
     except FoundError as found:
         report = Report("fail", known, (found.cause,))
     except Exception as error:
@@ -115,9 +120,10 @@ def serve() -> Never:
             request["convention"],
             request["spec"],
             lambda phase, convention: answer({"phase": phase, "convention": convention}),
+            request["task"],
         )
     except BaseException as error:  # nobody presses Ctrl-C here
-        message = f"the code raised {_string(error, type(error).__name__)}, which ends the program that uses it"
+        message = f"the code raised {string(error, type(error).__name__)}, which ends the program that uses it"
         cause = Cause("subject.exits", message, 1.0, {}, "Raise an Exception instead.")
         found = {"report": Report("fail", "", (cause,)).to_dict()}
     for stream in (sys.stdout, sys.stderr):
@@ -125,35 +131,6 @@ def serve() -> Never:
             stream.flush()
     answer(found)
     leave(0)  # at once: what the user's code left to be done at the end is not waited for
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: tensors as lists, what is not finite as None, the rest in words.
-
-    >>> plain({"shape": (2, 3), "error": float("nan")})
-    {'shape': [2, 3], 'error': None}
-    """
-    left = [_MOST]
-    return _plain(value, 0, left)
-
-
-def _plain(value: Any, depth: int, left: list[int]) -> Any:
-    left[0] -= 1
-    if value is None or type(value) in (bool, str):
-        return value
-    if isinstance(value, int):
-        return int(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
-    if left[0] < 0 or depth > _DEEPEST:
-        return "..."
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner, depth + 1, left) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner, depth + 1, left) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return _string(value)
 
 
 def _named(convention: str | None, style: Any) -> str:
@@ -177,15 +154,30 @@ def _inferred(subject: Any, loaded: Loaded, spec: Mapping[str, Any]) -> tuple[st
 
 
 def _checked(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
-    """Return what the check says; what the subject does to it is a finding as well."""
     import posenc.verify
+
+    return posenc.verify.check(subject, convention=convention, spec=spec)
+
+
+def _identified(subject: Any, convention: str, spec: Mapping[str, Any]) -> Identification:
+    import posenc.verify
+
+    width = spec.get("head_dim")
+    known = isinstance(width, int) and not isinstance(width, bool)
+    return posenc.verify.identify(subject, convention, head_dim=width if known else None)
+
+
+def _measured(
+    subject: Any, convention: str, spec: Mapping[str, Any], run: Callable[[Any, str, Mapping[str, Any]], Any]
+) -> Any:
+    """Return what a task says; what the subject does to it is a finding as well."""
     from posenc.verify import conventions
 
     if why := conventions.misfit(subject, convention):
         case, help_ = {"type": type(subject).__name__}, "Return that from build(), or name the right convention."
         raise FoundError(Cause("subject.kind", why, 1.0, case, help_))
     try:
-        report: Report = posenc.verify.check(subject, convention=convention, spec=spec)
+        return run(subject, convention, spec)
     except SystemExit as error:
         raise FoundError(_exits("the check", error)) from None
     except MemoryError as error:
@@ -196,10 +188,9 @@ def _checked(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         if isinstance(cause := getattr(error, "cause", None), Cause):  # of the guard, which nobody caught
             raise FoundError(cause) from None
         if where := _users_line(error):
-            message = f"the subject raised {_string(error, type(error).__name__)}{where} while it was measured"
+            message = f"the subject raised {string(error, type(error).__name__)}{where} while it was measured"
             raise FoundError(Cause("subject.raises", message, 1.0, help="Make the call run.")) from None
         raise
-    return report
 
 
 def _users(function: Callable[[], Any], code: str, doing: str) -> Any:
@@ -211,9 +202,9 @@ def _users(function: Callable[[], Any], code: str, doing: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if _is_refusal(error, "posenc.verify.child_target"):  # not posenc's refusals of what the user's code does
+        if _is_refusal(error, "posenc.verify.child.target"):  # not posenc's refusals of what the user's code does
             raise
-        said = _string(error, type(error).__name__)
+        said = string(error, type(error).__name__)
         if isinstance(error, MemoryError) or "can't allocate memory" in said:
             raise FoundError(_memory(doing, error)) from None
         message = f"{doing} raised {said}{_users_line(error)}"
@@ -224,24 +215,15 @@ def _users(function: Callable[[], Any], code: str, doing: str) -> Any:
 
 
 def _exits(doing: str, error: SystemExit) -> Cause:
-    message = f"{doing} raised SystemExit({_string(error.code)}), which ends the program that uses it"
+    message = f"{doing} raised SystemExit({string(error.code)}), which ends the program that uses it"
     help_ = "Raise an error instead, and keep what is a script under if __name__ == '__main__'."
     return Cause("subject.exits", message, 1.0, {"during": doing}, help_)
 
 
 def _memory(doing: str, error: BaseException) -> Cause:
-    message = f"{doing} wanted more memory than it may have: {_string(error, type(error).__name__)}{_users_line(error)}"
+    message = f"{doing} wanted more memory than it may have: {string(error, type(error).__name__)}{_users_line(error)}"
     help_ = "Build tables for the length that is asked for, not for the longest there could be."
     return Cause("subject.memory", message, 1.0, {"during": doing}, help_)
-
-
-def _string(value: Any, kind: str = "") -> str:
-    """Return a value in words of at most 300 characters, though it may refuse to be written."""
-    try:
-        said = " ".join(str(value).split())[:300]
-    except BaseException:
-        said = f"(a {type(value).__name__} that cannot be written)"
-    return f"{kind}: {said}" if kind and said else kind or said
 
 
 def _users_line(error: BaseException) -> str:
@@ -269,7 +251,7 @@ def _broken(error: BaseException) -> str:
     """Say that the check itself failed, and where."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"the check itself failed with {_string(error, type(error).__name__)}{where}; this is a fault of posenc"
+    return f"the check itself failed with {string(error, type(error).__name__)}{where}; this is a fault of posenc"
 
 
 def _limit_memory(limit: int) -> None:

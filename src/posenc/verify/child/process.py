@@ -7,7 +7,6 @@ against an attacker: the code runs with the user's rights.
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import signal
@@ -16,12 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from posenc.verify.child_target import Target
-from posenc.verify.report import Cause, Report, Status
+from posenc.verify.child.answers import Outcome, as_identified, identified_of, report_of
+from posenc.verify.child.inside import Task
+from posenc.verify.child.target import Target
+from posenc.verify.report import Cause, Report
 
 TIME_LIMIT = 120.0  # seconds from where the user's code starts
 START_LIMIT = 120.0  # seconds to import torch before that
@@ -29,30 +30,15 @@ MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code
 MARK = "POSENC_VERIFY_CHILD"  # in the environment of the child and of all that it starts
 _LONGEST_LINE = 16 << 20
 _MAX_PRINTED = 1 << 14
-_STATUSES: tuple[Status, ...] = ("pass", "equivalent", "fail", "cannot_tell")
 _DOING = {
     "start": "starting",
     "import": "its import",
     "build": "build()",
     "trial": "a trial call to find its convention",
     "check": "the check",
+    "identify": "the identification",
 }
-_BOOT = "import sys; sys.path.append(sys.argv.pop()); from posenc.verify.child_inside import serve; serve()"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a check: a report, or why there was nothing to check.
-
-    Args:
-        report: The report, or None if the use was wrong.
-        refused: What was wrong with the use.
-        printed: What the user's code wrote to stdout and stderr, the beginning of it.
-    """
-
-    report: Report | None
-    refused: str = ""
-    printed: str = ""
+_BOOT = "import sys; sys.path.append(sys.argv.pop()); from posenc.verify.child.inside import serve; serve()"
 
 
 def run(
@@ -60,15 +46,17 @@ def run(
     *,
     convention: str | None = None,
     spec: Mapping[str, Any] | None = None,
+    task: Task = "check",
     time_limit: float | None = None,
     memory_limit: int | None = None,
 ) -> Outcome:
-    """Check a target in a child process, and end all that it started.
+    """Check or identify a target in a child process, and end all that it started.
 
     Args:
         target: Where the subject stands.
         convention: How it is called; None to find out.
         spec: What it should be; None for the target's own SPEC.
+        task: "check", or "identify".
         time_limit: In seconds, from where the user's code starts; None for TIME_LIMIT.
         memory_limit: In bytes, beyond what the child needs to start; None for MEMORY_LIMIT.
     """
@@ -80,6 +68,7 @@ def run(
         "name": target.name,
         "convention": convention,
         "spec": None if spec is None else dict(spec),
+        "task": task,
         "token": token,
         "memory_limit": MEMORY_LIMIT if memory_limit is None else memory_limit,
         "search": [str(Path(entry or ".").resolve()) for entry in sys.path],
@@ -94,33 +83,8 @@ def run(
         code = _end(process, mark)
     heard.join(1.0)  # a process that escaped may still hold the pipe
     printed.join(1.0)
-    return _outcome(heard, printed.text(), None if not in_time else code, seconds)
-
-
-def report_of(fields: Mapping[str, Any]) -> Report:
-    """Return the report that to_dict has written.
-
-    Raises:
-        ValueError: These are no fields of a report.
-        TypeError: Likewise.
-        KeyError: Likewise.
-    """
-    if fields["status"] not in _STATUSES:
-        raise ValueError(f"verify: no status is called {fields['status']!r}.")
-    causes = tuple(
-        Cause(
-            str(c["code"]),
-            str(c["message"]),
-            math.nan if c["evidence"] is None else float(c["evidence"]),  # JSON has no word for it
-            dict(c["smallest_case"]),
-            str(c["help"]),
-            tuple(map(str, c["consequences"])),
-        )
-        for c in fields["causes"]
-    )
-    definitions = tuple(map(str, fields["definitions"]))
-    convention, because = str(fields["convention"]), str(fields["because"])
-    return Report(fields["status"], convention, causes, because, definitions, dict(fields["measured"]))
+    outcome = _outcome(heard, printed.text(), None if not in_time else code, seconds)
+    return outcome if task == "check" else as_identified(outcome)
 
 
 class _Heard(threading.Thread):
@@ -148,6 +112,8 @@ class _Heard(threading.Thread):
                 return
             if "report" in said:
                 self.answer = Outcome(report_of(said["report"]))
+            elif "identified" in said:
+                self.answer = Outcome(None, identified=identified_of(said["identified"]))
             elif "refused" in said:
                 self.answer = Outcome(None, str(said["refused"]))
             else:
@@ -186,7 +152,7 @@ def _start(mark: str) -> "subprocess.Popen[bytes]":
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", cores),
         "PYTHONUNBUFFERED": "1",  # what was printed before a crash is told
     }
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, root],
         stdin=subprocess.PIPE,
@@ -267,7 +233,7 @@ def _end_strays(mark: bytes) -> None:
 def _outcome(heard: _Heard, printed: str, code: int | None, seconds: float) -> Outcome:
     """Return the child's answer, or what its silence means; no code means that time was up."""
     if heard.answer:
-        return Outcome(heard.answer.report, heard.answer.refused, printed)
+        return replace(heard.answer, printed=printed)
     doing = _DOING.get(heard.phase, heard.phase)
     if heard.phase == "start":
         last = (printed.strip().splitlines() or ["nothing was said"])[-1]

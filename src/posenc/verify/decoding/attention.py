@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from posenc.verify import guard
-from posenc.verify.decoding_faults import RULES
-from posenc.verify.decoding_scores import Setting, backwards, scores, setting
+from posenc.verify.decoding.faults import RULES
+from posenc.verify.decoding.scores import Setting, backwards, scores, setting
 from posenc.verify.report import Cause, Findings
 
 SEEN = 1e-30  # weights below it have no logarithm in float32

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from posenc.verify import decoding_reading as reading
-from posenc.verify import decoding_trials as trials
 from posenc.verify import guard
-from posenc.verify.decoding_runs import BATCH, PATTERNS, TOKENS, Bench, bench, dependence, run, smallest
-from posenc.verify.decoding_words import ELSEWHERE, FAMILIES, WORDS
+from posenc.verify.decoding import reading, trials
+from posenc.verify.decoding.runs import BATCH, PATTERNS, TOKENS, Bench, bench, dependence, run, smallest
+from posenc.verify.decoding.words import ELSEWHERE, FAMILIES, WORDS
 from posenc.verify.report import Cause, Findings
 
 

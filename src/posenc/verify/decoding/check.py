@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from posenc.verify import decoding_attention, decoding_cached
+from posenc.verify.decoding import attention, cached
 from posenc.verify.report import Findings
 
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
     """Hold a model with a cache against its own single pass, or attention against the scores that are asked for."""
     if convention == "cached_model":
-        return decoding_cached.check(subject, spec)
-    return decoding_attention.check(subject, spec)
+        return cached.check(subject, spec)
+    return attention.check(subject, spec)

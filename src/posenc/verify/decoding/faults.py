@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from posenc.verify.decoding_scores import (
+from posenc.verify.decoding.scores import (
     alibi,
     both,
     by_head,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from posenc.verify import guard
-from posenc.verify.decoding_places import Rule, Step, parted, right, rules
-from posenc.verify.decoding_runs import Bench
-from posenc.verify.decoding_watch import Look, watch
+from posenc.verify.decoding.places import Rule, Step, parted, right, rules
+from posenc.verify.decoding.runs import Bench
+from posenc.verify.decoding.watch import Look, watch
 
 PARTS = ((5, 3, 1, 1, 4, 2, 1), (4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (3, 3, 3, 3), (2, 6, 1, 3))
 ONES = ((5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (2, 1, 1, 1))

@@ -3,8 +3,8 @@
 import torch
 
 from posenc.verify import guard
-from posenc.verify.decoding_runs import PATTERNS, TOKENS, Bench, dependence
-from posenc.verify.decoding_words import WORDS
+from posenc.verify.decoding.runs import PATTERNS, TOKENS, Bench, dependence
+from posenc.verify.decoding.words import WORDS
 
 
 def unseen(b: Bench) -> str | None:

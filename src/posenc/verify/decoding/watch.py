@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc.verify.decoding_runs import run
+from posenc.verify.decoding.runs import run
 
 _WHOLE = ("aten.matmul", "aten.einsum", "aten.softmax")
 HIDDEN = -1e4  # a mask may be any large negative number

@@ -1,13 +1,14 @@
 """Which rule gives measured frequencies: a straight line in their logarithms, a ramp, bands, or a list."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from posenc.verify.identify_lines import BASES, LEAST, Fit, Line, is_likely, is_round, line_of, slack, snap
-from posenc.verify.identify_ramps import blended
+from posenc.verify.identity.lines import BASES, LEAST, Fit, Line, is_likely, is_round, line_of, slack, snap
+from posenc.verify.identity.ramps import blended
 from posenc.verify.rotary.matrix import Array
 
 
@@ -35,6 +36,19 @@ def fit(freq: Array, resolution: float, width: int, other: int) -> Fit:
         )
         return Fit(found.kind, found.base, found.inv_freq, found.parameters, (*found.unknown, why))
     return _list(i, freq, width)
+
+
+def proportional(found: Fit, freq: Array, width: int) -> Fit:
+    """Say that slow pairs stand still, where exponents count over more lanes than turn."""
+    counted = int(found.parameters.get("exponent_width", width))
+    share = 2 * len(freq) / counted
+    parameters = {"share": share} | {key: v for key, v in found.parameters.items() if key != "exponent_width"}
+    why = (
+        f"whether a share of {share:.6g} of {counted // 2} pairs turns, or a narrower width with exponents that count "
+        f"over {counted} lanes: the turns are the same"
+    )
+    kind = "proportional" if found.kind in ("none", "linear", "ntk") else found.kind
+    return replace(found, kind=kind, parameters=parameters, unknown=(*found.unknown, why))
 
 
 def _few(freq: Array, width: int) -> Fit:

@@ -45,6 +45,13 @@ class Identification:
     unknown: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def told(self) -> bool:
+        """Whether it is known what the subject computes, if not all of it; `unknown` says what is not."""
+        if self.kind == "unknown" or self.scaling == "other":
+            return False
+        return bool(self.parameters) if self.kind == "buckets" else self.scaling is not None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, as JSON has them."""
         found = asdict(self)
@@ -56,25 +63,29 @@ class Identification:
         >>> print(Identification("attention", unknown=("it identifies rotations alone",)).words())
         Called as attention. Cannot tell: it identifies rotations alone.
         """
+        said = [f"Called as {self.convention}.", self.sentence(), *(f"Cannot tell: {why}." for why in self.unknown)]
+        return " ".join(filter(None, said))
+
+    def sentence(self) -> str:
+        """Return what is known alone, empty if that is nothing."""
         told = {"rotation": self._rotation, "slopes": self._slopes, "buckets": self._buckets, "angles": self._angles}
-        said = [f"Called as {self.convention}.", *(told[self.kind]() if self.kind in told else [])]
-        return " ".join([*said, *(f"Cannot tell: {why}." for why in self.unknown)])
+        return " ".join(told[self.kind]()) if self.kind in told else ""
 
     def _rotation(self) -> list[str]:
         of = f" of {self.head_dim}" if self.head_dim != self.rotary_dim else ""
         said = [f"A rotation of {self.rotary_dim}{of} lanes, from lane {self.first_lane} on, paired {self.pairing}."]
         if self.scaling is not None:
-            base = "no base that can be told" if self.base is None else f"base {_number(self.base)}"
-            listed = ", ".join(f"{key} {_number(value)}" for key, value in self.parameters.items() if value is not None)
+            base = "no base that can be told" if self.base is None else f"base {number(self.base)}"
+            listed = ", ".join(f"{key} {number(value)}" for key, value in self.parameters.items() if value is not None)
             said.append(f"Frequencies: {base}, scaling {self.scaling}{f' ({listed})' if listed else ''}.")
         if self.gain is not None:
-            said.append(f"Turned lanes are multiplied by {_number(self.gain)}.")
+            said.append(f"Turned lanes are multiplied by {number(self.gain)}.")
         if self.direction == "opposite":
             said.append("Queries and keys turn in opposite directions.")
         elif self.direction is not None:
             said.append(f"Both sides turn {self.direction}.")
         if self.first_position is not None:
-            said.append(f"Position 0 is turned as {_number(self.first_position)}.")
+            said.append(f"Position 0 is turned as {number(self.first_position)}.")
         for dtype, parts in self.precision.items():
             listed = ", ".join(f"{what} in {name}" for what, name in parts.items())
             said.append(f"Fed {dtype}: {listed}.")
@@ -83,18 +94,18 @@ class Identification:
     def _slopes(self) -> list[str]:
         if self.scaling == "other":
             return ["Slopes by no rule that is known."]
-        return [f"ALiBi's slopes by the rule {self.scaling!r}, exponents to {_number(self.parameters['bias_max'])}."]
+        return [f"ALiBi's slopes by the rule {self.scaling!r}, exponents to {number(self.parameters['bias_max'])}."]
 
     def _buckets(self) -> list[str]:
         if not self.parameters:
             return ["Buckets by no rule that is known."]
         p = self.parameters
         side = "of both sides" if p["bidirectional"] else "of keys behind the query alone"
-        reach = _number(p["max_distance"]) if p["max_distance"] is not None else "an unknown distance"
+        reach = number(p["max_distance"]) if p["max_distance"] is not None else "an unknown distance"
         return [f"{p['num_buckets']} buckets {side}, logarithmic up to {reach}; {self.direction}."]
 
     def _angles(self) -> list[str]:
-        base = "no base that can be told" if self.base is None else f"base {_number(self.base)}"
+        base = "no base that can be told" if self.base is None else f"base {number(self.base)}"
         return [f"Angles of {self.measured['pairs']} pairs: {base}; {self.parameters['axes']}."]
 
 
@@ -134,8 +145,8 @@ def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> I
 
 
 def _of(subject: Any, convention: str, head_dim: int | None) -> Identification:
-    from posenc.verify.identify_others import KINDS
-    from posenc.verify.identify_rotation import rotation, turner_of
+    from posenc.verify.identity.others import KINDS
+    from posenc.verify.identity.rotation import rotation, turner_of
 
     if (turner := turner_of(subject, convention)) is not None:
         return rotation(turner, convention, head_dim)
@@ -145,11 +156,16 @@ def _of(subject: Any, convention: str, head_dim: int | None) -> Identification:
     return Identification(convention, unknown=(why,))
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """Return a parameter in words.
+
+    >>> number(500000.0), number([1, 2, 3, 4])
+    ('500,000', '[1, 2, 3, ..]')
+    """
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, float):
         return f"{value:,.8g}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_number(v) for v in value[:3])}{', ..' if len(value) > 3 else ''}]"
+        return f"[{', '.join(number(v) for v in value[:3])}{', ..' if len(value) > 3 else ''}]"
     return str(value)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.guard import SubjectError
-from posenc.verify.identify_fit import fit
-from posenc.verify.identify_lines import Fit, snap
-from posenc.verify.identify_reading import DENSE, SAME, Reader
+from posenc.verify.identity.fit import fit
+from posenc.verify.identity.lines import Fit, snap
+from posenc.verify.identity.reading import DENSE, SAME, Reader
 from posenc.verify.rotary.angles import Turns, slopes
 from posenc.verify.rotary.matrix import Array
 

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.verify.bias_buckets import agrees, measure
-from posenc.verify.bias_calls import invoke
-from posenc.verify.bias_rules import Rule
-from posenc.verify.bias_slopes import Asked, alike
+from posenc.verify.biases.buckets import agrees, measure
+from posenc.verify.biases.calls import invoke
+from posenc.verify.biases.rules import Rule
+from posenc.verify.biases.slopes import Asked, alike
 from posenc.verify.guard import SubjectError, call
-from posenc.verify.identify import Identification
-from posenc.verify.identify_fit import fit
-from posenc.verify.identify_lines import snap
+from posenc.verify.identity.fit import fit
+from posenc.verify.identity.identify import Identification
+from posenc.verify.identity.lines import snap
 from posenc.verify.rotary.matrix import Array
 
 HEADS = (8, 12, 6, 20)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from posenc.verify.guard import SubjectError
-from posenc.verify.identify import Identification
-from posenc.verify.identify_lines import Fit
-from posenc.verify.identify_reading import ODD, Reader, positions
+from posenc.verify.identity.identify import Identification
+from posenc.verify.identity.lines import Fit
+from posenc.verify.identity.reading import ODD, Reader, positions
 from posenc.verify.rotary.angles import Turns
 from posenc.verify.rotary.matrix import Array
 

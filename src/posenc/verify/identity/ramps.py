@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from posenc.verify.identify_lines import BASES, LEAST, Fit, Line, line_of, slack, snap
+from posenc.verify.identity.lines import BASES, LEAST, Fit, Line, line_of, slack, snap
 from posenc.verify.rotary.matrix import Array
 
 FEW = 8  # pairs, none of them on a straight line, that a base is guessed for

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.families import Rotary
-from posenc.verify.models_measuring import Expected, Measure, Sight, fits, read_frequencies, tolerance, turns, wrap
+from posenc.verify.models.measuring import Expected, Measure, Sight, fits, read_frequencies, tolerance, turns, wrap
 
 _SAME = 1e-3
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from posenc.verify import models_measuring as measuring
-from posenc.verify.models_causes import Reason, View
+from posenc.verify.models import measuring
+from posenc.verify.models.causes import Reason, View
 from posenc.verify.report import Cause, Findings
 
 
@@ -26,6 +26,8 @@ class Layer:
         gain: What turned lanes are multiplied by; None where it was not seen.
         configured_gain: What the configuration says of it.
         mean_cos: Mean cosine of the angle error over all positions and pairs.
+        scale: What scores are multiplied by; None where it was not seen.
+        configured_scale: What the configuration says of it.
         said: What it does, where that is not what it should.
     """
 
@@ -38,23 +40,26 @@ class Layer:
     gain: float | None = None
     configured_gain: float | None = None
     mean_cos: float | None = None
+    scale: float | None = None
+    configured_scale: float | None = None
     said: str = ""
 
 
-Judged = tuple[Layer, Reason | None, list[View]]
+Judged = tuple[Layer, Sequence[Reason], list[View]]
 
 
-def report(judged: Sequence[Judged], runs: Sequence[tuple[str, Tensor]], told: dict[str, Any]) -> Findings:
+def reported(judged: Sequence[Judged], runs: Sequence[tuple[str, Tensor]], told: dict[str, Any]) -> Findings:
     """Return the findings of all layers.
 
     Args:
-        judged: Each layer, why it is wrong if it is, and what was seen of it.
+        judged: Each layer, the reasons why it is wrong if it is, and what was seen of it.
         runs: Names and positions of the runs.
         told: What else is to be said among the numbers.
     """
     layers = [layer for layer, _, _ in judged]
     wrong = [layer for layer in layers if layer.status == "wrong"]
     angles = [layer for layer in layers if layer.angle_error is not None]
+    scaled = [abs(one.scale / one.configured_scale - 1) for one in layers if one.scale and one.configured_scale]
     gains = [abs(one.gain / one.configured_gain - 1) for one in layers if one.gain and one.configured_gain]
     worst = max(angles, key=lambda one: one.angle_error or 0.0, default=None)
     measured: dict[str, Any] = {
@@ -63,6 +68,7 @@ def report(judged: Sequence[Judged], runs: Sequence[tuple[str, Tensor]], told: d
         "largest_angle_error": worst.angle_error if worst else None,
         "largest_angle_error_layer": worst.layer if worst else None,
         "gain_error": max(gains, default=None),
+        "scale_error": max(scaled, default=None),
         "mean_cos_by_position": _by_position([view for _, _, views in judged for view in views], runs),
         "layers": [asdict(layer) for layer in layers],
     }
@@ -81,8 +87,8 @@ def report(judged: Sequence[Judged], runs: Sequence[tuple[str, Tensor]], told: d
 def _causes(judged: Sequence[Judged]) -> list[Cause]:
     """Return one cause for all layers that are wrong for the same reason, the first wrong layer's first."""
     groups: dict[tuple[str, str], list[tuple[Layer, Reason]]] = {}
-    for layer, reason, _ in judged:
-        if reason is not None and reason.code:
+    for layer, reasons, _ in judged:
+        for reason in reasons:
             groups.setdefault((reason.code, reason.said), []).append((layer, reason))
     causes = []
     for (code, said), group in groups.items():
@@ -91,7 +97,7 @@ def _causes(judged: Sequence[Judged]) -> list[Cause]:
         counted = Counter(one.kind for one, _ in group)
         kind = ", ".join(f"{name}" for name in counted)
         message = f"{_named(numbers)} ({kind}) {said}; evidence {reason.evidence:.4g}"
-        if layer.angle_error is not None and code != "model.rotation.gain":
+        if layer.angle_error is not None and code not in ("model.rotation.gain", "model.scores.scale"):
             message = (
                 f"{_named(numbers)} ({kind}) {said}; the largest angle error is {layer.angle_error:.4g} rad, and "
                 f"mean cos(angle error) {layer.mean_cos:.4f}"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 _TURNS = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 _WATCH = "posenc_watch"
+_DIVISORS = ("scale_attn", "norm_factor")
 _MOST = 1 << 28  # numbers kept of one run
 
 
@@ -191,8 +192,9 @@ def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **named: Any)
 
 
 def _attend_inside(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """The same for attention as a method, which keeps (batch, heads, seq, lanes)."""
-    out, _nothing = _attend(module, q, k, v)
+    """The same for attention as a method, which keeps (batch, heads, seq, lanes) and divides by a number of its own."""
+    by = next((d for name in _DIVISORS if isinstance(d := getattr(module, name, None), int | float) and d), None)
+    out, _nothing = _attend(module, q, k, v, scaling=None if by is None else 1 / by)
     return out.transpose(1, 2), None
 
 

@@ -1,5 +1,7 @@
 """Why scores are not those asked for: one tested statement after the other, the first that explains them."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -28,11 +30,21 @@ def of_angles(bench: Bench, pairs: tuple[tuple[int, int], ...]) -> Cause:
     q, k = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.pos)
     for ask in (_table, _sides, _gain, _positions, _frequencies):
         if (cause := ask(bench, q, k)) is not None:
-            return cause
+            return _unscaled(bench, q, k, cause) or cause
     off = float(np.abs(q.first - _right(bench)).max())
     return Cause(
         "rope.mismatch", f"turned lanes are off by up to {off:.3g}, in no way that is known", off, bench.case()
     )
+
+
+def _unscaled(bench: Bench, q: Turns, k: Turns, cause: Cause) -> Cause | None:
+    """Tell a gain that is lost with the whole scaling, whose frequencies are lost too."""
+    if not cause.code.endswith((".gain_lost", ".attention_factor")) or abs(cause.evidence - 1) > CLOSE:
+        return None
+    whole = _frequencies(bench, q, k)
+    if whole is None or whole.code != "rope.config.scaling_ignored":
+        return None
+    return replace(whole, message=f"{whole.message}; and {cause.message}", consequences=(cause.code,))
 
 
 def _right(bench: Bench) -> NDArray[np.complex128]:

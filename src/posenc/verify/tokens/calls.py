@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc.verify import guard
 from posenc.verify.report import Cause
-from posenc.verify.tokens_counts import Answer, Call, counted
+from posenc.verify.tokens.counts import Answer, Call, counted
 
 SHARED = "takes the column's number, the same for all rows, so that padding counts as tokens"
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from posenc.verify import guard, tokens_packed, tokens_rows
+from posenc.verify import guard
 from posenc.verify.report import Cause, Findings
-from posenc.verify.tokens_calls import SHARED, asker, case_of, memory, run, run_softly, side_of, state_cause
-from posenc.verify.tokens_counts import (
+from posenc.verify.tokens import packed, rows
+from posenc.verify.tokens.calls import SHARED, asker, case_of, memory, run, run_softly, side_of, state_cause
+from posenc.verify.tokens.counts import (
     Answer,
     Call,
     Explanation,
@@ -20,7 +21,7 @@ from posenc.verify.tokens_counts import (
     rows_shifted,
     shift,
 )
-from posenc.verify.tokens_moves import moved, moves, remembers, steps, unspoilt
+from posenc.verify.tokens.moves import moved, moves, remembers, steps, unspoilt
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 ABSOLUTE = ("learned", "sinusoidal", "additive")
@@ -109,8 +110,8 @@ _WORDS: dict[str, tuple[str, str, str]] = {
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
     """Hold a function of positions, of packed positions or of table rows against the count of tokens."""
     if convention == "packed_position_fn":
-        return tokens_packed.check(subject, spec)
-    return tokens_rows.check(subject, spec) if convention == "learned_rows_fn" else _positions(subject, spec)
+        return packed.check(subject, spec)
+    return rows.check(subject, spec) if convention == "learned_rows_fn" else _positions(subject, spec)
 
 
 def _positions(subject: Any, spec: Mapping[str, Any]) -> Findings:

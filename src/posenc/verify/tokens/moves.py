@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc.verify import guard
 from posenc.verify.report import Cause
-from posenc.verify.tokens_counts import Answer, Call, counted, rows_shifted
+from posenc.verify.tokens.counts import Answer, Call, counted, rows_shifted
 
 _CODE = "positions.origin_moves"
 _WHY = (

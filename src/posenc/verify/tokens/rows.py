@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posenc.verify.report import Cause, Findings
-from posenc.verify.tokens_calls import SHARED, asker, case_of, memory, run, side_of
-from posenc.verify.tokens_counts import Answer, Call, bound, explain, halved, mask_of, shift
+from posenc.verify.tokens.calls import SHARED, asker, case_of, memory, run, side_of
+from posenc.verify.tokens.counts import Answer, Call, bound, explain, halved, mask_of, shift
 
 
 def check(subject: Any, spec: Mapping[str, Any]) -> Findings:

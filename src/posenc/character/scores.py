@@ -1,0 +1,82 @@
+"""What the scores of pairs of tokens show, and what it costs to form them."""
+
+import torch
+from torch import Tensor
+
+from posenc.character.signatures import CAP
+from posenc.encoding import Placed
+from posenc.probe import REFUSALS, Probe, count_numbers
+
+EXACT = 1e-9  # of the largest score, in float64
+MOVES = ((9, 21), (5, 3), (2, 1))  # positions looked at, and how far they move; the first that fit
+
+
+def shift_change(probe: Probe) -> float | None:
+    """Return how much scores change when all positions move on all axes, as a part of the largest.
+
+    None if the encoding has no room to move.
+    """
+    for n, move in MOVES:
+        if probe.longest is None or probe.longest >= n - 1 + move:
+            pos = probe.along(probe.line(n))
+            x = probe.normal(1, n, probe.d_model)
+            try:
+                here, there = _scores(probe, x, x, pos), _scores(probe, x, x, pos + move)
+            except REFUSALS:  # another axis has less room
+                continue
+            return float((here - there).abs().max() / here.abs().max())
+    return None
+
+
+def is_symmetric(probe: Probe) -> bool:
+    """Whether query and key may change places: the matrix of scores, one content in q and one in k, is symmetric."""
+    pos = probe.along(probe.line(48))
+    tokens = probe.normal(2, 1, 1, probe.d_model).expand(-1, -1, len(pos), -1)
+    scores = _scores(probe, tokens[0], tokens[1], pos)
+    return bool((scores - scores.mT).abs().max() <= EXACT * scores.abs().max())
+
+
+def falls_with_distance(probe: Probe) -> bool:
+    """Whether the score of one content never rises with distance in any head, and falls in one."""
+    end = CAP if probe.longest is None else min(CAP, probe.longest)
+    distances = [d for d in (*range(257), *(2**i for i in range(9, 17))) if d <= end]
+    pos = probe.along(end - torch.tensor(distances).flip(0))  # in order, for sums along the tokens
+    x = probe.normal(1, 1, probe.d_model).expand(-1, len(pos), -1)
+    by_distance = _scores(probe, x, x, pos)[0, :, -1].flip(-1)
+    slack = EXACT * by_distance.abs().max()
+    never_rises = (by_distance.diff() <= slack).all()
+    return bool(never_rises and (by_distance[:, 0] - by_distance[:, -1] > slack).any())
+
+
+def count_work(probe: Probe) -> tuple[str, float, float]:
+    """Return what the work grows with, and the numbers that are computed for each token and for each pair."""
+    lengths, seen = (16, 32, 48), []
+    for n in lengths:
+        pos = probe.along(torch.arange(n) % len(probe.line(n)))  # a short table is read again
+        x = probe.normal(1, n, probe.d_model)
+        placed = probe.place(pos, x)
+        seen.append(count_numbers(lambda x=x, placed=placed: _doors(probe, x, placed)))  # type: ignore[misc]
+    lines = torch.tensor([[1.0, n, n * n] for n in lengths], dtype=torch.float64)
+    _, per_token, per_score = torch.linalg.solve(lines, torch.tensor(seen, dtype=torch.float64)).tolist()
+    grows = "score" if per_score > 0.5 else "token" if per_token > 0.5 else "nothing"
+    return grows, abs(round(per_token, 1)), abs(round(per_score, 1))
+
+
+def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
+    """Go through the doors of one layer with one head of keys a head of queries."""
+    encoding, here = probe.encoding.layer(probe.index, placed)
+    probe.encoding.embed(x, placed)
+    q = x.new_zeros(()).expand(1, probe.n_heads, x.shape[1], probe.head_dim)
+    encoding.rotate(q, q, here)
+    encoding.bias(q, q, here, here)
+    if encoding.rescores:
+        scores = q.new_zeros(()).expand(*q.shape[:3], x.shape[1])
+        encoding.rescore(scores, q, q, here, here, None)
+
+
+def _scores(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> Tensor:
+    """Return the scores (1, n_heads, n, n) of tokens that become queries and tokens that become keys."""
+    with torch.no_grad():
+        placed = probe.place(pos, of_query)
+        q, k = probe.project(of_query, placed)[0], probe.project(of_key, placed)[1]
+        return probe.scores(q, k, placed)

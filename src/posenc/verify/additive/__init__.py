@@ -1,0 +1,1 @@
+"""Codes that are added to the tokens."""

@@ -1,0 +1,1 @@
+"""Biases, slopes, buckets and index tables."""

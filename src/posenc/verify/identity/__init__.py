@@ -1,0 +1,1 @@
+"""What position code computes where nobody has said what it should."""

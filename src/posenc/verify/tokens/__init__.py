@@ -1,0 +1,1 @@
+"""Positions and row numbers that belong to tokens."""
