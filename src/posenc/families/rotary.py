@@ -153,9 +153,11 @@ class Rotary(Budgeted):
                     "apply norms before rotate and leave backend out."
                 )
             return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
-        if out is not None:
+        if out is not None and not (out[0] is q and out[1] is k):
             check_out(self.name, (q, k), out)
-        norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
+        norms: tuple[Norm | None, Norm | None] = (None, None)
+        if q_norm is not None or k_norm is not None:
+            norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
         q_tables = self._tables(placed.parts[:2], q.ndim)
         shared = k_placed is placed and len(placed.parts) == 2
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:], k.ndim)
@@ -191,6 +193,8 @@ class Rotary(Budgeted):
         for x, where in ((q, placed), (k, k_placed)):
             check_lanes(self.name, x, self.head_dim)
             check_heads(self.name, x, where.pos.shape if self.n_axes == 1 else where.pos.shape[:-1])
+            if self.n_kv_heads is not None:
+                check_groups(self.name, x, self.n_kv_heads)
         if q.dtype != k.dtype:
             raise TypeError(
                 f"{self.name}: q and k must have one dtype, because scores are their products; got {q.dtype} and "
@@ -214,6 +218,8 @@ class Rotary(Budgeted):
         """Return tables with their heads before the sequence, (..., heads or 1, seq, n_pairs), as `ndim` dimensions."""
         cos, sin = tables
         if self.n_kv_heads is None:
+            if ndim == 2:  # no heads: (seq, head_dim)
+                return cos, sin
             if ndim == 4 and cos.ndim == 2:  # one view instead of two
                 return cos.expand(1, 1, *cos.shape), sin.expand(1, 1, *sin.shape)
             return cos.unsqueeze(-3), sin.unsqueeze(-3)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenc.kernels.job import Job, Pairing, Side, turning
 
-BLOCK = 2**18  # numbers: a megabyte in float32
+BLOCK = 2**20  # numbers: more than a core's cache holds, but each call takes some microseconds
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
@@ -47,13 +47,13 @@ def _run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
 
 
 def _prepare(job: Job, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """Return tables as wide as the lanes, or complex numbers twice, in the precision of the arithmetic."""
+    """Return the tables in the precision of the arithmetic; for pairs side by side complex numbers, twice."""
     wide = torch.promote_types(job.x.dtype, job.cos.dtype)
     cos, sin = job.cos.to(wide), job.sin.to(wide)
-    if pairing == "interleaved":
-        factor = torch.complex(cos, sin)
-        return factor, factor
-    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    if pairing == "half":
+        return cos, sin
+    factor = torch.complex(cos, sin)
+    return factor, factor
 
 
 def _run_one(job: Job, lanes: slice, tables: tuple[Tensor, Tensor], pairing: Pairing) -> None:
@@ -85,17 +85,16 @@ def _pairs_fit(t: Tensor) -> bool:
 
 
 def _turn_halves(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, room: list[Tensor]) -> None:
-    """Turn x cos + (x with its halves swapped) (-sin, sin)."""
-    wide = room[0].dtype
-    swapped, n = room[1][: x.numel()].view(x.shape), x.shape[-1] // 2
-    swapped[..., :n], swapped[..., n:] = x[..., n:], x[..., :n]
-    target = out if out.dtype == wide else room[0][: x.numel()].view(x.shape)
-    if x.dtype == wide:
-        torch.mul(x, cos, out=target)
-    else:
-        target.copy_(x).mul_(cos)  # widened first: mixed products are slow
-    target.addcmul_(swapped, sin)
-    if target is not out:
+    n, direct = x.shape[-1] // 2, x.dtype == room[0].dtype
+    source = x if direct else room[0][: x.numel()].view(x.shape).copy_(x)
+    target = out if direct else source
+    (a, b), (a_out, b_out) = source.split(n, -1), target.split(n, -1)
+    kept = a
+    if source.data_ptr() == target.data_ptr():  # a is gone when b is turned
+        kept = room[1][: a.numel()].view(a.shape).copy_(a)
+    torch.mul(a, cos, out=a_out).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=b_out).addcmul_(kept, sin)
+    if not direct:
         out.copy_(target)
 
 

@@ -27,34 +27,36 @@ WIDEST = 1024  # lanes of a head that a norm may have: their memory lies on the 
 UNIT = 2**20  # bytes that a thread takes on at once
 GRAIN = 2**15  # numbers that are worth a thread, as torch has it
 _NAMES = {t: str(t).removeprefix("torch.") for t in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
-# What a call is told, as int64: where it stands, where its plan is, and the addresses of each job.
-COUNTER, PLAN, FIRST_ADDRESS = range(3)
+# What a call is told, as int64: who works (see `threads`), where its plan is, and the addresses of each job.
+PLAN, FIRST_ADDRESS = threads.OWN, threads.OWN + 1
 X, OUT, COS, SIN, WEIGHT, ADDRESSES = range(6)
 # What its plan says: first what holds for all, then as many numbers for each job, strides in bytes.
-UNITS, JOBS, GROUPS, SEQ, BLOCK, BLOCKS, PAIRS, LANES, BEGIN, FIRST_JOB = range(10)
+UNITS, JOBS, BATCH, ITEMS, GROUPS, SEQ, BLOCK, BLOCKS, PAIRS, LANES, BEGIN, FIRST_JOB = range(12)
 HEADS, SHARING, EPS, X_STRIDES, OUT_STRIDES, TABLE_STRIDES, EACH = 0, 1, 2, 3, 6, 9, 12
 
 _turn_rows: Any  # in the copies of `_work` that are compiled: what turns some heads of some tokens
 
 
 def _work(told):  # type: ignore[no-untyped-def]
-    """Take units of work until there are none."""
+    """Do one thread's share of the units: always the same one, of which its core's cache may still hold some."""
     plan = vectors.numbers(told[PLAN])
     n_jobs, groups, blocks, block = plan[JOBS], plan[GROUPS], plan[BLOCKS], plan[BLOCK]
-    while True:
-        unit = vectors.take(told)
-        if unit >= plan[UNITS]:
-            return
-        begin, group, batch = unit % blocks * block, unit // blocks % groups, unit // blocks // groups
-        end = min(plan[SEQ], begin + block)
+    if told[threads.COUNT] == 0:
+        worker, workers = vectors.take(told), told[threads.WORKERS]
+    else:
+        worker, workers = vectors.call(told[threads.NUMBER]), vectors.call(told[threads.COUNT])
+    for unit in range(plan[UNITS] * worker // workers, plan[UNITS] * (worker + 1) // workers):
+        begin, skipped, item = unit % blocks * block, unit // blocks % groups, unit // blocks // groups
+        end, item = min(plan[SEQ], begin + block), item * plan[ITEMS]
         for job in range(n_jobs):
             heads = plan[FIRST_JOB + job * EACH + HEADS]
             first, last = 0, heads
-            if groups > 1:  # a unit is one head of all that the jobs have
-                first, last = max(group, 0), min(group + 1, heads)
-                group -= heads
+            if groups > 1:  # a unit is one head of all that the jobs have: long rows of memory
+                first, last = max(skipped, 0), min(skipped + 1, heads)
+                skipped -= heads
             if first < last:
-                _turn_rows(told, plan, job, batch, first, last, begin, end)
+                for batch in range(item, min(plan[BATCH], item + plan[ITEMS])):
+                    _turn_rows(told, plan, job, batch, first, last, begin, end)
 
 
 @cache
@@ -218,11 +220,15 @@ def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequen
     if not elements:
         return lambda jobs: None
     heads = sum(job.x.shape[1] for job in jobs)
-    groups = 1 if x.stride(1) < x.stride(2) or seq == 1 else heads
-    block = max(1, min(seq, UNIT // (head_dim * x.element_size() * (heads if groups == 1 else 1))))
-    units = batch * groups * -(-seq // block)
+    apart = x.stride(1) > x.stride(2) and seq > 1
+    groups = heads if apart else 1
+    unit = min(UNIT, elements * x.element_size() // (4 * torch.get_num_threads())) // (head_dim * x.element_size())
+    rows = unit // (1 if apart else heads)  # tokens of all its heads
+    block = max(1, min(seq, rows))
+    blocks, items = -(-seq // block), max(1, rows // seq)
+    units = -(-batch // items) * groups * blocks
     lanes = turning(head_dim, 2 * n_pairs, side)
-    facts = [units, len(jobs), groups, seq, block, -(-seq // block), n_pairs, head_dim, lanes.start]
+    facts = [units, len(jobs), batch, items, groups, seq, block, blocks, n_pairs, head_dim, lanes.start]
     for job in jobs:
         facts += _facts(job)
     told = (ctypes.c_int64 * len(facts))(*facts)  # lives as long as the plan
@@ -230,7 +236,7 @@ def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequen
     call, most = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing), min(elements // GRAIN, units)
 
     def run(jobs: Sequence[Job], told: object = told) -> None:
-        addresses = [0, address]
+        addresses = [*threads.HEAD, address]
         for x, out, cos, sin, weight, _ in jobs:
             addresses += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
             if weight is not None:

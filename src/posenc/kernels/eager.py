@@ -40,7 +40,8 @@ def turn(
     a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
     parts: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
     if pairing == "interleaved":
-        parts = (torch.stack(parts, dim=-1).flatten(-2),)
+        both = torch.stack(parts, dim=-1)
+        parts = (both.reshape(*both.shape[:-2], 2 * n_pairs),)  # not flatten, which batches of gradients do not know
     if rest:
         parts = (*parts, untouched) if side == "first" else (untouched, *parts)
     return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]

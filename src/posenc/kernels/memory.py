@@ -1,63 +1,64 @@
 """Whether memory may be written to while other memory is read: asked of addresses alone, which are never followed."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from torch import Tensor
 
+from posenc.kernels.job import Job
 
-def refuse_overlap(who: str, xs: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
-    """Raise unless each number of `outs` has memory of its own; `outs[i]` may be `xs[i]` itself.
+
+def spans(who: str, jobs: Sequence[Job]) -> tuple[int, ...]:
+    """Return how many bytes each job's x and out reach over, from the first number to behind the last.
 
     Raises:
-        ValueError: A tensor is expanded or overlaps itself, or two share some of their memory.
+        ValueError: Two numbers of an out may share an address.
     """
-    for name, out in zip("qk", outs, strict=False):
-        if _layout(out.shape, out.stride())[0]:
+    found = []
+    for name, job in zip("qk", jobs, strict=False):
+        if _overlaps(job.out):
             raise ValueError(
                 f"{who}: cannot write {name} into expanded or overlapping memory, where one number stands for several; "
-                f"got shape {tuple(out.shape)} with strides {out.stride()}. Give it memory of its own, or use rotate "
-                "without out."
+                f"got shape {tuple(job.out.shape)} with strides {job.out.stride()}. Give it memory of its own, or use "
+                "rotate without out."
             )
-    named = [(f"out[{i}]", out, i) for i, out in enumerate(outs)]
-    for i, (name, out, _) in enumerate(named):
-        others = [(n, x, j) for j, (n, x) in enumerate(zip("qk", xs, strict=False)) if x is not outs[j]]
-        for other, t, j in (*others, *named[i + 1 :]):
-            if shared(out, t) and not (other in "qk" and j == i and same(out, t)):
+        for t in job[:2]:
+            last = sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape, strict=True))
+            found.append((last + 1) * t.element_size() if t.numel() else 0)
+    return tuple(found)
+
+
+def refuse_overlap(who: str, jobs: Sequence[Job], spans: tuple[int, ...]) -> None:
+    """Raise where an out lies on memory that is read or written otherwise; it may be what is turned itself.
+
+    Raises:
+        ValueError: Two tensors share some of their memory.
+    """
+    begins = [t.data_ptr() for job in jobs for t in job[:2]]
+    for i in range(1, len(begins), 2):
+        for j in range(len(begins)):
+            if j == i or begins[j] >= begins[i] + spans[i] or begins[i] >= begins[j] + spans[j]:
+                continue
+            out, other = jobs[i // 2].out, jobs[j // 2][:2][j % 2]
+            if j == i - 1 and (other is out or (begins[i] == begins[j] and other.stride() == out.stride())):
+                continue
+            # parts of one projection lie between each other, row by row
+            if np.shares_memory(_addresses(out), _addresses(other)):
+                names = ("q", "out[0]", "k", "out[1]")
                 raise ValueError(
-                    f"{who}: {name} overlaps {other} in memory, so numbers would be overwritten before they are read. "
-                    "Give it memory of its own, or exactly what is turned."
+                    f"{who}: {names[i]} overlaps {names[j]} in memory, so numbers would be overwritten before they are "
+                    "read. Give it memory of its own, or exactly what is turned."
                 )
 
 
-@lru_cache(maxsize=1024)
-def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[bool, int]:
-    """Return whether two numbers may share an address, and how far the last is from the first."""
-    span, overlaps = 1, False
-    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
-        overlaps = overlaps or stride < span
+def _overlaps(t: Tensor) -> bool:
+    """Whether two numbers of a tensor may share an address."""
+    span = 1
+    for stride, size in sorted((s, n) for s, n in zip(t.stride(), t.shape, strict=True) if n > 1):
+        if stride < span:
+            return True
         span += stride * (size - 1)
-    return overlaps, span if 0 not in shape else 0
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same numbers in the same memory."""
-    return a is b or (a.data_ptr() == b.data_ptr() and a.stride() == b.stride() and a.shape == b.shape)
-
-
-def shared(a: Tensor, b: Tensor) -> bool:
-    """Whether any number of one lies where one of the other does."""
-    (a_begin, a_end), (b_begin, b_end) = _range(a), _range(b)
-    if a_end <= b_begin or b_end <= a_begin:
-        return False
-    # parts of one projection lie between each other, row by row
-    return bool(np.shares_memory(_addresses(a), _addresses(b)))
-
-
-def _range(t: Tensor) -> tuple[int, int]:
-    begin = t.data_ptr()
-    return begin, begin + _layout(t.shape, t.stride())[1] * t.element_size()
+    return False
 
 
 class _Memory:

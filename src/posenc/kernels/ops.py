@@ -94,8 +94,8 @@ torch.library.register_fake("posenc::turn_into", _turn_into_fake)
 
 
 @torch.library.impl("posenc::turn_into", "Autograd")
-def _turn_into_counted(*inputs: Any) -> None:
-    """Refuse what gradients would be lost of, and count what is written for those who kept it for a backward pass."""
+def _turn_into_plain(*inputs: Any) -> None:
+    """Refuse what gradients would be lost of; `turn_all` counts what is written, for those who kept it."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         raise ValueError(
             "posenc::turn_into writes into given memory, which autograd cannot follow; got a tensor that requires "
@@ -103,9 +103,6 @@ def _turn_into_counted(*inputs: Any) -> None:
         )
     with torch._C._AutoDispatchBelowAutograd():
         torch.ops.posenc.turn_into(*inputs)
-    for out in inputs[-2:]:
-        if not out.is_inference():
-            torch.autograd.graph.increment_version(out)
 
 
 class _Turn(torch.autograd.Function):

@@ -24,14 +24,23 @@ def pick(jobs: Sequence[Job], backend: str = "auto") -> Any | None:
         return None
     if backend == "auto":
         return _fastest(jobs)
-    if backend not in HOMES:
-        raise ValueError(f"rotate: backend must be one of {', '.join(NAMES)}; got {backend!r}.")
+    check_name(backend)
     refusal = _loaded(backend) if isinstance(_loaded(backend), str) else _loaded(backend).refuses(jobs)
     if refusal is not None:
         raise ValueError(
             f"rotate: backend {backend!r} cannot be used here: {refusal.rstrip('.')}. Leave the choice to 'auto'."
         )
     return _loaded(backend)
+
+
+def check_name(backend: str) -> None:
+    """Raise unless a backend has that name.
+
+    Raises:
+        ValueError: None has.
+    """
+    if backend not in NAMES:
+        raise ValueError(f"rotate: backend must be one of {', '.join(NAMES)}; got {backend!r}.")
 
 
 def _fastest(jobs: Sequence[Job]) -> Any | None:

@@ -9,24 +9,29 @@ from typing import Any
 
 import torch
 
+# What a function is told first, as int64: a ticket that counts up and how many threads there are, or the addresses of
+# OpenMP's functions for the two. What follows is its own.
+TICKET, WORKERS, NUMBER, COUNT, OWN = range(5)
+HEAD = (0, 1, 0, 0)
 _forked = False
 
 
 def run(call: Any, told: "ctypes.Array[ctypes.c_int64]", most: int) -> None:
-    """Let threads call a numba function of one pointer, at most as many as torch may use; they share the work.
+    """Let threads call a numba function of one pointer, at most as many as torch may use; each does its share.
 
     Args:
         call: A function compiled by numba.cfunc.
-        told: What its pointer points to.
+        told: What its pointer points to; begins with HEAD.
         most: How many threads the work is worth.
     """
     n = min(torch.get_num_threads(), most)
     if n <= 1:
         _function(call.address)(told)
-    elif (parallel := _parallel()) is not None and not _forked:
+    elif (openmp := _openmp()) is not None and not _forked:
+        parallel, told[NUMBER], told[COUNT] = openmp
         parallel(call.address, told, n, 0)
     else:
-        function = _function(call.address)
+        function, told[WORKERS] = _function(call.address), n
         others = [threading.Thread(target=function, args=(told,)) for _ in range(n - 1)]
         for thread in others:
             thread.start()
@@ -41,15 +46,18 @@ def _function(address: int) -> Any:
 
 
 @cache
-def _parallel() -> Any | None:
-    """Return GOMP_parallel(function, data, n_threads, flags) of the OpenMP that torch has loaded, or None."""
+def _openmp() -> tuple[Any, int, int] | None:
+    """Return GOMP_parallel of the OpenMP that torch has loaded, and where its functions for who works are, or None."""
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
         try:
-            found = ctypes.CDLL(str(path)).GOMP_parallel
+            library = ctypes.CDLL(str(path))
+            parallel, number, count = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
         except (OSError, AttributeError):
             continue
-        found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-        return found
+        parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        parallel.restype = None
+        places = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (number, count))
+        return parallel, *places  # type: ignore[return-value]
     return None
 
 

@@ -5,17 +5,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import forward_ad
 
 from posenc.kernels import eager, memory
 from posenc.kernels.job import Job, Pairing, Side
 from posenc.kernels.norm import Norm
-from posenc.kernels.pick import HAS_TRITON, pick
+from posenc.kernels.pick import HAS_TRITON, check_name, pick
 from posenc.positions.checks import all_plain
 
 Tables = tuple[Tensor, Tensor]
 _MOST_PLANS = 4096  # more shapes than that come from something that never repeats one
-_plans: dict[tuple[object, ...], Callable[[Sequence[Job]], None] | None] = {}
+_plans: dict[tuple[object, ...], tuple[tuple[int, ...], Callable[[Sequence[Job]], None] | None]] = {}
 
 
 class Way(NamedTuple):
@@ -56,15 +57,22 @@ def turn_all(
     Raises:
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
-    if torch.compiler.is_compiling() or _learn(tables) or not _is_memory(xs, tables, out, norms):
+    check_name(way.backend)
+    plain = not torch.compiler.is_compiling() and _is_memory(xs, tables, out, norms)
+    if not plain or _learn(tables):
         turned = _traced(xs, tables, way, norms)
-    elif torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *_weights(norms))):
-        turned = _differentiable(xs, tables, way, norms)
+    elif torch.is_grad_enabled() and any(t.requires_grad for t in (*xs, *(out or ()), *_weights(norms))):
+        # inside a transform of something else autograd wants operations that it knows
+        inside = torch._C._functorch.maybe_current_level() is not None
+        turned = (_traced if inside else _differentiable)(xs, tables, way, norms)
     else:
-        if out is not None:
-            memory.refuse_overlap(who, xs, out)
-        return _run(xs, tables, way, out, norms)
-    return turned if out is None else _write(out, turned)
+        return _run(xs, tables, way, out, norms, who)
+    if out is None:
+        return turned
+    if plain:
+        jobs = [Job(x, o, *pair) for x, o, pair in zip(xs, out, tables, strict=True)]
+        memory.refuse_overlap(who, jobs, memory.spans(who, jobs))
+    return _write(out, turned)
 
 
 def _write(out: Sequence[Tensor], turned: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -72,22 +80,30 @@ def _write(out: Sequence[Tensor], turned: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def _run(
-    xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
+    xs: Sequence[Tensor],
+    tables: Sequence[Tables],
+    way: Way,
+    out: Sequence[Tensor] | None,
+    norms: Sequence[Norm | None],
+    who: str = "rotate",
 ) -> tuple[Tensor, ...]:
     """Turn plain memory, without gradients."""
     outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
     jobs = [_job(*what) for what in zip(xs, outs, tables, norms, strict=False)]
-    key = (way, *(_kind(job) for job in jobs))
-    if key not in _plans:
+    key = (way, out is None, *(_kind(job) for job in jobs))
+    found = _plans.get(key)  # not `in`: another thread may clear them in between
+    if found is None:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        _plans[key] = _plan(jobs, way)
-    plan = _plans[key]
+        found = _plans[key] = () if out is None else memory.spans(who, jobs), _plan(jobs, way)
+    spans, plan = found
+    if out is not None:
+        memory.refuse_overlap(who, jobs, spans)
     if plan is None:
         turned = _formulas(xs, tables, way, norms)
         return turned if out is None else _write(outs, turned)
     plan(jobs)
-    if out is not None and not torch.is_inference_mode_enabled():
+    if out is not None:
         torch.autograd.graph.increment_version(outs)  # for those who kept them for a backward pass
     return outs
 
@@ -172,12 +188,16 @@ def _is_memory(
     xs: Sequence[Tensor], tables: Sequence[Tables], out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
 ) -> bool:
     """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
-    each = {id(t): t for t in (*xs, *(t for pair in tables for t in pair), *(out or ()), *_weights(norms))}
-    if not all_plain(each.values()) or torch._C._len_torch_dispatch_stack():
+    turned = xs if out is None or (out[0] is xs[0] and out[-1] is xs[-1]) else (*xs, *out)
+    those = tables[:1] if tables[-1] is tables[0] else tables
+    if not all_plain([*turned, *(t for pair in those for t in pair), *_weights(norms)]):
         return False
-    if torch._C._get_tracing_state() is not None or forward_ad._current_level >= 0:
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() or forward_ad._current_level >= 0:
         return False
-    return not any(t.is_neg() or t.layout is not torch.strided or t.is_meta for t in each.values())
+    for t in turned:  # spelled out: each microsecond here is one of decoding's forty
+        if t.is_neg() or t.layout is not torch.strided:
+            return False
+    return True
 
 
 def _learn(tables: Sequence[Tables]) -> bool:
@@ -211,13 +231,19 @@ class _Turn(torch.autograd.Function):
         """Turn n tensors, the last ones, by the tables before them."""
         tables, xs = tensors[: 2 * n], tensors[2 * n :]
         ctx.save_for_backward(*tables)
-        ctx.way, ctx.n = way, n
-        return _run(xs, list(zip(tables[::2], tables[1::2], strict=True)), way, None, (None,) * n)
+        ctx.way = way
+        ctx.set_materialize_grads(False)
+        turned = _run(xs, list(zip(tables[::2], tables[1::2], strict=True)), way, None, (None,) * n)
+        ctx.mark_non_differentiable(*(t for t, x in zip(turned, xs, strict=True) if not x.requires_grad))
+        return turned
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Turn the gradients the other way."""
         saved = ctx.saved_tensors
-        tables = [(cos, -sin) for cos, sin in zip(saved[::2], saved[1::2], strict=True)]
-        turned = turn_all(grads, tables, ctx.way)
-        return (None, None, *(None for _ in saved), *turned)
+        given = {i: g for i, g in enumerate(grads) if g is not None}
+        # those of a sum are one number expanded
+        side_by_side = [g if g.stride(-1) == 1 else g.contiguous() for g in given.values()]
+        tables = [(saved[2 * i], -saved[2 * i + 1]) for i in given]
+        turned = dict(zip(given, turn_all(side_by_side, tables, ctx.way), strict=True)) if given else {}
+        return (None, None, *(None for _ in saved), *(turned.get(i) for i in range(len(grads))))

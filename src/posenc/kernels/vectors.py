@@ -16,6 +16,7 @@ WIDTH = 16
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _WIDE = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
 _STORED = {"bfloat16": _I16, "float16": ir.HalfType(), **_WIDE}
+UPPER = 0xFFFF0000
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
@@ -61,17 +62,26 @@ def _narrow(b: ir.IRBuilder, numbers: ir.Value, kind: Kind) -> ir.Value:
         return numbers
     if stored != "bfloat16":
         return b.fptrunc(numbers, _of(_STORED[stored], width))
+    return b.trunc(b.lshr(_round_upper(b, numbers, width), _same(16, width)), _of(_I16, width))
+
+
+def _round_upper(b: ir.IRBuilder, numbers: ir.Value, width: int) -> ir.Value:
+    """Return the bits of float32 of which the upper half is the nearest bfloat16."""
     bits = b.bitcast(numbers, _of(_I32, width))
     odd = b.and_(b.lshr(bits, _same(16, width)), _same(1, width))
-    rounded = b.lshr(b.add(b.add(bits, _same(0x7FFF, width)), odd), _same(16, width))
-    rounded = b.select(b.fcmp_unordered("uno", numbers, numbers), _same(0x7FC0, width), rounded)
-    return b.trunc(rounded, _of(_I16, width))
+    rounded = b.add(b.add(bits, _same(0x7FFF, width)), odd)
+    return b.select(b.fcmp_unordered("uno", numbers, numbers), _same(0x7FC00000, width), rounded)
 
 
 def _pairs(b: ir.IRBuilder, address: ir.Value, gap: ir.Value, kind: Kind, half: bool) -> tuple[ir.Value, ir.Value]:
     """Return the first and the second lanes of some pairs."""
     if half:
         first, second = (_load(b, a, kind.stored, kind.width) for a in (address, b.add(address, gap)))
+    elif kind.stored == "bfloat16":  # a pair is one word of 32 bits: no lane has to move
+        words = b.bitcast(_load(b, address, kind.stored, 2 * kind.width), _of(_I32, kind.width))
+        halves = b.shl(words, _same(16, kind.width)), b.and_(words, _same(UPPER, kind.width))
+        first, second = (b.bitcast(half, _of(_WIDE["float32"], kind.width)) for half in halves)
+        return first, second
     else:
         both = _load(b, address, kind.stored, 2 * kind.width)
         none = ir.Constant(both.type, ir.Undefined)
@@ -85,6 +95,11 @@ def _pairs(b: ir.IRBuilder, address: ir.Value, gap: ir.Value, kind: Kind, half: 
 def _put_pairs(
     b: ir.IRBuilder, pairs: tuple[ir.Value, ir.Value], address: ir.Value, gap: ir.Value, kind: Kind, half: bool
 ) -> None:
+    if kind.stored == "bfloat16" and not half:
+        low, high = (_round_upper(b, lanes, kind.width) for lanes in pairs)
+        words = b.or_(b.lshr(low, _same(16, kind.width)), b.and_(high, _same(UPPER, kind.width)))
+        _store(b, b.bitcast(words, _of(_I16, 2 * kind.width)), address, kind.stored)
+        return
     first, second = (_narrow(b, lanes, kind) for lanes in pairs)
     if half:
         _store(b, first, address, kind.stored)
@@ -184,6 +199,17 @@ def take(typing: Any, counter: Any) -> Any:
         return b.atomic_rmw("add", args[0], ir.IntType(64)(1), "monotonic")
 
     return types.int64(types.CPointer(types.int64)), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call(typing: Any, address: Any) -> Any:
+    """Call the C function int(void) at an address."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        function = b.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer())
+        return b.sext(b.call(function, []), ir.IntType(64))
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

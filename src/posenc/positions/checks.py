@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
-_KINDS = (Tensor, nn.Parameter)
+_KINDS = {Tensor, nn.Parameter}
 _REALS = (torch.float32, torch.float64)
 
 
@@ -105,4 +105,4 @@ def all_plain(tensors: Iterable[Tensor]) -> bool:
         return False
     if torch._C._functorch.maybe_current_level() is not None:
         return all(map(is_plain, tensors))
-    return all(type(t) in _KINDS for t in tensors)
+    return {*map(type, tensors)} <= _KINDS
