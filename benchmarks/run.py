@@ -1,52 +1,34 @@
-"""Measure this machine and write RESULTS.md and ATTEND.md: ratios to a copy, to plain attention, and to peers.
+"""Measure this machine and write RESULTS.md, ATTEND.md and ROTARY.md: ratios to a copy, to plain attention, to peers.
 
-`python benchmarks/run.py results` or `... attend` writes one of them alone.
+`python benchmarks/run.py results` (or `attend`, `rotary`) writes one of them alone.
 
 All candidates of a table run interleaved, round after round, and a round's ratios are taken within
 it; the table holds their medians and their middle half. Peers that are not installed are named.
 """
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 import posenc
-from posenc import positions
-from posenc.bench import attend, machine, rows, text
+from posenc import memory, positions
+from posenc.bench import attend, machine, rotary, rotary_rows, rotary_text, rows, text
 from posenc.bench.measure import compare
 
 HERE = Path(__file__).parent
 Candidates = dict[str, Callable[[], object]]
 ROUNDS = 15
-
-
-def rotary(dtype: torch.dtype) -> Candidates:
-    """Turn q and k of a long sequence."""
-    q, k = torch.randn(1, 32, 4096, 128).to(dtype), torch.randn(1, 8, 4096, 128).to(dtype)
-    out, pos = (torch.empty_like(q), torch.empty_like(k)), positions.arange(4096)
-    candidates: Candidates = {
-        "copy into given memory": lambda: (out[0].copy_(q), out[1].copy_(k)),
-        "clone": lambda: (q.clone(), k.clone()),
-    }
-    for pairing in ("half", "interleaved"):
-        rope = posenc.RoPE(head_dim=128, pairing=pairing)
-        placed = rope.place(pos)
-        candidates[f"posenc rotate, {pairing}"] = lambda rope=rope, placed=placed: rope.rotate(q, k, placed)
-    with suppress(ImportError):
-        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-        rope = posenc.RoPE(head_dim=128)
-        cos, sin = (torch.cat((t, t), -1)[None].to(dtype) for t in rope.place(pos).parts)
-        candidates["transformers apply_rotary_pos_emb"] = lambda: apply_rotary_pos_emb(q, k, cos, sin)
-    return candidates
 
 
 def tables() -> Candidates:
@@ -71,21 +53,18 @@ def tables() -> Candidates:
 
 def reusing() -> str:
     """Return the same table from a process whose allocator gives freed memory out again, with its pages in place."""
-    large = 2**40
-    tunables = f"glibc.malloc.mmap_threshold={large}:glibc.malloc.trim_threshold={large}:glibc.malloc.top_pad=65536"
-    title = "The same, where the allocator keeps freed memory (GLIBC_TUNABLES for mmap_threshold and trim_threshold)"
+    title = "The same, where the allocator keeps freed memory (GLIBC_TUNABLES for mmap_max and trim_threshold)"
     goal = "at most 6 fills: as above, without what the system asks for fresh pages."
     code = f"import run; print(run.table({title!r}, {goal!r}, run.tables(), quiet=True))"
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"GLIBC_TUNABLES": tunables},
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    print(child.stdout, flush=True)
-    return child.stdout.strip()
+    told = reuse(code, capture_output=True).stdout
+    print(told, flush=True)
+    return told.strip()
+
+
+def reuse(code: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run code in a process that keeps the memory that it frees."""
+    environment = os.environ | {"GLIBC_TUNABLES": memory.TUNABLES}
+    return subprocess.run([sys.executable, "-c", code], env=environment, cwd=HERE, text=True, check=True, **options)
 
 
 def attention(dtype: torch.dtype) -> Candidates:
@@ -134,13 +113,9 @@ def table(title: str, goal: str, candidates: Candidates, *, quiet: bool = False)
 
 
 def write_results() -> None:
-    """Measure turning, tables and short attention, and write RESULTS.md."""
+    """Measure tables and short attention, and write RESULTS.md."""
     torch.manual_seed(0)
-    shape = "q (1, 32, 4096, 128), k (1, 8, 4096, 128)"
-    rounding = "Products are formed in float32 and rounded once, where transformers rounds tables and products."
     plans = (
-        (f"Turning q and k, float32, {shape}", "none yet: the plain formula in eager torch.", rotary(torch.float32)),
-        (f"Turning q and k, bfloat16, {shape}", f"none yet, as above. {rounding}", rotary(torch.bfloat16)),
         ("Tables for 1,048,576 positions, head_dim 128", "at most 6 fills of memory in the same state.", tables()),
         ("Causal attention, float32, (1, 8, 1024, 64)", "none yet: a bias is a dense mask.", attention(torch.float32)),
         ("Causal attention, bfloat16, (1, 8, 1024, 64)", "none yet, as above.", attention(torch.bfloat16)),
@@ -183,10 +158,51 @@ def _write_rows(chosen: list[rows.Row]) -> None:
         print("\n".join(text.row_lines(report["rows"][-1])), flush=True)
 
 
+def write_rotary() -> None:
+    """Measure what `posenc bench rotary` does, and what makes new memory once more in a process that keeps its pages.
+
+    The page is written anew after each row: about twenty minutes.
+    """
+    chosen = rotary_rows.choose()
+    report = rotary.begin(chosen)
+    versions = [f"{name} {version or 'not installed'}" for name, version in report["machine"]["versions"].items()]
+    head = [
+        f"# Turning queries and keys, measured\n\n{rotary_text.NOTE}",
+        f"Machine: {machine.sentence(report['machine'])}; measured on {datetime.now(UTC):%Y-%m-%d} by "
+        f"`python benchmarks/run.py rotary`. Peers: {', '.join(versions)}.",
+        "docs/speed.md says how to read this page. GPUs: not measured.",
+    ]
+    sections: list[tuple[str, list[rotary.Found]]] = [("Stock allocator", report["rows"])]
+
+    def write() -> None:
+        parts = [*head, *(rotary_text.markdown(found, title) for title, found in sections)]
+        (HERE / "ROTARY.md").write_text("\n\n".join(parts) + "\n")
+
+    for row in chosen:
+        report["rows"].append(rotary.measure_row(row))
+        print("\n".join(rotary_text.row_lines(report["rows"][-1])), flush=True)
+        write()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        reuse(f"import run; run.keep_pages({str(path)!r})")
+        sections.append(("Reused pages (GLIBC_TUNABLES for mmap_max and trim_threshold)", json.loads(path.read_text())))
+    write()
+
+
+def keep_pages(path: str) -> None:
+    """Measure the rows of which the outputs are large, in this process, and write them as JSON."""
+    found = []
+    for row in rotary_rows.choose():
+        if row.length > 1 and not row.is_model:
+            found.append(rotary.measure_row(row))
+            print("\n".join(rotary_text.row_lines(found[-1])), flush=True)
+    Path(path).write_text(json.dumps(found))
+
+
 def main() -> int:
-    """Write the pages that were named, or both."""
-    pages = {"results": write_results, "attend": write_attend, "part": write_part}
-    for name in sys.argv[1:] or ("results", "attend"):
+    """Write the pages that were named, or all."""
+    pages = {"results": write_results, "attend": write_attend, "part": write_part, "rotary": write_rotary}
+    for name in sys.argv[1:] or ("results", "attend", "rotary"):
         pages[name]()
     return 0
 

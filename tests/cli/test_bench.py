@@ -1,4 +1,4 @@
-"""`posenc bench attend` in processes of their own, at sizes that prove that it runs and measure nothing."""
+"""`posenc bench` in processes of their own, at sizes that prove that it runs and measure nothing."""
 
 import json
 import os
@@ -71,6 +71,60 @@ def test_a_slow_candidate_is_seen_as_slow_and_told_in_a_table():
     assert float(own[5]) > 2
 
 
+def test_the_json_of_rotary_has_its_schema():
+    done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert list(report) == ["schema", "command", "machine", "tries", "options", "asked", "complete", "rows"]
+    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (1, "rotary", True, 1)
+    assert report["tries"] == 5
+    assert {"numba", "transformers", "timm"} <= {*report["machine"]["versions"]}
+    [row] = report["rows"]
+    assert (row["name"], row["dtype"], row["kind"], row["goals"]) == ("decode.half", "float32", "forward", [])
+    assert row["shape"] == {"batch": 2, "length": 1, "n_heads": 32, "n_kv_heads": 8, "head_dim": 128}
+    assert row["pages"]["state"] in ("fresh", "reused")
+    found = {candidate["name"]: candidate for candidate in row["candidates"]}
+    assert {"copy", "clone", "rotate_:blocked", "out:numba", "rotate:formula", "compiled", "timm"} <= {*found}
+    assert found["copy"]["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
+    assert "--quick" in found["compiled"]["skipped"]
+    for name in ("copy", "clone", "rotate_:auto", "out:auto", "rotate:auto"):
+        assert found[name]["skipped"] is None
+        assert found[name]["seconds"]["low"] <= found[name]["seconds"]["median"] <= found[name]["seconds"]["high"]
+        assert found[name]["rounds"] == 2
+
+
+def test_a_slow_turn_is_seen_as_slow_and_told_in_a_table():
+    slow = """
+import time, posenc
+quick = posenc.RoPE.rotate_
+posenc.RoPE.rotate_ = lambda *given, **options: (time.sleep(0.2), quick(*given, **options))
+"""
+    done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--dtype", "bfloat16", code=slow)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "decode.half: (2, 32+8, 1, 128), bfloat16" in done.stdout
+    lines = {line[2:32].strip(): line[32:].split() for line in done.stdout.splitlines() if line.startswith("  p")}
+    assert float(lines["posenc in place, auto"][0]) >= 200
+    assert lines["posenc in place, auto"][1] == "ms"
+    assert float(lines["posenc in place, auto"][2]) > 100
+
+
+def test_rotary_can_be_measured_with_reused_pages():
+    from posenc import memory
+
+    done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--reuse-pages", "--json")
+    if memory.is_glibc():
+        assert json.loads(done.stdout)["options"]["reuse_pages"] is True
+    else:
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_what_cannot_be_set_is_said(monkeypatch, capsys):
+    monkeypatch.setattr("posenc.memory.reuse_pages", lambda: False)
+    assert run(["bench", "rotary", "--quick", "--reuse-pages"]) == 2
+    assert "malloc is not glibc's here" in capsys.readouterr().err
+
+
 def test_explain_lists_every_backend_and_measures_nothing():
     from posenc import attention
 
@@ -90,20 +144,23 @@ def test_explain_lists_every_backend_and_measures_nothing():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_interrupt_prints_what_was_measured(as_json, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "only", "row"), [("attend", "sandwich", "sandwich.forward"), ("rotary", "decode", "decode.half")]
+)
+def test_an_interrupt_prints_what_was_measured(command, only, row, as_json, tmp_path):
     """The second row waits until it is interrupted; the first is there already."""
     code = f"""
-from posenc.bench import attend
+from posenc.bench import {command}
 import pathlib, time
-first = attend.measure_row
-def measure_row(row, full):
-    if row.name == "sandwich.forward":
-        return first(row, full=full)
+first = {command}.measure_row
+def measure_row(row, **options):
+    if row.name == {row!r}:
+        return first(row, **options)
     pathlib.Path({str(tmp_path / "there")!r}).touch()
     time.sleep(60)
-attend.measure_row = measure_row
+{command}.measure_row = measure_row
 """
-    arguments = [*QUICK, "--only", "sandwich", *(["--json"] if as_json else [])]
+    arguments = ["bench", command, "--quick", "--only", only, *(["--json"] if as_json else [])]
     process = subprocess.Popen(
         [sys.executable, "-c", START.format(code=code), *arguments],
         stdout=subprocess.PIPE,
@@ -121,7 +178,7 @@ attend.measure_row = measure_row
         report = json.loads(said)
         assert (report["complete"], report["asked"], len(report["rows"])) == (False, 2, 1)
     else:
-        assert "sandwich.forward: 64 tokens, float32" in said
+        assert f"{row}: " in said
         assert said.endswith("\nInterrupted: 1 of 2 rows are above.\n")
 
 
@@ -144,8 +201,24 @@ def test_wrong_use_is_one_line(capsys, wrong, said):
     assert complained.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("--length 4", "lengths are whole numbers from 16"),
+        ("--dtype ,", "--dtype: got nothing between the commas"),
+        ("--only nonsense", "no row matches 'nonsense'. The rows are long.half, long.interleaved"),
+        ("--explain", "No such option: --explain"),
+    ],
+)
+def test_wrong_use_of_rotary_is_one_line(capsys, wrong, said):
+    assert run(["bench", "rotary", *wrong.split()]) == 2
+    complained = capsys.readouterr().err
+    assert said in complained
+    assert complained.count("\n") == 1
+
+
 def test_help_needs_no_torch(capsys):
-    for arguments in (("bench",), ("bench", "--help"), ("bench", "attend", "--help")):
+    for arguments in (("bench",), ("bench", "--help"), ("bench", "attend", "--help"), ("bench", "rotary", "--help")):
         done = bench(*arguments, code="sys.modules['torch'] = None; sys.modules['numpy'] = None")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("Usage: posenc bench")

@@ -7,8 +7,21 @@ import types
 import pytest
 from typer.testing import CliRunner
 
+from posenc import memory
 from posenc.cli import app, doctor
 from posenc.cli.requirements import read_requirements
+
+COST = {"mib": 64, "copy_s": 0.004, "clone_s": 0.026, "ratio": 6.5, "faults": 16384}
+
+
+@pytest.fixture(autouse=True)
+def cost(monkeypatch, request):
+    """Measure nothing: a clone takes 6.5 copies, or whatever a test writes here."""
+    said = dict(COST)
+    if "really" not in request.node.name:
+        monkeypatch.setattr("posenc.bench.pages.Child.ask", lambda child: said)
+    monkeypatch.setattr("posenc.memory.is_glibc", lambda: True)
+    return said
 
 
 def invoke(*arguments):
@@ -137,3 +150,55 @@ def test_no_compiler_is_said_with_its_consequence(monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     shown = " ".join(invoke().stdout.split())
     assert "no C++ compiler, so torch.compile does not work on the CPU" in shown
+
+
+def test_what_new_memory_costs_is_told_with_what_mends_it(cost):
+    done = invoke()
+    lines = done.stdout.splitlines()
+    shown = " ".join(done.stdout.split())
+    assert "a clone of 64 MiB takes 6.5 times a copy into given memory, with 16,384 page faults" in shown
+    assert "posenc.reuse_pages()" in shown
+    assert f"  GLIBC_TUNABLES={memory.TUNABLES}" in lines  # whole, to be copied
+    assert max(map(len, (line for line in lines if "/" not in line))) <= 80
+    found = json.loads(invoke("--json").stdout)["new_memory"]
+    assert found == cost | {"problem": None, "set": f"GLIBC_TUNABLES={memory.TUNABLES}"}
+
+
+@pytest.mark.parametrize("change", [{"ratio": 2.0}, {"ratio": 1.0, "faults": 0}, "elsewhere", {"faults": None}])
+def test_advice_is_given_only_where_it_helps(cost, monkeypatch, change):
+    if change == "elsewhere":
+        monkeypatch.setattr("posenc.memory.is_glibc", lambda: False)
+    else:
+        cost.update(change)
+    found = json.loads(invoke("--json").stdout)["new_memory"]
+    shown = " ".join(invoke().stdout.split())
+    assert f"takes {cost['ratio']:.1f} times a copy into given memory" in shown
+    assert ("reuse_pages" in shown) == (found["set"] is not None) == (change == {"faults": None})
+    assert ("page faults" in shown) == bool(cost["faults"])
+
+
+def test_what_could_not_be_measured_is_said(cost):
+    cost.clear()
+    cost["problem"] = "too little memory is free"
+    assert "not measured: too little memory is free" in " ".join(invoke().stdout.split())
+    found = json.loads(invoke("--json").stdout)["new_memory"]
+    assert (found["ratio"], found["set"], found["problem"]) == (None, None, "too little memory is free")
+
+
+def test_without_torch_there_is_nothing_to_measure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = invoke("--json")
+    assert json.loads(done.stdout)["new_memory"] is None
+    assert done.exit_code == 1
+
+
+def test_it_really_measures_in_a_process_of_its_own():
+    found = doctor.examine()["new_memory"]
+    assert found["problem"] in (None, "too little memory is free")
+    if found["problem"] is None:
+        assert found["clone_s"] / found["copy_s"] == found["ratio"]
+
+
+def test_the_extra_for_speed_says_what_it_brings():
+    extras = {extra["name"]: extra["feature"] for extra in doctor.examine()["extras"]}
+    assert extras["fast"] == "faster rotary on the CPU (numba)"

@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ _TUNABLES: tuple[str, ...] = (
 _TUNABLES += ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "THP_MEM_ALLOC_ENABLE", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def examine() -> dict[str, Any]:
-    """Return what a reader of measured numbers needs to know of where they were measured."""
+def examine(peers: Iterable[str] = ("transformers", "x_transformers")) -> dict[str, Any]:
+    """Return what a reader of measured numbers needs to know of where they were measured, peers' versions included."""
     return {
         "cpu": _name_cpu(),
         "cores": os.cpu_count(),
@@ -30,7 +31,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()}",
         "allocator": _describe_allocator(),
-        "versions": {name: _version(name) for name in ("transformers", "x_transformers")},
+        "versions": {name: _version(name) for name in peers},
     }
 
 

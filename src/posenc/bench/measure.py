@@ -32,6 +32,7 @@ class Timing(NamedTuple):
     first_s: float  # the first call, compilation included
     rounds: int
     disturbed: int  # samples in which a thread was pushed off its core however often they were taken again
+    samples: tuple[float, ...] = ()  # seconds of one call, round by round
 
 
 def compare(
@@ -78,7 +79,8 @@ def compare(
     for name, taken in samples.items():
         ratios = [own[0] / plain[0] for own, plain in zip(taken, samples[baseline], strict=True)]
         seconds = [s for s, _ in taken]
-        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), sum(d for _, d in taken))
+        disturbed = sum(d for _, d in taken)
+        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), disturbed, tuple(seconds))
     return {name: found[name] for name in candidates}
 
 
@@ -99,6 +101,16 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
     finally:
         if collects:
             gc.enable()
+
+
+def beside(own: Timing, other: Timing) -> Spread:
+    """Return the ratio of two candidates of one comparison, each round's times within it.
+
+    >>> two, one = (Timing(*[Spread(s, s, s)] * 2, s, 3, 0, (s, 2 * s, s)) for s in (2.0, 1.0))
+    >>> beside(two, one)
+    Spread(low=2.0, middle=2.0, high=2.0)
+    """
+    return spread([mine / theirs for mine, theirs in zip(own.samples, other.samples, strict=True)])
 
 
 def preemptions() -> int:

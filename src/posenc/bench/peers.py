@@ -53,7 +53,7 @@ def flex(setting: Setting) -> Made:
     row, encoding = setting.row, setting.encoding
     if row.device == "cpu" and row.mode == "train":
         raise ValueError("FlexAttention has no backward pass on the CPU")
-    if row.device == "cpu" and not _compiler():
+    if row.device == "cpu" and not compiler():
         raise ValueError("there is no C++ compiler, without which torch.compile makes nothing for the CPU")
     if not isinstance(encoding, Bias):
         raise ValueError("a score_mod cannot read whole queries and keys, as this encoding does")
@@ -145,6 +145,7 @@ def _matrix(setting: Setting) -> Tensor:
     return bias.masked_fill(~seen, -torch.inf)
 
 
-def _compiler() -> str | None:
+def compiler() -> str | None:
+    """Return the C++ compiler that torch.compile finds for the CPU, or None."""
     names = [os.environ.get("CXX", ""), "g++", "clang++", "cl"]
     return next((name for name in names if name and shutil.which(name)), None)

@@ -80,7 +80,7 @@ def choose(
         for length in _lengths(row, lengths, quick):
             for dtype in dtypes or (["float32"] if quick else row.dtypes):
                 rows.append(_settle(row, length, dtype, quick))
-    return [row for row in rows if only is None or _matches(row.key, only)]
+    return [row for row in rows if only is None or matches(row.key, only)]
 
 
 def _lengths(row: Row, lengths: list[int], quick: bool) -> tuple[int, ...] | list[int]:
@@ -99,7 +99,8 @@ def _settle(row: Row, length: int, dtype: str, quick: bool) -> Row:
     return replace(row, length=length, dtype=dtype, goal=goal, rounds=rounds)
 
 
-def _matches(key: str, pattern: str) -> bool:
+def matches(key: str, pattern: str) -> bool:
+    """Tell whether a row's key fits a pattern with * ? [ ], or holds a text without them."""
     return fnmatchcase(key, pattern) if set(pattern) & set("*?[") else pattern in key
 
 

@@ -105,7 +105,7 @@ def _cells(candidate: Found) -> list[str]:
     ratio = candidate["ratio"]
     memory, of_q = candidate["memory_mib"], candidate["of_q"]
     return [
-        _duration(candidate["seconds"]["median"]),
+        duration(candidate["seconds"]["median"]),
         f"{ratio['median']:.2f}",
         f"{ratio['low']:.2f} .. {ratio['high']:.2f}",
         "" if memory is None else f"{memory:,.0f}" if memory >= 100 else f"{memory:.1f}",
@@ -113,10 +113,10 @@ def _cells(candidate: Found) -> list[str]:
     ]
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a duration in three digits.
 
-    >>> _duration(0.0123), _duration(2.5), _duration(0.000045)
+    >>> duration(0.0123), duration(2.5), duration(0.000045)
     ('12.3 ms', '2.50 s', '45.0 us')
     """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

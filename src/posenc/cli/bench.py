@@ -1,6 +1,7 @@
-"""`posenc bench attend`: what attention with a position bias costs here. Only the arguments are read in this file."""
+"""`posenc bench`: what attention with a bias and what rotary cost here. Only the arguments are read in this file."""
 
 import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,12 +9,19 @@ import typer
 from posenc.cli import output
 from posenc.cli.study import split_list
 
-if TYPE_CHECKING:
-    from posenc.bench.rows import Row
-
 DTYPES = ("float32", "bfloat16", "float16")
 INTERRUPTED = 130  # as a shell reports a program that was interrupted
 
+if TYPE_CHECKING:
+    from posenc.bench.rotary_rows import Row as RotaryRow
+    from posenc.bench.rows import Row
+
+Lines = Callable[..., None]  # writes lines
+Length = Annotated[list[str] | None, typer.Option(metavar="N,...", help="Tokens.", show_default="1024 to 16384 by row")]
+Dtype = Annotated[
+    list[str] | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as a JSON object.")]
 app = typer.Typer(help="Measure on this machine what position costs.", rich_markup_mode=None)
 
 
@@ -26,12 +34,8 @@ def _start(ctx: typer.Context) -> None:
 @app.command("attend", short_help="Attention with each bias beside plain SDPA.")
 def bench_attend(
     ctx: typer.Context,
-    length: Annotated[
-        list[str] | None, typer.Option(metavar="N,...", help="Tokens.", show_default="1024 to 16384 by row")
-    ] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row")
-    ] = None,
+    length: Length = None,
+    dtype: Dtype = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="PATTERN", help="Rows with this in their name: t5, train, 't5.*.4096.float32'."),
@@ -39,7 +43,7 @@ def bench_attend(
     full: Annotated[bool, typer.Option("--full", help="Also 65,536 tokens, growth, long peers: an hour.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="256 tokens, 2 rounds: shows that it runs.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="What each backend says; measures nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as a JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure attention with each position bias beside plain SDPA: time and memory.
 
@@ -47,39 +51,73 @@ def bench_attend(
     other ways to the same result where they are installed. Ctrl-C prints what
     was measured so far.
     """
-    lengths = [_read_length(ctx, item) for item in split_list(length)]
-    dtypes = [_read_dtype(ctx, item) for item in split_list(dtype)]
-    for option, given, read in (("--length", length, lengths), ("--dtype", dtype, dtypes)):
-        if given is not None and not read:
-            said = "got nothing between the commas; name something, or leave the option out."
-            raise typer.BadParameter(said, ctx=ctx, param_hint=option)
+    lengths, dtypes = _read_lists(ctx, length, dtype)
     from posenc.bench import attend, rows  # here, since they import torch
 
     chosen = rows.choose(lengths, dtypes, only, full=full, quick=quick)
-    if not chosen:
-        names = ", ".join(dict.fromkeys(row.name for row in rows.choose([], [], None, full=True)))
-        said = f"no row matches {only!r}. The rows are {names}, each with .LENGTH.DTYPE behind."
-        raise typer.BadParameter(said, ctx=ctx, param_hint="--only")
+    _check_any(ctx, chosen, only, [row.name for row in rows.choose([], [], None, full=True)])
     options = {"lengths": lengths, "dtypes": dtypes, "only": only, "full": full, "quick": quick, "explain": explain}
     report = attend.begin(chosen, **options)
+    _run(report, as_json, lambda say: _attend(report, chosen, say, explain=explain, full=full))
+
+
+@app.command("rotary", short_help="Turning queries and keys beside a copy.")
+def bench_rotary(
+    ctx: typer.Context,
+    length: Annotated[
+        list[str] | None, typer.Option(metavar="N,...", help="Tokens of long rows.", show_default="4096")
+    ] = None,
+    dtype: Dtype = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Rows with this in their name: decode, llama, 'long.*.float32'."),
+    ] = None,
+    reuse_pages: Annotated[
+        bool, typer.Option("--reuse-pages", help="Call posenc.reuse_pages() first (Linux, glibc).")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="64 tokens, 2 rounds: shows that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure rotary position on queries and keys beside a copy of them.
+
+    Ours by backend, in place, into given memory and with a fresh output,
+    other libraries where they are installed, and a small Llama of
+    transformers with and without posenc.hf.use. Ctrl-C prints what was
+    measured so far.
+    """
+    lengths, dtypes = _read_lists(ctx, length, dtype)
+    from posenc import memory
+    from posenc.bench import rotary, rotary_rows  # here, since they import torch
+
+    chosen = rotary_rows.choose(lengths, dtypes, only, quick=quick)
+    _check_any(ctx, chosen, only, [row.name for row in rotary_rows.choose()])
+    if reuse_pages and not memory.reuse_pages():
+        said = "malloc is not glibc's here, so nothing can be set. Leave the option out."
+        raise typer.BadParameter(said, ctx=ctx, param_hint="--reuse-pages")
+    options = {"lengths": lengths, "dtypes": dtypes, "only": only, "quick": quick, "reuse_pages": reuse_pages}
+    report = rotary.begin(chosen, **options)
+    _run(report, as_json, lambda say: _rotary(report, chosen, say))
+
+
+def _run(report: dict[str, Any], as_json: bool, measure: Callable[[Lines], None]) -> None:
+    """Measure row after row into the report, each written as soon as it is there, until the end or Ctrl-C."""
+
+    def say(*lines: str) -> None:
+        if not as_json:
+            output.write("\n".join(_fold(line) for line in lines))
+
     try:
-        _go(report, chosen, explain=explain, full=full, as_json=as_json)
+        measure(say)
         report["complete"] = True
     except KeyboardInterrupt:
-        if not as_json:
-            output.write(f"\nInterrupted: {len(report['rows'])} of {len(chosen)} rows are above.")
+        say(f"\nInterrupted: {len(report['rows'])} of {report['asked']} rows are above.")
     if as_json:
         output.write_json(report)
     raise typer.Exit(0 if report["complete"] else INTERRUPTED)
 
 
-def _go(report: dict[str, Any], chosen: "list[Row]", *, explain: bool, full: bool, as_json: bool) -> None:
-    """Measure row after row into the report, each written as soon as it is there."""
+def _attend(report: dict[str, Any], chosen: "list[Row]", say: Lines, *, explain: bool, full: bool) -> None:
     from posenc.bench import attend, machine, text
-
-    def say(*lines: str) -> None:
-        if not as_json:
-            output.write("\n".join(_fold(line) for line in lines))
 
     say(f"{machine.sentence(report['machine'])}.")
     if not explain:
@@ -93,10 +131,37 @@ def _go(report: dict[str, Any], chosen: "list[Row]", *, explain: bool, full: boo
         say("", *text.growth_lines(growth))
 
 
+def _rotary(report: dict[str, Any], chosen: "list[RotaryRow]", say: Lines) -> None:
+    from posenc.bench import machine, rotary, rotary_text
+
+    say(f"{machine.sentence(report['machine'])}.", rotary_text.NOTE, "", rotary_text.HEADING)
+    for row in chosen:
+        report["rows"].append(rotary.measure_row(row))
+        say("", *rotary_text.row_lines(report["rows"][-1]))
+
+
 def _fold(line: str) -> str:
     """Break a sentence that is too long; tables are not."""
     width = output.console().width
     return line if len(line) <= width else output.wrap(line, width, "    ", "")
+
+
+def _check_any(ctx: typer.Context, chosen: Sequence[object], only: str | None, names: list[str]) -> None:
+    if not chosen:
+        known = ", ".join(dict.fromkeys(names))
+        behind = ".LENGTH.DTYPE" if ctx.command.name == "attend" else ".DTYPE"
+        said = f"no row matches {only!r}. The rows are {known}, each with {behind} behind."
+        raise typer.BadParameter(said, ctx=ctx, param_hint="--only")
+
+
+def _read_lists(ctx: typer.Context, length: list[str] | None, dtype: list[str] | None) -> tuple[list[int], list[str]]:
+    lengths = [_read_length(ctx, item) for item in split_list(length)]
+    dtypes = [_read_dtype(ctx, item) for item in split_list(dtype)]
+    for option, given, read in (("--length", length, lengths), ("--dtype", dtype, dtypes)):
+        if given is not None and not read:
+            said = "got nothing between the commas; name something, or leave the option out."
+            raise typer.BadParameter(said, ctx=ctx, param_hint=option)
+    return lengths, dtypes
 
 
 def _read_length(ctx: typer.Context, given: str) -> int:

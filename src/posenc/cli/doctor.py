@@ -1,4 +1,4 @@
-"""`posenc doctor`: what is installed, what is missing, and the command that mends it."""
+"""`posenc doctor`: what is installed, what is missing, what new memory costs, and what mends it."""
 
 import os
 import platform
@@ -8,30 +8,38 @@ import sysconfig
 import warnings
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from posenc.cli import output
 from posenc.cli.requirements import Requirement, is_at_least, read_requirements
 
+if TYPE_CHECKING:
+    from posenc.bench.pages import Child
+
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
     "plot": "figures as files (to come)",
     "web": "the explorer in a browser (to come)",
-    "hf": "Hugging Face models (to come)",
+    "hf": "Hugging Face models",
     "onnx": "export to ONNX, and running it (to come)",
     "ray": "sweeps over many machines (to come)",
-    "fast": "faster kernels on the CPU (to come)",
+    "fast": "faster rotary on the CPU (numba)",
     "docs": "building the documentation (to come)",
     "test": "running the tests",
 }
+MUCH = 2.0  # copies that a clone takes, from which on keeping freed memory is worth its side effect
 
 
 def examine_installation(
     as_json: Annotated[bool, typer.Option("--json", help="The same as a JSON object.")] = False,
 ) -> None:
-    """Tell what is installed, what is missing for which feature, and how to mend it."""
+    """Tell what is installed, what is missing for which feature, and how to mend it.
+
+    Measures what new memory costs, too: on Linux often more than what is
+    computed in it.
+    """
     report = examine()
     if as_json:
         output.write_json(report)
@@ -42,6 +50,14 @@ def examine_installation(
 
 def examine() -> dict[str, Any]:
     """Return everything that the doctor finds, as plain JSON values."""
+    from posenc.bench.pages import Child
+
+    with Child() as child:  # it loads torch meanwhile
+        report = _examine_installed()
+        return report | {"new_memory": _examine_memory(child) if report["torch"] else None}
+
+
+def _examine_installed() -> dict[str, Any]:
     import posenc
 
     needs_python, requirements = _read_metadata()
@@ -149,6 +165,15 @@ def _examine_compiler() -> dict[str, Any]:
     path = next((found for name in names if name and (found := shutil.which(name))), None)
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     return {"path": path, "python_headers": headers.is_file(), "ok": path is not None and headers.is_file()}
+
+
+def _examine_memory(child: "Child") -> dict[str, Any]:
+    """Measure a clone of a large tensor beside a copy into memory that is there, in a fresh process."""
+    from posenc import memory
+
+    found = dict.fromkeys(("mib", "copy_s", "clone_s", "ratio", "faults", "problem")) | child.ask()
+    worth = found["ratio"] is not None and found["ratio"] > MUCH and memory.is_glibc()
+    return found | {"set": f"GLIBC_TUNABLES={memory.TUNABLES}" if worth else None}
 
 
 def write_report(report: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ def lay_out(report: dict[str, Any], width: int) -> list[Text]:
     lines += [Text(""), Text("Machine", "bold")]
     for label, said in _describe_machine(report).items():
         lines.append(Text(output.wrap(said, width, " " * _LABEL, f"  {label:<{_LABEL - 2}}")))
+    lines += _prescribe_memory(report["new_memory"], width)
     lines += [Text(""), Text("Extras", "bold"), *(_lay_out_extra(e, width) for e in report["extras"])]
     return [*lines, Text(""), _conclude(report)]
 
@@ -55,7 +56,27 @@ def _describe_machine(report: dict[str, Any]) -> dict[str, str]:
         said["compiler"] = (
             f"{lacking}, so torch.compile does not work on the CPU; on Debian and Ubuntu: apt install g++ python3-dev"
         )
+    if report["new_memory"]:
+        said["new memory"] = _describe_memory(report["new_memory"])
     return said
+
+
+def _describe_memory(found: dict[str, Any]) -> str:
+    if found["problem"]:
+        return f"not measured: {found['problem']}"
+    faults = f", with {found['faults']:,} page faults" if found["faults"] else ""
+    return f"a clone of {found['mib']} MiB takes {found['ratio']:.1f} times a copy into given memory{faults}"
+
+
+def _prescribe_memory(found: dict[str, Any] | None, width: int) -> list[Text]:
+    """Return what to set where new memory costs much; the setting on a line of its own, to be copied."""
+    if not found or not found["set"]:
+        return []
+    why = (
+        "Freed memory goes back to the system, and new tensors wait for pages. To let a process keep it, call "
+        "posenc.reuse_pages() in it, or start it with the line below; it then stays as large as it ever was."
+    )
+    return [Text(""), Text(output.wrap(why, width, "  "), "yellow"), Text(f"  {found['set']}")]
 
 
 def _describe_gpu(torch: dict[str, Any]) -> str:
@@ -69,7 +90,7 @@ def _describe_gpu(torch: dict[str, Any]) -> str:
 
 
 def _lay_out_extra(extra: dict[str, Any], width: int) -> Text:
-    line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<32}")
+    line = Text(f"  {extra['name']:<{_LABEL - 2}}{extra['feature']:<40}")
     if extra["ok"]:
         return line.append("ok", "green")
     lacking = ", ".join(_describe_lack(package) for package in extra["missing"])

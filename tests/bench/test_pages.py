@@ -1,0 +1,60 @@
+"""What new memory costs is measured in a process of its own; pages are counted, times only read."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from posenc import memory
+from posenc.bench import pages
+
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+counted = pytest.mark.skipif(
+    not memory.is_glibc() or (HUGE.exists() and "[always]" in HUGE.read_text()),
+    reason="malloc is not glibc's, or pages are of 2 MiB",
+)
+
+
+def ask(monkeypatch, **environment):
+    for name in [name for name in os.environ if name.startswith(("GLIBC_", "MALLOC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pages.Child() as child:
+        return child.ask()
+
+
+@counted
+def test_a_cold_process_asks_for_pages_and_one_that_keeps_memory_does_not(monkeypatch):
+    stock = ask(monkeypatch)
+    assert list(stock) == ["mib", "copy_s", "clone_s", "faults", "ratio"]
+    whole = stock["mib"] * 2**20 // os.sysconf("SC_PAGE_SIZE")
+    assert stock["faults"] > 0.9 * whole
+    assert stock["ratio"] == stock["clone_s"] / stock["copy_s"]
+    assert ask(monkeypatch, GLIBC_TUNABLES=memory.TUNABLES)["faults"] < 0.05 * whole
+
+
+def test_a_process_that_ends_is_told():
+    with pages.Child() as child:
+        child._process.kill()
+        assert child.ask() == {"problem": "the process that was to measure ended with code -9"}
+
+
+def test_a_process_that_does_not_answer_is_told():
+    with pages.Child() as child:
+        assert child.ask(timeout_s=0.01) == {"problem": "no answer within 0.01 seconds"}
+
+
+@pytest.mark.parametrize(("room", "said"), [(2**40, '"mib": 64'), (400 * 2**20, '"mib": 40'), (2**20, "too little")])
+def test_the_size_fits_into_what_is_free(monkeypatch, capsys, room, said):
+    monkeypatch.setattr("posenc.attention.room.available", lambda: room)
+    monkeypatch.setattr(pages, "measure", lambda mib: pages.Cost(mib, 1.0, 6.0, 16384))
+    monkeypatch.setattr(pages.sys, "stdin", io.StringIO("go\n"))
+    pages.answer()
+    assert said in capsys.readouterr().out
+
+
+def test_a_small_tensor_can_be_measured_here():
+    cost = pages.measure(1)
+    assert (cost.mib, cost.copy_s > 0, cost.ratio) == (1, True, cost.clone_s / cost.copy_s)
