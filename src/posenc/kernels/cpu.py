@@ -181,6 +181,8 @@ def _normalise(stored: str, wide: str) -> Any:
 def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why these tensors cannot be turned here, or None."""
     x, table = jobs[0].x, jobs[0].cos
+    if any(job.cos.stride() != job.sin.stride() for job in jobs):
+        return "reads both tables alike; got cosines and sines of other strides."
     if x.device.type != "cpu":
         return f"turns on the CPU alone; got tensors on {x.device}."
     if x.dtype not in _NAMES or (x.dtype.itemsize == 2 and table.dtype == torch.float64):

@@ -136,7 +136,8 @@ def _traced(
     """Turn by plain torch, which compilers fuse and transforms understand; by our operator where that is faster."""
     both = len(xs) == 2 and all(t.ndim == 4 for t in (*xs, *tables[0], *tables[1])) and not _weights(norms)
     wanted = way.backend == "triton" or (way.backend == "auto" and xs[0].is_cuda and HAS_TRITON)
-    if torch.compiler.is_compiling() and both and wanted and not _learn(tables):
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # a file must not need posenc
+    if compiled and both and wanted and not _learn(tables):
         turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *tables[0], *tables[1], way.pairing, way.side)
         return turned
     return _formulas(xs, tables, way, norms)
