@@ -71,7 +71,7 @@ def compiled(stored: str, table: str, pairing: str) -> Any:
     signature = types.void(types.CPointer(types.int64))
     try:
         return numba.cfunc(signature, cache=True, error_model="numpy")(work)
-    except RuntimeError:  # there is no directory to keep it in
+    except (RuntimeError, OSError):  # there is no directory to keep it in, or no room in it
         return numba.cfunc(signature, error_model="numpy")(work)
 
 
@@ -180,16 +180,16 @@ def _normalise(stored: str, wide: str) -> Any:
 
 def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why these tensors cannot be turned here, or None."""
-    x, table = jobs[0].x, jobs[0].cos
+    x, tables = jobs[0].x, {job.cos.dtype for job in jobs}
     if any(job.cos.stride() != job.sin.stride() for job in jobs):
         return "reads both tables alike; got cosines and sines of other strides."
     if x.device.type != "cpu":
         return f"turns on the CPU alone; got tensors on {x.device}."
-    if x.dtype not in _NAMES or (x.dtype.itemsize == 2 and table.dtype == torch.float64):
-        return f"has no arithmetic for {x.dtype} by tables of {table.dtype}."
+    if x.dtype not in _NAMES or (x.dtype.itemsize == 2 and torch.float64 in tables):
+        return f"has no arithmetic for {x.dtype} by tables of {' and '.join(sorted(map(str, tables)))}."
     if x.dtype == torch.float16 and not _has_float16():
         return "needs a processor that converts float16."
-    if jobs[0].weight is not None and x.shape[-1] > WIDEST:
+    if any(job.weight is not None for job in jobs) and x.shape[-1] > WIDEST:
         return f"normalises heads of at most {WIDEST} lanes; got {x.shape[-1]}."
     return None
 

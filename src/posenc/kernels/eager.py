@@ -35,8 +35,11 @@ def turn(
         return turned.flatten(-4, -3)
     n_pairs = cos.shape[-1]
     rest = x.shape[-1] - 2 * n_pairs
-    head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
-    lanes, untouched = (head, tail) if side == "first" else (tail, head)
+    cos, sin = _beside(x, cos), _beside(x, sin)
+    lanes, untouched = x, x
+    if rest:  # an empty part of a DTensor has a gradient that is none
+        head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
+        lanes, untouched = (head, tail) if side == "first" else (tail, head)
     a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
     parts: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
     if pairing == "interleaved":
@@ -45,3 +48,13 @@ def turn(
     if rest:
         parts = (*parts, untouched) if side == "first" else (untouched, *parts)
     return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+
+
+def _beside(x: Tensor, table: Tensor) -> Tensor:
+    """Return a table as x can be multiplied with it: beside a DTensor, as one that is the same on all ranks."""
+    mesh = getattr(x, "device_mesh", None)
+    if mesh is None or hasattr(table, "device_mesh"):
+        return table
+    from torch.distributed.tensor import DTensor, Replicate  # loaded already, since x is one
+
+    return DTensor.from_local(table, mesh, [Replicate()] * mesh.ndim, run_check=False)

@@ -41,8 +41,9 @@ def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> 
     """
     if given is None or isinstance(given, Norm):
         norm = given
-    elif isinstance(given, nn.RMSNorm) and given.weight is not None:
-        eps = torch.finfo(x.dtype).eps if given.eps is None else given.eps
+    elif isinstance(given, nn.RMSNorm) and type(given).forward is nn.RMSNorm.forward and given.weight is not None:
+        # torch says that of the dtype and takes that of its arithmetic
+        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if given.eps is None else given.eps
         norm = Norm(given.weight, float(eps))
     else:
         raise TypeError(

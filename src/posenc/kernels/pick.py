@@ -64,8 +64,8 @@ def _loaded(name: str) -> Any:
     """Return a backend's module, or why it cannot be loaded."""
     try:
         return importlib.import_module(f"posenc.kernels.{HOMES[name]}")
-    except ImportError as error:
-        missing = (error.name or "").partition(".")[0]
+    except Exception as error:  # a broken installation raises anything; there are other ways to turn
+        missing = (getattr(error, "name", None) or "").partition(".")[0]
         if name == "numba" and missing in ("numba", "llvmlite"):
             return "numba is not installed; pip install 'posenc[fast]' brings it"
         return f"it does not load ({' '.join(str(error).split())})"

@@ -115,7 +115,6 @@ def turn(source: Kind, target: Kind, table: str, half: bool) -> Callable[..., No
 
     The first four are addresses; a gap is how many bytes lie between the two lanes of a pair that are not side by side.
     """
-    fused = ["contract"]  # a product and a sum may be one operation
 
     @intrinsic  # type: ignore[untyped-decorator]
     def made(typing: Any, x: Any, out: Any, cos: Any, sin: Any, x_gap: Any, out_gap: Any) -> Any:
@@ -125,8 +124,8 @@ def turn(source: Kind, target: Kind, table: str, half: bool) -> Callable[..., No
             c, s = (_widen(b, _load(b, address, table, source.width), tables) for address in (cos, sin))
             first, second = _pairs(b, x, x_gap, source, half)
             turned = (
-                b.fsub(b.fmul(first, c, flags=fused), b.fmul(second, s, flags=fused), flags=fused),
-                b.fadd(b.fmul(second, c, flags=fused), b.fmul(first, s, flags=fused), flags=fused),
+                b.fsub(b.fmul(first, c), b.fmul(second, s)),
+                b.fadd(b.fmul(second, c), b.fmul(first, s)),
             )
             _put_pairs(b, turned, out, out_gap, target, half)
             return context.get_dummy_value()

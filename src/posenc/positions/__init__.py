@@ -3,6 +3,7 @@
 from posenc.positions.checks import check, check_range, check_reach, has_float64, is_plain, may_look
 from posenc.positions.images import from_hf, grid, mrope, unit_grid
 from posenc.positions.random import jittered, randomised, shifted
+from posenc.positions.sharded import sharded
 from posenc.positions.text import arange, continued, left_padded, packed, padded, tree
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "packed",
     "padded",
     "randomised",
+    "sharded",
     "shifted",
     "tree",
     "unit_grid",
