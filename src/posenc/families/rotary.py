@@ -138,7 +138,8 @@ class Rotary(Budgeted):
             out: Tensors to write into, as the slots of a cache; they may be q and k.
             q_norm: What normalises each head of q before it turns, in the same pass (Qwen3, Gemma 3).
             k_norm: The same for k.
-            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton".
+            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton". What is traced,
+                transformed or has learned frequencies takes the formula.
 
         Raises:
             TypeError: q and k differ in dtype, or are not floating.
@@ -158,9 +159,9 @@ class Rotary(Budgeted):
         norms: tuple[Norm | None, Norm | None] = (None, None)
         if q_norm is not None or k_norm is not None:
             norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
-        q_tables = self._tables(placed.parts[:2], q.ndim)
+        q_tables = self._tables(placed.parts[:2])
         shared = k_placed is placed and len(placed.parts) == 2
-        tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:], k.ndim)
+        tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
         turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=self.name)
         return turned[0], turned[1]
@@ -179,7 +180,7 @@ class Rotary(Budgeted):
                 f"{self.name}: rotate_ overwrites q and k, which their gradients need; "
                 "call it under torch.no_grad(), or use rotate."
             )
-        if self._overridden():
+        if backend == "auto":  # what a subclass overrides need not know of backends
             self.rotate(q, k, placed, k_placed, out=(q, k))
         else:
             self.rotate(q, k, placed, k_placed, out=(q, k), backend=backend)
@@ -211,19 +212,15 @@ class Rotary(Budgeted):
         check_heads(self.name, x, tables[0].shape[: -1 if self.n_kv_heads is None else -2])
         if self.n_kv_heads is not None:
             check_groups(self.name, x, self.n_kv_heads)
-        cos, sin = self._tables(tables, x.ndim)
+        cos, sin = self._tables(tables)
         return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
 
-    def _tables(self, tables: tuple[Tensor, ...], ndim: int) -> tuple[Tensor, Tensor]:
-        """Return tables with their heads before the sequence, (..., heads or 1, seq, n_pairs), as `ndim` dimensions."""
+    def _tables(self, tables: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return tables (seq, n_pairs), or with heads before the sequence (..., heads or 1, seq, n_pairs)."""
         cos, sin = tables
-        if self.n_kv_heads is None:
-            if ndim == 2:  # no heads: (seq, head_dim)
-                return cos, sin
-            if ndim == 4 and cos.ndim == 2:  # one view instead of two
-                return cos.expand(1, 1, *cos.shape), sin.expand(1, 1, *sin.shape)
-            return cos.unsqueeze(-3), sin.unsqueeze(-3)
-        return cos.movedim(-2, -3), sin.movedim(-2, -3)
+        if self.n_kv_heads is not None:
+            return cos.movedim(-2, -3), sin.movedim(-2, -3)
+        return (cos, sin) if cos.ndim == 2 else (cos.unsqueeze(-3), sin.unsqueeze(-3))
 
     def of_slice(self) -> "Rotary":
         """Return the same turn for a tensor that holds the lanes that turn and no others.

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from posenc.kernels.job import Job, Pairing, Side, turning
+from posenc.kernels.job import Job, Pairing, Side, in_four, turning
 
 BLOCK = 2**20  # numbers: more than a core's cache holds, but each call takes some microseconds
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -49,7 +49,7 @@ def _run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
 def _prepare(job: Job, pairing: Pairing) -> tuple[Tensor, Tensor]:
     """Return the tables in the precision of the arithmetic; for pairs side by side complex numbers, twice."""
     wide = torch.promote_types(job.x.dtype, job.cos.dtype)
-    cos, sin = job.cos.to(wide), job.sin.to(wide)
+    cos, sin = in_four(job.cos).to(wide), in_four(job.sin).to(wide)
     if pairing == "half":
         return cos, sin
     factor = torch.complex(cos, sin)

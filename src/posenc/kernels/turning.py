@@ -9,7 +9,7 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import forward_ad
 
 from posenc.kernels import eager, memory
-from posenc.kernels.job import Job, Pairing, Side
+from posenc.kernels.job import Job, Pairing, Side, in_four
 from posenc.kernels.norm import Norm
 from posenc.kernels.pick import HAS_TRITON, check_name, pick
 from posenc.positions.checks import all_plain
@@ -48,7 +48,8 @@ def turn_all(
 
     Args:
         xs: Queries and keys (..., heads, seq, head_dim), of one dtype on one device.
-        tables: (cos, sin) of each, (..., table_heads, seq, n_pairs), any gain inside; table heads divide heads.
+        tables: (cos, sin) of each, (seq, n_pairs) or (..., table_heads, seq, n_pairs), any gain inside; table heads
+            divide heads.
         way: How.
         out: Where to write; each may be what is turned.
         norms: What normalises each head before it turns.
@@ -119,6 +120,7 @@ def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | No
     """Return what turns such jobs, or None: the formula does."""
     if way.backend == "formula":
         return None
+    jobs = [job._replace(cos=in_four(job.cos), sin=in_four(job.sin)) for job in jobs]
     if not all(map(_is_plain, jobs)):
         if way.backend != "auto":
             raise ValueError(
@@ -134,11 +136,12 @@ def _traced(
     xs: Sequence[Tensor], tables: Sequence[Tables], way: Way, norms: Sequence[Norm | None]
 ) -> tuple[Tensor, ...]:
     """Turn by plain torch, which compilers fuse and transforms understand; by our operator where that is faster."""
-    both = len(xs) == 2 and all(t.ndim == 4 for t in (*xs, *tables[0], *tables[1])) and not _weights(norms)
+    both = len(xs) == 2 and all(x.ndim == 4 for x in xs) and not _weights(norms)
     wanted = way.backend == "triton" or (way.backend == "auto" and xs[0].is_cuda and HAS_TRITON)
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # a file must not need posenc
     if compiled and both and wanted and not _learn(tables):
-        turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *tables[0], *tables[1], way.pairing, way.side)
+        four = [in_four(t) for pair in tables for t in pair]
+        turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *four, way.pairing, way.side)
         return turned
     return _formulas(xs, tables, way, norms)
 
@@ -157,13 +160,10 @@ def _formula(x: Tensor, cos: Tensor, sin: Tensor, way: Way, norm: Norm | None) -
 
 
 def _job(x: Tensor, out: Tensor, tables: Tables, norm: Norm | None) -> Job:
-    """Return one tensor with its tables in four dimensions."""
+    """Return one tensor in four dimensions, with its tables as they are."""
     cos, sin = tables
     if x.ndim < 4:
-        x, out = (t[(None,) * (4 - t.ndim)] for t in (x, out))
-    if cos.ndim < 4:
-        shape = (*(1,) * (4 - cos.ndim), *cos.shape)
-        cos, sin = cos.expand(shape), sin.expand(shape)
+        x, out = in_four(x), in_four(out)
     if norm is None:
         return Job(x, out, cos, sin)
     wide = torch.promote_types(x.dtype, cos.dtype)
@@ -195,10 +195,12 @@ def _is_memory(
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() or forward_ad._current_level >= 0:
         return False
+    if torch._C._len_torch_function_stack() and _len_torch_dispatch_stack_pre_dispatch():  # recorded before autograd
+        return False
     for t in turned:  # spelled out: each microsecond here is one of decoding's forty
-        if t.is_neg() or t.layout is not torch.strided:
+        if t.is_neg() or not torch._C._has_storage(t):  # sparse, or a batch of gradients
             return False
-    return True
+    return not xs[0].is_meta
 
 
 def _learn(tables: Sequence[Tables]) -> bool:
