@@ -181,25 +181,31 @@ def rotary():
     )
 
 
+def without():
+    """A model whose positions are a learned table added to the tokens."""
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_embd=24, n_layer=1, n_head=2, n_positions=8)
+    return transformers.GPT2LMHeadModel(config)
+
+
 def test_a_model_beside_others():
-    model = nn.ModuleDict({"one": bloom("BloomModel"), "two": rotary()})
-    chosen = model["two"].config._attn_implementation
+    model = nn.ModuleDict({"one": bloom("BloomModel"), "two": without(), "three": rotary()})
+    chosen = model["two"].config._attn_implementation, model["three"].config._attn_implementation
     posenc.hf.use(model)
     said = posenc.hf.report(model)
-    assert [part.name for part in said.replaced] == ["one"]
+    assert [part.name for part in said.replaced] == ["one", "three.model.rotary_emb"]
     assert [str(part) for part in said.left] == [
-        "two: LlamaForCausalLM is of type 'llama', which posenc does not route"
+        "two: GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing"
     ]
-    assert model["two"].config._attn_implementation == chosen
+    assert (model["two"].config._attn_implementation, model["three"].config._attn_implementation) == chosen
     assert model["one"].config._attn_implementation == "posenc"
     assert posenc.hf.report(posenc.hf.restore(model)).replaced == ()
 
 
 def test_other_models_are_refused():
-    with pytest.raises(ValueError, match="^posenc.hf.use: nothing in LlamaForCausalLM can be routed") as caught:
-        posenc.hf.use(rotary())
-    assert "LlamaForCausalLM is of type 'llama', which posenc does not route" in str(caught.value)
-    assert "Pass a model of one of these types: bloom, deberta-v2, mpt, mt5, t5." in str(caught.value)
+    with pytest.raises(ValueError, match="^posenc.hf.use: nothing in GPT2LMHeadModel can be replaced") as caught:
+        posenc.hf.use(without())
+    assert "GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing" in str(caught.value)
+    assert "Pass a rotary model, or one of these types: bloom, deberta-v2, mpt, mt5, t5." in str(caught.value)
     with pytest.raises(ValueError, match="it holds no model of transformers"):
         posenc.hf.use(nn.Linear(2, 2))
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 _NOTE, _NAMES, _HOOK, _CHOICE = "_posenc_note", "_posenc_names", "_posenc_hook", "_posenc_choice"
+_BUFFERS, _VALUES, _ROPE = "_posenc_buffers", "_posenc_values", "_posenc_rope_parameters"
 
 
 def replace(module: nn.Module, **functions: Callable[..., Any]) -> None:
@@ -29,6 +30,11 @@ def taken(module: nn.Module, *names: str) -> str | None:
     if not found:
         return None
     return f"{type(module).__name__}.{found[0]} has been replaced by something else, as offloading hooks do"
+
+
+def has_replaced(module: nn.Module) -> bool:
+    """Whether methods of a module are replaced from here."""
+    return _NAMES in vars(module)
 
 
 def describe(host: nn.Module, note: str) -> None:
@@ -54,6 +60,35 @@ def choose(owner: nn.Module, implementation: str) -> None:
         config._attn_implementation_internal = implementation  # the setter would write into nested configurations
 
 
+def swap(module: nn.Module, **tensors: Tensor) -> None:
+    """Put other tensors in place of buffers that no `state_dict` holds, on their device and in their precision."""
+    own = vars(module)
+    own[_BUFFERS] = own.get(_BUFFERS, {}) | {name: module._buffers[name] for name in tensors}
+    for name, tensor in tensors.items():
+        module._buffers[name] = tensor.to(module._buffers[name])
+
+
+def change(module: nn.Module, **numbers: float) -> None:
+    """Put other numbers in place of attributes."""
+    own = vars(module)
+    own[_VALUES] = {name: own[name] for name in numbers} | own.get(_VALUES, {})
+    own.update(numbers)
+
+
+def extend(owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
+    """Write other rope_parameters into the owner's configuration."""
+    config: Any = owner.config
+    vars(owner).setdefault(_ROPE, config.rope_parameters)
+    config.rope_parameters = rope_parameters
+
+
+def rope_parameters(owner: nn.Module) -> dict[str, Any]:
+    """Return the rope_parameters that the owner's configuration has by itself."""
+    config: Any = owner.config
+    found: dict[str, Any] = vars(owner).get(_ROPE, config.rope_parameters)
+    return found
+
+
 def refuse_weights(host: nn.Module) -> None:
     """Let the host raise where attention weights are asked for, instead of returning none."""
     vars(host)[_HOOK] = host.register_forward_pre_hook(_refuse_weights, with_kwargs=True)
@@ -67,8 +102,15 @@ def undo(module: nn.Module) -> None:
     own.pop(_NOTE, None)
     if (hook := own.pop(_HOOK, None)) is not None:
         hook.remove()
+    for name, tensor in own.pop(_BUFFERS, {}).items():
+        module._buffers[name] = tensor.to(module._buffers[name])
+    own.update(own.pop(_VALUES, {}))
+    config: Any
+    if _ROPE in own:
+        config = module.config
+        config.rope_parameters = own.pop(_ROPE)
     if _CHOICE in own:
-        config: Any = module.config
+        config = module.config
         config._attn_implementation_internal = own.pop(_CHOICE)
 
 

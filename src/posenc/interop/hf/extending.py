@@ -1,0 +1,90 @@
+"""A loaded model with other rope_parameters: read and checked as a configuration is, written where it has its own."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from posenc import config as configs
+from posenc.config.values import short
+from posenc.encodings import RoPE
+from posenc.interop.hf import copied, patching, tables
+from posenc.interop.hf.groups import Group
+
+_KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # no matter of length
+_READ = {"rope_parameters", "rope_scaling"}
+WHO = "posenc.hf.use"
+
+
+def checked(groups: Mapping[str, Group], rope_parameters: object) -> tuple[Any, dict[str, Any]]:
+    """Return the module whose configuration these parameters are for, and what it will hold.
+
+    Raises:
+        TypeError: They are no mapping.
+        ValueError: They do not fit the model, or several of its parts rotate.
+    """
+    if not isinstance(rope_parameters, Mapping) or not rope_parameters:
+        kind: type[Exception] = ValueError if isinstance(rope_parameters, Mapping) else TypeError
+        raise kind(
+            f"{WHO}: rope_parameters must be a mapping as in a config.json; got {short(rope_parameters)}. "
+            'Pass for instance {"rope_type": "yarn", "factor": 4.0}.'
+        )
+    owner = _one_owner(groups)
+    new = _merged(patching.rope_parameters(owner), configs.read(rope_parameters))
+    changed = copy.deepcopy(owner.config)
+    changed.rope_parameters = copy.deepcopy(new)
+    fields = {**tables.plain(owner.config), "rope_parameters": new}
+    kinds: list[str | None] = [name for name, own in new.items() if isinstance(own, dict)]
+    for name in kinds or [None]:
+        RoPE.from_config(fields, name)  # raises in words of its own
+    changed.standardize_rope_params()
+    return owner, changed.rope_parameters
+
+
+def rescale(groups: Mapping[str, Group]) -> None:
+    """Give attentions the score scale that they would have been made with, as DeepSeek's depends on the factor."""
+    for group in groups.values():
+        for module in group.callers.values():
+            cls: Any = type(module)
+            if _READ.isdisjoint(copied.mentions(cls.__init__)) or not hasattr(module, "layer_idx"):
+                continue
+            with torch.device("meta"):
+                fresh = cls(module.config, module.layer_idx)
+            numbers = {key: value for key, value in vars(fresh).items() if isinstance(value, float)}
+            if other := {key: value for key, value in numbers.items() if vars(module).get(key) != value}:
+                patching.change(module, **other)
+
+
+def _one_owner(groups: Mapping[str, Group]) -> Any:
+    owners: dict[int, nn.Module] = {}
+    for group in groups.values():
+        if isinstance(getattr(getattr(group.owner, "config", None), "rope_parameters", None), dict):
+            owners.setdefault(id(group.owner.config), group.owner)
+    if not owners:
+        raise ValueError(
+            f"{WHO}: rope_parameters need a rotary part whose configuration has them; this model has none. "
+            "Leave rope_parameters out."
+        )
+    if len(owners) > 1:
+        names = ", ".join(type(owner).__name__ for owner in owners.values())
+        raise ValueError(
+            f"{WHO}: rope_parameters are for one rotary part, and this model has {len(owners)}: {names}. "
+            "Pass the part that you want to extend."
+        )
+    return next(iter(owners.values()))
+
+
+def _merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given, with what is no matter of length as it was."""
+    by_kind = {kind: own for kind, own in old.items() if isinstance(own, Mapping)}
+    if not by_kind:
+        return {key: old[key] for key in _KEPT if key in old} | dict(given)
+    flat = [key for key, own in given.items() if not isinstance(own, Mapping) or key not in by_kind]
+    if flat or not given:
+        raise ValueError(
+            f"{WHO}: kinds of layers of this model rotate differently, so rope_parameters must be by kind, of "
+            f"{', '.join(by_kind)}; got {short(list(given))}. Pass {{{next(iter(by_kind))!r}: {{...}}}}."
+        )
+    return {**old, **{kind: _merged(by_kind[kind], own) for kind, own in given.items()}}

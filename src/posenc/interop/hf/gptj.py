@@ -1,0 +1,48 @@
+"""GPT-J and CodeGen: each attention holds a table of sines and cosines, and looks positions up in it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings import RoPE
+from posenc.interop.hf import copied, patching, tables, turning
+
+
+def holds_table(module: nn.Module) -> bool:
+    """Whether an attention turns by a table of its own."""
+    return "embed_positions" in module._buffers and hasattr(module, "pos_embd_dim")
+
+
+def planned(host: Any, callers: list[Any]) -> tuple[RoPE, Tensor] | str:
+    """Return the encoding and its table (max_positions, rotary_dim), sines first; or a sentence why not."""
+    theirs = callers[0].embed_positions
+    if theirs.is_meta:
+        return "its tables have no values yet: they are on the meta device"
+    try:
+        rope: Any = RoPE.from_config(tables.plain(host.config))
+    except (ValueError, TypeError) as error:
+        return str(error)
+    cos, sin = rope.place(torch.arange(len(theirs))).parts
+    table = torch.cat((sin, cos), -1)
+    coarse = 0.02 if theirs.dtype in (torch.bfloat16, torch.float16) else 0.0
+    tolerance = turning.TOLERANCE + coarse + 3e-7 * len(theirs)
+    if table.shape != theirs.shape or bool((table - theirs.float().cpu()).abs().max() > tolerance):
+        return "its tables are others than its configuration says"
+    return rope, table
+
+
+def replace(module: Any, rope: RoPE, table: Tensor, function_name: str) -> None:
+    """Put the exact table and the turn into one attention."""
+    turn = turning.SineFirst(rope.pairing)
+    turn.widths(module.head_dim, n_pairs=rope.rotary_dim // 2)
+    patching.replace(module, forward=copied.Copied(type(module), "forward", {function_name: turn}))
+    if hasattr(module, "_get_embed_positions"):
+        patching.replace(module, _get_embed_positions=_get_embed_positions)
+    patching.swap(module, embed_positions=table)
+
+
+def _get_embed_positions(module: Any, position_ids: Tensor) -> Tensor:
+    """Return the table (batch, max_positions, rotary_dim) without a copy for each text."""
+    table: Tensor = module.embed_positions
+    return table.to(position_ids.device).expand(len(position_ids), -1, -1)

@@ -1,0 +1,142 @@
+"""Caches of models whose frequencies depend on the length: keys of before are turned on to those of now.
+
+LongRoPE has two sets of frequencies: its keys are turned on once in the cache, when a text outgrows the first. Those of
+dynamic NTK change with every token: its keys stay as they were cached, and what attention gets is turned on from
+there, so that no rounding adds up.
+"""
+
+import inspect
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.encodings import LongRoPE
+from posenc.families import Rotary
+from posenc.interop.hf import copied, patching
+from posenc.interop.hf.tables import Places
+from posenc.interop.hf.turning import Turn
+from posenc.rephasing import rephase
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past")
+_STATE = "_posenc_turned"  # of one layer of a cache: what its keys are turned by, and their positions
+_IN_PLACE = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
+
+
+def refuses(callers: Iterable[nn.Module]) -> str | None:
+    """Return why the caches of these attentions cannot be turned on, or None."""
+    for module in callers:
+        if _cache_argument(module) is None:
+            return f"its frequencies depend on the length, and {type(module).__name__} takes no cache by a known name"
+    return None
+
+
+def forward(module: Any, *args: Any, copy: Any, places: Places, turns: tuple[Turn, ...], **kwargs: Any) -> Any:
+    """Run an attention whose cache turns its keys on."""
+    bound = inspect.signature(type(module).forward).bind_partial(module, *args, **kwargs)
+    name = _cache_argument(module) or ""
+    cache = bound.arguments.get(name)
+    if cache is None:
+        return copy(module, *args, **kwargs)
+    for turn in turns:
+        turn.turned = False
+    bound.arguments[name] = Turning(cache, places, turns, _kind(module, places))
+    return copy(*bound.args, **bound.kwargs)
+
+
+def keep_caches(model: nn.Module) -> None:
+    """Let nobody drop a cache at the length where the frequencies change, as Phi-3's heads do."""
+    for module in model.modules():
+        for cls in type(module).__mro__:
+            prepare = vars(cls).get("prepare_inputs_for_generation")
+            if prepare is not None and "original_max_position_embeddings" in copied.mentions(prepare):
+                if patching.taken(module, "prepare_inputs_for_generation") is None:
+                    patching.replace(module, prepare_inputs_for_generation=partial(_prepare, cls=cls))
+                break
+
+
+def _prepare(module: Any, *args: Any, cls: Any, **kwargs: Any) -> Any:
+    """Prepare as the class above the one that drops caches does."""
+    return super(cls, module).prepare_inputs_for_generation(*args, **kwargs)
+
+
+class Turning:
+    """A cache as one attention sees it, whose keys come back turned as the newest ones are."""
+
+    def __init__(self, cache: Any, places: Places, turns: tuple[Turn, ...], kind: str | None) -> None:
+        self._cache, self._places, self._turns, self._kind = cache, places, turns, kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def update(self, k: Tensor, v: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add keys and values, and return all of them."""
+        cache = self._cache
+        if not any(turn.turned for turn in self._turns) or self._kind not in self._places.last:
+            return cache.update(k, v, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]  # it does not turn
+        now, pos = self._places.last[self._kind]
+        layers = getattr(cache, "self_attention_cache", cache).layers
+        before, known = _state(layers, layer_idx, now, pos, self._places.encodings[self._kind])
+        pos = torch.cat((known, pos.expand(len(known), -1)), -1)
+        if _same(before, now):
+            before = now
+        elif isinstance(now, LongRoPE) and type(layers[layer_idx]).__name__ in _IN_PLACE:
+            _turn_on(layers[layer_idx], known, before, now)
+            before = now
+        else:
+            k = rephase(k, pos[:, -k.shape[-2] :], now, before)
+        k, v = cache.update(k, v, layer_idx, *args, **kwargs)
+        setattr(layers[layer_idx], _STATE, (before, pos))
+        return (k if before is now else rephase(k, _of_slots(pos, k.shape[-2]), before, now)), v
+
+
+def _state(layers: Any, layer_idx: int, now: Rotary, pos: Tensor, encoding: Rotary) -> tuple[Rotary, Tensor]:
+    """Return what the cached keys are turned by, and their positions (batch, n); of none, what the next ones are."""
+    batch = pos.shape[0]
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    n = int(layer.get_seq_length()) if layer is not None and layer.is_initialized else 0
+    if not n:
+        return now, pos.new_zeros(batch, 0)
+    state: tuple[Rotary, Tensor] | None = getattr(layer, _STATE, None)
+    if state is None:  # filled before this model was prepared: by one forward, of texts without gaps
+        known = pos[:, :1] - n + torch.arange(n, device=pos.device)
+        state = encoding.resolve(n), known.clamp(min=0)  # type: ignore[assignment]
+    before, known = state  # type: ignore[misc]
+    held = layer.keys.shape[0]  # type: ignore[union-attr]
+    if held > len(known) > 0 and held % len(known) == 0:  # beams, several answers to one text
+        known = known.repeat_interleave(held // len(known), 0)
+    return before, known[..., :n].to(pos.device)  # a cropped one has lost its last
+
+
+def _turn_on(layer: Any, known: Tensor, before: Rotary, now: Rotary) -> None:
+    keys = layer.keys
+    turned = rephase(keys, _of_slots(known, keys.shape[-2]).to(keys.device), before, now)
+    if hasattr(layer, "max_cache_len"):  # whose memory has an address that graphs replay from
+        keys.copy_(turned)
+    else:
+        layer.keys = turned
+
+
+def _of_slots(pos: Tensor, n: int) -> Tensor:
+    """Return the positions of n slots: the last ones of a window, zeros where nothing is written yet."""
+    if pos.shape[-1] >= n:
+        return pos[..., pos.shape[-1] - n :]
+    return torch.cat((pos, pos.new_zeros(*pos.shape[:-1], n - pos.shape[-1])), -1)
+
+
+def _same(before: Rotary, now: Rotary) -> bool:
+    return before is now or (before.gain() == now.gain() and torch.equal(before.frequencies(), now.frequencies()))
+
+
+def _cache_argument(module: nn.Module) -> str | None:
+    named = inspect.signature(type(module).forward).parameters
+    return next((name for name in _CACHES if name in named), None)
+
+
+def _kind(module: Any, places: Places) -> str | None:
+    if None in places.encodings:
+        return None
+    kind = getattr(module, "layer_type", None)
+    return kind if kind is not None else module.config.layer_types[module.layer_idx]  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+"""posenc.hf.use with rope_parameters: a loaded model with a longer context."""
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import posenc
+from interop.rotary_models import BASES, DYNAMIC, YARN, built, text
+from strategies import refuses
+
+
+def same(got, wanted, rounding=3e-5):
+    torch.testing.assert_close(got, wanted, rtol=0, atol=rounding * max(1.0, float(wanted.abs().max())))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+EXTENDED = {
+    "llama": ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}, {}),
+    "qwen3": ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 32}, {}),
+    "phi": ({"rope_type": "linear", "factor": 2.0}, {}),
+    "mistral": (DYNAMIC, {"max_position_embeddings": 8}),
+    "gemma3": ({"full_attention": {"rope_type": "linear", "factor": 2.0}}, {}),
+    "deepseek_v3": (YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "factor": 16.0}, {}),
+    "gpt_oss": ({"rope_type": "default", "rope_theta": 500.0}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_an_extended_model_is_the_one_of_its_configuration(name):
+    given, options = EXTENDED[name]
+    model, ids = built(name, **options), text(20)
+    plain, before = logits(model, ids), copy.deepcopy(model.config.to_dict())
+    posenc.hf.use(model)
+    for _ in range(2):
+        posenc.hf.use(model, rope_parameters=given)
+    other = type(model)(type(model.config)(**before | {"rope_parameters": copy.deepcopy(model.config.rope_parameters)}))
+    other.load_state_dict(model.state_dict())
+    wanted = logits(other.eval(), ids)
+    assert (wanted - plain).abs().max() > 1e-2
+    same(logits(model, ids), wanted)
+    own = model.config.rope_parameters
+    assert {key: own[key] for key in given if key not in ("full_attention",)} == {
+        key: value for key, value in given.items() if key != "full_attention"
+    }
+    posenc.hf.restore(model)
+    assert model.config.to_dict() == before
+    assert torch.equal(logits(model, ids), plain)
+
+
+def test_what_an_extension_leaves_out_stays():
+    model = built("gemma3")
+    posenc.hf.use(model, {"full_attention": {"rope_type": "linear", "factor": 2.0}})
+    assert model.config.rope_parameters["full_attention"] == {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}
+    assert model.config.rope_parameters["sliding_attention"] == BASES["sliding_attention"]
+
+
+def test_an_extended_model_is_saved_so(tmp_path):
+    model = posenc.hf.use(built("llama"), EXTENDED["llama"][0])
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    same(logits(again, text(20)), logits(model, text(20)))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kind", "words"),
+    [
+        ("llama", "yarn", TypeError, "rope_parameters must be a mapping as in a config.json; got 'yarn'"),
+        ("llama", {}, ValueError, "rope_parameters must be a mapping"),
+        ("llama", {"rope_type": "yran", "factor": 2.0}, ValueError, "rope_type must be one of"),
+        ("llama", {"rope_type": "yarn", "factor": 0.5}, ValueError, "factor must be at least 1"),
+        ("llama", {"rope_type": "linear"}, ValueError, "factor"),
+        ("gemma3", {"rope_type": "linear", "factor": 2.0}, ValueError, "must be by kind, of full_attention"),
+        ("gptj", {"rope_type": "linear", "factor": 2.0}, ValueError, "this model has none"),
+    ],
+)
+def test_parameters_that_do_not_fit(name, given, kind, words):
+    model = posenc.hf.use(built(name))
+    before, said = copy.deepcopy(model.config.to_dict()), str(posenc.hf.report(model))
+    with pytest.raises(kind, match=words) as caught:
+        posenc.hf.use(model, rope_parameters=given)
+    assert "\n" not in str(caught.value)
+    assert model.config.to_dict() == before
+    assert str(posenc.hf.report(model)) == said
+
+
+def test_a_mixture_of_families_is_used_whole():
+    model = torch.nn.ModuleDict({"one": built("llama"), "two": built("gptj")})
+    assert {part.name for part in posenc.hf.report(posenc.hf.use(model)).replaced} == {
+        "one.model.rotary_emb",
+        "two.transformer",
+    }
+    with refuses(ValueError, "rope_parameters are for one rotary part"):
+        posenc.hf.use(torch.nn.ModuleDict({"a": built("llama"), "b": built("qwen2")}), YARN)
