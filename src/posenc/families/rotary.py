@@ -3,7 +3,8 @@
 import copy
 import inspect
 import math
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Float64
@@ -35,6 +36,13 @@ class Rotary(Budgeted):
 
     family = "rotary"
     n_kv_heads: int | None = None
+    _overridden: ClassVar[bool] = False  # whether a subclass turns by more than cosines and sines
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Note what a subclass overrides."""
+        super().__init_subclass__(**options)
+        own = Rotary.rotate_q, Rotary.rotate_k, Rotary._turn
+        cls._overridden = (cls.rotate_q, cls.rotate_k, cls._turn) != own
 
     def __init__(
         self,
@@ -146,8 +154,8 @@ class Rotary(Budgeted):
             ValueError: Shapes do not fit, q and k are on two devices, `out` overlaps, or the backend refuses.
         """
         k_placed = placed if k_placed is None else k_placed
-        self._check_both(q, k, placed, k_placed)
-        if self._overridden() or inverse:
+        if self._overridden or inverse:
+            self._check_both(q, k, placed, k_placed)
             if (q_norm, k_norm, backend) != (None, None, "auto"):
                 raise ValueError(
                     f"{self.name}: q_norm, k_norm and backend are for turning forwards by cosines and sines alone; "
@@ -163,7 +171,10 @@ class Rotary(Budgeted):
         shared = k_placed is placed and len(placed.parts) == 2
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=self.name)
+        check = partial(self._check_both, q, k, placed, k_placed)
+        if not q.shape[-1:] == k.shape[-1:] == (self.head_dim,):
+            check()
+        turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=type(self).__name__, check=check)
         return turned[0], turned[1]
 
     def rotate_(
@@ -184,11 +195,6 @@ class Rotary(Budgeted):
             self.rotate(q, k, placed, k_placed, out=(q, k))
         else:
             self.rotate(q, k, placed, k_placed, out=(q, k), backend=backend)
-
-    def _overridden(self) -> bool:
-        """Whether a subclass turns by more than cosines and sines."""
-        kind = type(self)
-        return (kind.rotate_q, kind.rotate_k, kind._turn) != (Rotary.rotate_q, Rotary.rotate_k, Rotary._turn)
 
     def _check_both(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> None:
         for x, where in ((q, placed), (k, k_placed)):

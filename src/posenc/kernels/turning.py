@@ -40,6 +40,7 @@ def turn_all(
     out: Sequence[Tensor] | None = None,
     norms: Sequence[Norm | None] = (None, None),
     who: str = "rotate",
+    check: Callable[[], None] | None = None,
 ) -> tuple[Tensor, ...]:
     """Turn queries and keys together.
 
@@ -54,20 +55,23 @@ def turn_all(
         out: Where to write; each may be what is turned.
         norms: What normalises each head before it turns.
         who: With what messages begin.
+        check: Raises if shapes, dtypes or devices do not fit; called once for each kind of call.
 
     Raises:
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
     check_name(way.backend)
     plain = not torch.compiler.is_compiling() and _is_memory(xs, tables, out, norms)
+    if plain and not (torch.is_grad_enabled() and _needs_gradients(xs, tables, out, norms)):
+        return _run(xs, tables, way, out, norms, who, check)
+    if check is not None:
+        check()
     if not plain or _learn(tables):
         turned = _traced(xs, tables, way, norms)
-    elif torch.is_grad_enabled() and any(t.requires_grad for t in (*xs, *(out or ()), *_weights(norms))):
+    else:
         # inside a transform of something else autograd wants operations that it knows
         inside = torch._C._functorch.maybe_current_level() is not None
         turned = (_traced if inside else _differentiable)(xs, tables, way, norms)
-    else:
-        return _run(xs, tables, way, out, norms, who)
     if out is None:
         return turned
     if plain:
@@ -87,6 +91,7 @@ def _run(
     out: Sequence[Tensor] | None,
     norms: Sequence[Norm | None],
     who: str = "rotate",
+    check: Callable[[], None] | None = None,
 ) -> tuple[Tensor, ...]:
     """Turn plain memory, without gradients."""
     outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
@@ -94,6 +99,8 @@ def _run(
     key = (way, out is None, *(_kind(job) for job in jobs))
     found = _plans.get(key)  # not `in`: another thread may clear them in between
     if found is None:
+        if check is not None:
+            check()
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
         found = _plans[key] = () if out is None else memory.spans(who, jobs), _plan(jobs, way)
@@ -113,7 +120,8 @@ def _kind(job: Job) -> tuple[object, ...]:
     """Return all that a plan depends on: everything but addresses."""
     x, out, cos, sin, weight, eps = job
     places = x.stride(), out.stride(), cos.stride(), sin.stride()
-    return x.shape, x.dtype, x.device, cos.shape, cos.dtype, sin.shape, places, weight is None, eps, out is x
+    tables = cos.shape, sin.shape, cos.dtype, cos.device
+    return x.shape, x.dtype, x.device, places, tables, weight is None, eps, out is x
 
 
 def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | None:
@@ -201,6 +209,12 @@ def _is_memory(
         if t.is_neg() or not torch._C._has_storage(t):  # sparse, or a batch of gradients
             return False
     return not xs[0].is_meta
+
+
+def _needs_gradients(
+    xs: Sequence[Tensor], tables: Sequence[Tables], out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
+) -> bool:
+    return _learn(tables) or any(t.requires_grad for t in (*xs, *(out or ()), *_weights(norms)))
 
 
 def _learn(tables: Sequence[Tables]) -> bool:
