@@ -1,4 +1,4 @@
-"""The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench`, `verify`, `rule` and `doctor`.
+"""The command line: `posenc list`, `show`, `inspect`, `convert`, `study`, `bench`, `verify`, `identify`, `doctor`, ...
 
 Nothing heavy is imported until a command runs, so that `posenc --help` answers at once. Exit codes:
 0 fine, 1 findings, 2 wrong use, 3 cannot tell.
@@ -15,6 +15,7 @@ from posenc.cli import (
     convert,
     doctor,
     golden,
+    identify,
     inspect,
     listing,
     output,
@@ -41,6 +42,7 @@ app.command("convert", short_help="Permute weights for the other pairing of lane
 app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
 app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
 app.command("verify", short_help="Say what is wrong with position code.")(verify.verify_implementation)
+app.command("identify", short_help="Say what position code computes, without a spec.")(identify.identify_implementation)
 app.command("rule", short_help="Say what a code of verify means.")(rule.explain_rule)
 app.command("verify-config", short_help="Judge what a model's configuration says of positions.")(
     verify_config.verify_config

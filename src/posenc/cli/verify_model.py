@@ -71,6 +71,8 @@ def _text(found: "Report", target: str, formats: Any) -> str:
         lines.append(f"  largest angle error  {largest:.3g} rad, in layer {seen['largest_angle_error_layer']}")
     gain = seen["gain_error"]
     lines.append(f"  gain error           {'not seen' if gain is None else f'{gain:.3g}'}")
+    scale = seen["scale_error"]
+    lines.append(f"  score scale error    {'not seen' if scale is None else f'{scale:.3g}'}")
     curve = seen["mean_cos_by_position"]
     if curve:
         said = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])

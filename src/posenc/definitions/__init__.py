@@ -36,7 +36,7 @@ from posenc.definitions import (
 def find(name: str) -> Callable[..., Any] | None:
     """The definition registered under `name` (the function's own name, or name@version), or None if there is none."""
     if "@" in name:
-        return versions.VERSIONS.get(name)
+        return versions.VERSIONS.get(name) or versions.BIASES.get(name)
     for module in (additive, features, embedded, rotary, rotations, bias, scores, images, distances):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):

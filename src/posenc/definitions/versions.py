@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from posenc.definitions.bias import Positions, alibi
 from posenc.definitions.frequencies import Array, by_parts, yarn
 from posenc.definitions.frequencies import mscale as _m  # the functions below have an argument of its name
 
@@ -99,8 +100,51 @@ def yarn_transformers_5(
     return inv_freq, gain if attention_factor is None else attention_factor, score_factor
 
 
+# of frequencies: (inv_freq, gain, score_factor)
 VERSIONS: dict[str, Callable[..., tuple[Array, float, float]]] = {
     "yarn@paper": yarn_paper,
     "yarn@deepseek-v2": yarn_deepseek_v2,
     "yarn@transformers-5": yarn_transformers_5,
+}
+
+
+def alibi_authors(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_max: float = 8.0) -> Array:
+    """ALiBi with the slopes of its authors' code, and |distance| where keys ahead are seen.
+
+    Source: attention_with_linear_biases, get_slopes. It parts from `alibi@geometric` where n_heads is no power of two.
+    """
+    return alibi(q_pos, k_pos, n_heads=n_heads, bias_max=bias_max)
+
+
+def alibi_geometric(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_max: float = 8.0) -> Array:
+    """ALiBi as its paper prints it: one geometric series of slopes for any number of heads.
+
+    Paper: Press et al. 2021, arXiv 2108.12409, section 3.
+    """
+    return alibi(q_pos, k_pos, n_heads=n_heads, bias_max=bias_max, slopes="geometric")
+
+
+def alibi_one_sided(q_pos: Positions, k_pos: Positions, *, n_heads: int, bias_max: float = 8.0) -> Array:
+    """ALiBi by the authors' slopes, without a penalty for keys ahead; behind a causal mask it is `alibi@authors`."""
+    return alibi(q_pos, k_pos, n_heads=n_heads, bias_max=bias_max, sides="one-sided")
+
+
+def alibi_falcon(q_pos: Positions, k_pos: Positions, *, n_heads: int) -> Array:
+    """ALiBi as Falcon's code in Hugging Face transformers forms it, by which its weights were trained.
+
+    Source: modeling_falcon.py, build_alibi_tensor (looked at: 5.23), whatever the dtype of the result: slope,
+    position of the KEY, and their product are each rounded to bfloat16. Beyond a few keys these are no multiples of
+    the slope, and beyond 256 keys share a position, so that no score is that of `alibi@authors`, from which it also
+    parts by slope * q_pos in each row, which the softmax takes away. Falcon divides the sum of q.k and this by
+    sqrt(head_dim); not done here.
+    """
+    return alibi(q_pos, k_pos, n_heads=n_heads, sides="key", precision="falcon-bfloat16")
+
+
+# of biases: (q_pos, k_pos) -> (n_heads, m, n)
+BIASES: dict[str, Callable[..., Array]] = {
+    "alibi@authors": alibi_authors,
+    "alibi@geometric": alibi_geometric,
+    "alibi@one-sided": alibi_one_sided,
+    "alibi@falcon": alibi_falcon,
 }

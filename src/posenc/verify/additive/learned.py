@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import guard
+from posenc.verify.additive import learned2d
 from posenc.verify.additive.asked import Asked
 from posenc.verify.additive.places import Shape
 from posenc.verify.additive.probe import Probe, gradients, leaves, tokens, width
@@ -24,7 +25,7 @@ def check(subject: Any, convention: str, asked: Asked) -> Findings:
     probe = Probe(subject, convention)
     probe.dim = asked.dim or width(probe.fresh(), convention)
     _fill(probe)
-    first = (2, 3, 5) if convention == "additive_2d_module" else (2, 5)
+    first = (2, *learned2d.first(probe, asked)) if convention == "additive_2d_module" else (2, 5)
     try:
         probe.raw(first)
     except guard.SubjectError as error:
@@ -36,6 +37,8 @@ def check(subject: Any, convention: str, asked: Asked) -> Findings:
     findings.causes += gradients(probe, F, first, trained=True)
     if convention == "additive_2d_module":
         _image(probe, first, findings)
+        if not findings.causes:
+            learned2d.check(probe, asked, findings)
     else:
         _rows(probe, asked, findings)
     return findings
@@ -228,7 +231,7 @@ def _ends(probe: Probe, asked: Asked, table: Array, first: int) -> list[Cause]:
 
 
 def _image(probe: Probe, shape: Shape, findings: Findings) -> None:
-    """Say whether every cell of an image has a vector of its own; which one is its own is not defined."""
+    """Say whether every cell of an image has a vector of its own."""
     code = probe.code(shape)
     if np.abs(code).max() < 1e-7:
         findings.causes.append(

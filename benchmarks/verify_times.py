@@ -1,0 +1,185 @@
+"""Measure how long `posenc verify` takes, and write VERIFY.md: each check of the corpus, and the command.
+
+`python benchmarks/verify_times.py` takes most of an hour. Files that are named are measured in place of the corpus, and
+`--out FILE` writes elsewhere.
+"""
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+CORPUS = HERE.parent / "tests" / "verify"
+CHECK_S, COMMAND_S = 5.0, 3.0  # the goals
+CORES = 2
+ROUNDS = 3
+COMMANDS = 2  # files of each convention that the command is run on, where all are measured
+SLOWEST = 10
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one file takes.
+
+    Args:
+        path: The file.
+        convention: Its STYLE.
+        status: What the check says.
+        check_s: Of verify.check in a process that has imported all, the median.
+        command_s: Of the whole command beyond importing torch, the median; None where it was not run.
+    """
+
+    path: Path
+    convention: str
+    status: str
+    check_s: float
+    command_s: float | None = None
+
+
+def keep_to(cores: int) -> None:
+    """Keep this process and those that it starts to so many cores, where the system can, and torch to so many threads.
+
+    It must come before torch is imported, which counts the cores then.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(cores)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def loaded(path: Path) -> Any:
+    """Import a file of the corpus."""
+    spec = importlib.util.spec_from_file_location(f"timed_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return how long a run takes."""
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def command(*arguments: str) -> Callable[[], object]:
+    """Return a run of Python that must answer, whatever it finds."""
+
+    def run() -> None:
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1, 3):
+            raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-500:]}")
+
+    return run
+
+
+def measure(paths: Sequence[Path], rounds: int, *, commands: int | None) -> tuple[float, list[Timed]]:
+    """Return the seconds that importing torch takes, and what each file takes.
+
+    Args:
+        paths: Files with STYLE, SPEC and build().
+        rounds: Runs of each.
+        commands: How many files of each convention the command runs on; None for all.
+    """
+    from posenc import verify
+
+    torch_s: list[float] = []
+    found: list[Timed] = []
+    bare = command("-c", "import torch")
+    for path in paths:
+        module = loaded(path)
+        said: list[str] = []
+
+        def check(module: Any = module, said: list[str] = said) -> None:
+            report = verify.check(module.build(), convention=module.STYLE, spec=module.SPEC)
+            said.append(report.status)
+
+        check_s, command_s = statistics.median(seconds(check) for _ in range(rounds)), None
+        done = sum(one.convention == module.STYLE and one.command_s is not None for one in found)
+        if commands is None or done < commands:
+            # one after the other, so that both meet the same machine
+            pairs = [(seconds(bare), seconds(command("-m", "posenc", "verify", str(path)))) for _ in range(rounds)]
+            torch_s += [own for own, _ in pairs]
+            command_s = statistics.median(whole - own for own, whole in pairs)
+        found.append(Timed(path, module.STYLE, said[-1], check_s, command_s))
+        beside = "" if command_s is None else f", command {command_s:.2f} s"
+        print(f"{path.stem}: {check_s:.2f} s{beside}", flush=True)
+    return statistics.median(torch_s), found
+
+
+def page(torch_s: float, found: Sequence[Timed], rounds: int) -> str:
+    """Return what was measured as Markdown."""
+    from posenc.bench import machine
+
+    facts = machine.examine()
+    told = [one for one in found if one.command_s is not None]
+    slow_check = max(found, key=lambda one: one.check_s)
+    slow_command = max(told, key=lambda one: one.command_s or 0.0)
+    lines = [
+        "# How long verify takes",
+        "",
+        f"Medians of {rounds} runs on {CORES} cores. Written by `python benchmarks/verify_times.py` on "
+        f"{datetime.now(UTC):%Y-%m-%d}. Machine: {machine.sentence(facts)}.",
+        "",
+        f"- Goal: a whole check takes under {CHECK_S:g} s. Slowest of {len(found)}: {slow_check.check_s:.2f} s "
+        f"({_name(slow_check)}), {_met(slow_check.check_s, CHECK_S)}.",
+        f"- Goal: `posenc verify FILE`, with its check, starts and ends in under {COMMAND_S:g} s beyond importing "
+        f"torch, which takes {torch_s:.2f} s here. Slowest of {len(told)}: {slow_command.command_s:.2f} s "
+        f"({_name(slow_command)}), {_met(slow_command.command_s or 0.0, COMMAND_S)}.",
+        "",
+        "| convention | files | check, median | check, slowest | command, median | command, slowest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for convention in sorted({one.convention for one in found}):
+        mine = [one for one in found if one.convention == convention]
+        cells = [_spread([one.check_s for one in mine]), _spread([one.command_s for one in mine])]
+        lines.append(f"| `{convention}` | {len(mine)} | {' | '.join(cells)} |")
+    lines += ["", "The slowest checks:", "", "| file | convention | says | check | command |", "|---|---|---|---|---|"]
+    for one in sorted(found, key=lambda one: -one.check_s)[:SLOWEST]:
+        ran = "not run" if one.command_s is None else f"{one.command_s:.2f} s"
+        lines.append(f"| {_name(one)} | `{one.convention}` | {one.status} | {one.check_s:.2f} s | {ran} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(seconds: Sequence[float | None]) -> str:
+    known = [s for s in seconds if s is not None]
+    if not known:
+        return "not run | not run"
+    return f"{statistics.median(known):.2f} s | {max(known):.2f} s"
+
+
+def _met(seconds: float, goal: float) -> str:
+    return "met" if seconds < goal else "NOT met"
+
+
+def _name(one: Timed) -> str:
+    return f"{one.path.parent.name}/{one.path.name}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write the page; 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="Files to measure in place of the corpus.")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, default=HERE / "VERIFY.md")
+    asked = parser.parse_args(arguments)
+    keep_to(CORES)
+    paths = asked.files or sorted([*CORPUS.glob("corpus/*.py"), *CORPUS.glob("unseen/*.py")])
+    torch_s, found = measure(paths, asked.rounds, commands=None if asked.files else COMMANDS)
+    asked.out.write_text(page(torch_s, found, asked.rounds), encoding="utf-8")
+    late = [one for one in found if one.check_s >= CHECK_S or (one.command_s or 0.0) >= COMMAND_S]
+    return 1 if late else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
