@@ -109,8 +109,11 @@ def test_memory_of_another_kind(learned: bool, backend: str) -> None:
         ValueError, "RoPE: out must have the shapes of what is turned; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"
     ):
         rope.rotate(q, k, placed, out=(slots[0], slots[1][:1]), backend=backend)
-    with refuses(TypeError, "RoPE: out must have the dtype of what is turned; got torch.bfloat16 for k of torch.float"):
-        rope.rotate(q, k, placed, out=(slots[0], slots[1].bfloat16()), backend=backend)
+    lower = torch.zeros_like(q), torch.zeros_like(k, dtype=torch.bfloat16)  # a cache of another precision
+    wanted = rope.rotate(q, k, placed, backend=backend)
+    rope.rotate(q, k, placed, out=lower, backend=backend)
+    assert torch.equal(lower[0], wanted[0])
+    assert torch.equal(lower[1], wanted[1].bfloat16())
     with refuses(ValueError, "RoPE: cannot write k into expanded or overlapping memory"):
         rope.rotate(q, k, placed, out=(slots[0], slots[1][:1].expand(2, -1, -1, -1)), backend=backend)
     both = torch.zeros(2, 6, N, 8)
@@ -227,6 +230,28 @@ def test_an_error_leaves_nothing_behind(backend: str) -> None:
         with refuses(ValueError, "overlap"):
             both = torch.zeros(2, 8, N, 8)
             rope.rotate(both[:, :4], k, placed, out=(both[:, 2:6], k.clone()), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_one_encoding_may_turn_is_not_what_another_may(backend: str) -> None:
+    """Calls of one kind are planned once, and encodings differ where tensors do not."""
+    first, placed, q, k = call()
+    first.rotate(q, k, placed, backend=backend)
+    wider = posenc.RoPE(head_dim=12, rotary_dim=8)
+    with refuses(ValueError, "RoPE: q and k must have head_dim=12 lanes; got shape (2, 4, 4, 8)"):
+        wider.rotate(q, k, placed, backend=backend)
+    for options in ({"pairing": "interleaved"}, {"rotary_dim": 4}, {"rotary_dim": 4, "rotary_side": "last"}):
+        other = posenc.RoPE(head_dim=8, **options)
+        for where in (placed.pos, placed.pos + 7, placed.pos.expand(2, -1), placed.pos[None]):
+            places = other.place(where)
+            got = other.rotate(q, k, places, backend=backend)
+            wanted = exact(q, *tables(places), pairing=other.pairing, side=other.rotary_side)
+            wanted.holds(got[0], torch.float32)
+    for eps in (1e-6, 1.0):
+        if backend != "blocked":
+            got = first.rotate(q, k, placed, q_norm=Norm(torch.ones(8), eps), backend=backend)
+            size = (q.double().square().mean(-1) + eps).sqrt() / q.double().square().mean(-1).sqrt()
+            torch.testing.assert_close(got[0].double().square().mean(-1).rsqrt(), size)
 
 
 def test_every_message_is_one_sentence_and_names_who() -> None:

@@ -62,10 +62,9 @@ def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:
 
 
 def check_out(who: str, xs: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor]) -> None:
-    """Raise unless queries and keys can be written into `out` as they are.
+    """Raise unless turned queries and keys can be written into `out`.
 
     Raises:
-        TypeError: A dtype differs, so that numbers would be rounded again.
         ValueError: A shape or a device differs.
     """
     for name, slot, x in zip("qk", out, xs, strict=True):
@@ -73,11 +72,6 @@ def check_out(who: str, xs: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor]) -
             raise ValueError(
                 f"{who}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
                 f"{tuple(x.shape)}. Pass the slots of these tokens alone."
-            )
-        if slot.dtype != x.dtype:
-            raise TypeError(
-                f"{who}: out must have the dtype of what is turned; got {slot.dtype} for {name} of {x.dtype}. Leave "
-                "out away and copy, where a cache holds another dtype."
             )
         if slot.device != x.device:
             raise ValueError(

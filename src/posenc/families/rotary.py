@@ -143,7 +143,7 @@ class Rotary(Budgeted):
             placed: Positions of the queries, and of the keys unless `k_placed` is given.
             k_placed: Positions of the keys.
             inverse: Turn back.
-            out: Tensors to write into, as the slots of a cache; they may be q and k.
+            out: Tensors to write into, as the slots of a cache; they may be q and k. Of another dtype they cost a copy.
             q_norm: What normalises each head of q before it turns, in the same pass (Qwen3, Gemma 3).
             k_norm: The same for k.
             backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton". What is traced,
@@ -164,6 +164,9 @@ class Rotary(Budgeted):
             return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
         if out is not None and not (out[0] is q and out[1] is k):
             check_out(self.name, (q, k), out)
+            if (out[0].dtype, out[1].dtype) != (q.dtype, k.dtype):  # a cache of another precision
+                fresh = self.rotate(q, k, placed, k_placed, q_norm=q_norm, k_norm=k_norm, backend=backend)
+                return out[0].copy_(fresh[0]), out[1].copy_(fresh[1])
         norms: tuple[Norm | None, Norm | None] = (None, None)
         if q_norm is not None or k_norm is not None:
             norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
