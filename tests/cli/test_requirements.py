@@ -1,4 +1,5 @@
 import importlib.metadata
+import sys
 
 import pytest
 
@@ -35,3 +36,9 @@ def test_what_it_cannot_read_it_refuses(line):
 )
 def test_versions_compare_by_number(version, minimum, enough):
     assert is_at_least(version, minimum) is enough
+
+
+def test_what_another_system_needs_is_not_asked_for() -> None:
+    line = "triton>=3.9; (sys_platform == '{}') and extra == 'test'"
+    assert [r.package for r in read_requirements([line.format(sys.platform)])] == ["triton"]
+    assert read_requirements([line.format("another")]) == []

@@ -5,12 +5,14 @@ things are missing.
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 _FORM = re.compile(
     r"(?P<package>[\w.-]+)\s*(?P<options>\[[^\]]*\])?\s*(?:>=\s*(?P<minimum>[\w.]+))?"
-    r"(?:\s*;\s*extra\s*==\s*['\"](?P<extra>[\w.-]+)['\"])?"
+    r"(?:\s*;\s*(?:\(?sys_platform\s*==\s*['\"](?P<system>\w+)['\"]\)?\s+and\s+)?"
+    r"extra\s*==\s*['\"](?P<extra>[\w.-]+)['\"])?"
 )
 
 
@@ -25,7 +27,7 @@ class Requirement:
 
 
 def read_requirements(lines: Iterable[str]) -> list[Requirement]:
-    """Read requirements of the form package[options]>=version; extra == 'name'.
+    """Read requirements of the form package[options]>=version; extra == 'name', also of one system alone.
 
     Raises:
         ValueError: A line has another form.
@@ -41,6 +43,8 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
                 f"doctor: cannot read the requirement {line!r} in posenc's metadata, because only "
                 "package[options]>=version; extra == 'name' is known. Extend posenc.cli.requirements."
             )
+        if found["system"] and found["system"] != sys.platform:
+            continue  # not asked for here
         spelling = line.split(";")[0].strip()
         read.append(Requirement(found["package"], found["minimum"] or "", found["extra"] or "", spelling))
     return read
