@@ -133,12 +133,13 @@ def _tables(module: nn.Module, max_len: int) -> dict[Rotary, tuple[Tensor, ...]]
 def _fits(x: Tensor, cos: Tensor, side: Side) -> bool:
     """Whether a turn is one that the node can say: (batch, heads, seq, lanes), of which the first ones turn, alike."""
     lanes = side == "first" or x.shape[-1] == 2 * cos.shape[-1]
-    alike = x.ndim == 4 and cos.ndim in (3, 4) and cos.shape[-3] == 1
+    alike = x.ndim == 4 and (cos.ndim == 2 or (cos.ndim in (3, 4) and cos.shape[-3] == 1))
     return lanes and alike and x.dtype in (torch.float32, *_HALVES) and cos.dtype == torch.float32
 
 
 def _node(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side) -> Tensor:
-    cos, sin = (t.squeeze(-3).expand(x.shape[0], -1, -1) for t in (cos, sin))  # the node wants the batch
+    tables = (t if t.ndim == 2 else t.squeeze(-3) for t in (cos, sin))
+    cos, sin = (t.expand(x.shape[0], -1, -1) for t in tables)  # the node wants the batch
     width = 2 * cos.shape[-1]
     turned = torch.onnx.ops.rotary_embedding(
         x.float(),

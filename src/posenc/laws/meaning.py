@@ -24,20 +24,28 @@ def definition(case: Case) -> Iterable[str]:
     define = definitions.find(card.name) if card else None
     if card is None or define is None:
         return
-    pos = case.positions(19)[torch.randperm(19, generator=case.random)]
     x = case.tokens(19, batch=1)
-    placed = case.place(pos, x)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
-    try:
-        wanted = _define(card, define, case, pos, x, q, k)
-    except NotImplementedError:  # a definition covers what can be said in a few lines
-        return
-    if card.family == "additive":
-        yield from case.differ(case.encoding.embed(x, placed)[0] - x[0], torch.from_numpy(wanted))
-    elif card.family == "embedded":
-        yield from case.differ(case.encoding.embed(x, placed)[0], torch.from_numpy(wanted))
-    else:
-        yield from case.differ(case.scores(q, k, placed)[0], torch.from_numpy(wanted))
+    for pos in _places(case):
+        placed = case.place(pos, x)
+        try:
+            wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k))
+        except NotImplementedError:  # a definition covers what can be said in a few lines
+            return
+        if card.family in ("additive", "embedded"):
+            embedded = case.encoding.embed(x, placed)[0]
+            yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
+        else:
+            yield from case.differ(case.scores(q, k, placed)[0], wanted)
+
+
+def _places(case: Case) -> Iterable[Tensor]:
+    """Yield 19 near positions and, where there is room, 19 that half precision cannot hold; axes apart, in no order."""
+    near = case.positions(19)
+    for pos in (near, 7 * near + 259) if case.max_len is None else (near,):
+        axes = pos[:, None] if pos.ndim == 1 else pos
+        mixed = [axis[torch.randperm(19, generator=case.random)] for axis in axes.unbind(-1)]
+        yield torch.stack(mixed, -1).view_as(pos)
 
 
 def _define(
