@@ -25,14 +25,16 @@ def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tu
             found = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # nobody asks for more
             return found
-        return tuple(None if t is None else _Raises.apply(t.detach().requires_grad_()) for t in found)
+        # they hang on all that they depend on, so that whoever asks for the gradient of one tensor alone comes by
+        depends = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
+        return tuple(None if t is None else _Raises.apply(t.detach(), *depends) for t in found)
 
     return wrapped
 
 
 class _Raises(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
+    def forward(ctx: Any, t: Tensor, *depends: Tensor) -> Tensor:
         return t.clone()
 
     @staticmethod
