@@ -9,7 +9,7 @@ SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,
 # of the kernels only what numba and Triton do not compile
 SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.job,posenc.kernels.memory,posenc.kernels.norm
 SHAPED := $(SHAPED),posenc.kernels.ops,posenc.kernels.pick,posenc.kernels.turning
-SHAPED := $(SHAPED),posenc.golden,posenc.golden_cases,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
+SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.golden_cases,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
 .PHONY: study test check bench lint clean
 

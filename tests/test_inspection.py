@@ -73,7 +73,10 @@ def test_layers_without_position_are_told_and_warnings_are_given() -> None:
 @pytest.mark.parametrize("name", inspection.known_models())
 def test_every_known_model_can_be_read(name: str) -> None:
     layers = inspect(name)["layers"]
-    assert all(len(layer["inv_freq"]) == layer["rotary_dim"] // 2 for layer in layers)
+    turning = [layer for layer in layers if layer["encoding"] == "rope"]
+    assert turning
+    assert all(len(layer["inv_freq"]) == layer["rotary_dim"] // 2 for layer in turning)
+    assert all(layer["encoding"] == "nope" for layer in layers if layer not in turning)
 
 
 def test_phase_errors_are_those_of_the_dtype() -> None:

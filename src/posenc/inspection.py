@@ -3,7 +3,7 @@
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
@@ -15,6 +15,7 @@ from posenc.config.known import known_models
 from posenc.config.reading import Checked
 
 InvFreq = Float64[Tensor, " n_pairs"]
+Fate = Literal["kept", "blended", "divided"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _OF_ROTATION = (
     *("pairing", "head_dim", "rotary_dim", "base", "rope_type", "factor", "inv_freq", "attention_factor"),
@@ -72,6 +73,23 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
     return {"layers": found, "warnings": [{"code": w.code, "key": w.key, "message": w.message} for w in warnings]}
 
 
+def fates(plain: InvFreq, scaled: InvFreq, factor: float | None) -> tuple[Fate, ...]:
+    """Say what a scaling makes of each pair: it is kept, divided by the factor, or blended, which is anything else.
+
+    Args:
+        plain: Radians per position before the scaling.
+        scaled: The same after it.
+        factor: How many times longer the texts get; None where that is not told.
+
+    >>> fates(torch.tensor([1.0, 0.5, 0.25]).double(), torch.tensor([1.0, 0.3, 0.125]).double(), 2.0)
+    ('kept', 'blended', 'divided')
+    """
+    kept = torch.isclose(scaled, plain, rtol=1e-9, atol=0)
+    divided = torch.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
+    both = zip(kept.tolist(), divided.tolist(), strict=True)
+    return tuple("kept" if stays else "divided" if falls else "blended" for stays, falls in both)
+
+
 def _layer(
     target: config.Source,
     rotary: config.Rotary,
@@ -114,13 +132,11 @@ def _pairs(
     plain: InvFreq, scaled: InvFreq, factor: float | None, original: int | None, max_len: int | None
 ) -> dict[str, Any]:
     """Count what becomes of the pairs, and list wavelengths and turns."""
-    kept = torch.isclose(scaled, plain, rtol=1e-9, atol=0)
-    divided = ~kept & torch.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
-    turns = scaled / (2 * math.pi)
+    turns, became = scaled / (2 * math.pi), fates(plain, scaled, factor)
     return {
-        "kept": int(kept.sum()),
-        "blended": int((~kept & ~divided).sum()),
-        "divided": int(divided.sum()),
+        "kept": became.count("kept"),
+        "blended": became.count("blended"),
+        "divided": became.count("divided"),
         "never_full_turn": None if original is None else int((plain * original < 2 * math.pi).sum()),
         "wavelength": [1 / t if t else None for t in turns.tolist()],
         "turns_trained": None if original is None else (turns * original).tolist(),

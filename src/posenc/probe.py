@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -52,9 +52,7 @@ class Probe:
         }
 
     def _find(self, fact: str, default: Any) -> Any:
-        """Look for a host fact among the encoding and its members."""
-        found = (getattr(module, fact, None) for module in self.encoding.modules())
-        return next((value for value in found if value is not None), default)
+        return find_fact(self.encoding, fact, default)
 
     def normal(self, *shape: int) -> Tensor:
         """Draw from N(0, 1)."""
@@ -76,13 +74,7 @@ class Probe:
 
     def scores(self, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
         """Form the scores of one layer by the contract's own doors."""
-        encoding, placed = self.encoding.layer(self.index, placed)
-        turned_q, turned_k = encoding.rotate(q, k, placed)
-        group = q.shape[1] // k.shape[1]
-        scores = encoding.score_scale(q.shape[-1]) * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
-        bias = encoding.bias(q, k, placed, placed)
-        scores = scores if bias is None else scores + bias
-        return encoding.rescore(scores, q, k, placed, placed, None) if encoding.rescores else scores
+        return form_scores(*self.encoding.layer(self.index, placed), q, k)
 
     def along(self, pos: Shaped[Tensor, " n"]) -> Shaped[Tensor, "n *axes"]:
         """Let positions run along axis 0, with the other axes at 0."""
@@ -162,6 +154,43 @@ class Probe:
         heads = self._find("n_kv_heads", self._find("n_heads", 1))
         shape = 1, heads, 1, self.head_dim
         return {"token": self.normal(self.d_model), "query": self.normal(*shape), "key": self.normal(*shape)}
+
+
+def find_fact(encoding: Encoding, fact: str, default: Any) -> Any:
+    """Look for a host fact, as n_heads, among an encoding and its members."""
+    found = (getattr(module, fact, None) for module in encoding.modules())
+    return next((value for value in found if value is not None), default)
+
+
+def form_scores(
+    encoding: Encoding,
+    placed: Placed,
+    q: Float[Tensor, "batch n_heads q_len head_dim"],
+    k: Float[Tensor, "batch n_kv_heads k_len head_dim"],
+    k_placed: Placed | None = None,
+    *,
+    scale: float | None = None,
+    allowed: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "batch n_heads q_len k_len"]:
+    """Form the scores of one layer by the contract's own doors.
+
+    Args:
+        encoding: That of the layer.
+        placed: Positions of the queries, and of the keys unless `k_placed` is given.
+        q: Queries before any turn.
+        k: Keys before any turn.
+        k_placed: Positions of the keys.
+        scale: What multiplies products; None takes the encoding's.
+        allowed: Which keys a row may see, for maps of scores; None for all.
+    """
+    k_placed = placed if k_placed is None else k_placed
+    turned_q, turned_k = encoding.rotate(q, k, placed, k_placed)
+    scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
+    group = q.shape[1] // k.shape[1]
+    scores = scale * turned_q @ turned_k.repeat_interleave(group, 1).transpose(-1, -2)
+    bias = encoding.bias(q, k, placed, k_placed)
+    scores = scores if bias is None else scores + bias
+    return encoding.rescore(scores, q, k, placed, k_placed, allowed) if encoding.rescores else scores
 
 
 def _rescore(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:

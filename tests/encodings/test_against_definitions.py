@@ -12,33 +12,10 @@ from torch import Tensor
 
 import posenc
 import strategies
+from defined import PRODUCTS, mathematics
 from posenc import definitions
 
 EPS = 2.0**-52
-# of the constructor, not of the mathematics: how learned tensors start, and what training draws
-UNDEFINED = {
-    "init_std",
-    "trainable",
-    "score_scale",
-    "learned_scale",
-    "padding_idx",
-    "score_factor",
-    "init_gain",
-    "phase_init",
-}
-UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling", "init_c"}
-# how many products of q and k definitions add up under one root of head_dim, where it is more than q.k
-PRODUCTS = {"tupe": lambda options: 2, "deberta": lambda options: 1 + len(options["terms"])}
-
-
-def mathematics(encoding: Any) -> dict[str, Any]:
-    """The arguments of the definition: the constructor's and the learned tensors."""
-    learned = {name: p.detach().numpy() for name, p in encoding.named_parameters()}
-    undefined = UNDEFINED | ({"gamma"} if isinstance(encoding, posenc.LearnableFourier) else set())
-    kept = {name: value for name, value in encoding.options().items() if name not in undefined}
-    if kept.get("inv_freq") is not None:
-        kept["inv_freq"] = np.array(kept["inv_freq"])
-    return kept | learned
 
 
 def rows(pos: Tensor, n_axes: int = 1) -> list[np.ndarray]:

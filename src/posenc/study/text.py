@@ -62,6 +62,7 @@ class Text:
             "train_bytes": len(train),
             "test_bytes": len(test),
             "alphabet": len(self.alphabet),
+            "symbols": self.alphabet.hex(),  # what token ids stand for, in order
             "entropy": round(self.entropy, 4),
             "undertrained_above": self.undertrained_above,
             "source_version": self.source_version,

@@ -1,0 +1,214 @@
+"""How measurements ask an encoding: positions from plain numbers, a copy in float64, and what it is made of."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Shaped
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from posenc.config.values import short
+from posenc.encoding import Encoding, Placed
+from posenc.encodings import Graphormer
+from posenc.families import Additive, Embedded, Rotary
+from posenc.measure.values import Numbers
+from posenc.probe import find_fact
+
+Array = np.ndarray
+MOST = 2**20  # tokens that are made up where an encoding reads all of a text
+Found = list[tuple[Any, Placed]]  # encodings, each with what was placed for it
+
+
+def check(who: str, encoding: Any) -> None:
+    """Raise unless it is an encoding.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(encoding, Encoding):
+        raise TypeError(
+            f"{who}: encoding must be an Encoding; got {type(encoding).__name__}. Make one by posenc.create(name, ..)."
+        )
+
+
+def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") -> Shaped[Tensor, "n *axes"]:
+    """Return positions as an encoding takes them, int64 or float64.
+
+    Args:
+        who: The function that was asked, for the message.
+        encoding: It says how many axes a position has, and whether there is anything between two of them.
+        pos: A number, or (n,) numbers; with several axes (n, n_axes), and (n,) numbers run along axis 0 while the
+            others stay at 0.
+        what: What they are called in messages.
+
+    Raises:
+        TypeError: They are no encoding and numbers, or not whole where the encoding needs that.
+        ValueError: There are none, one is not finite, or they have another shape.
+    """
+    check(who, encoding)
+    given: Any = pos.detach().cpu().numpy() if isinstance(pos, Tensor) else pos
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        found = np.asarray("")
+    if found.dtype.kind not in "iuf":
+        raise TypeError(f"{who}: {what} must be real numbers; got {short(given)}. Pass a number or a list of numbers.")
+    n_axes, found = encoding.n_axes, np.atleast_1d(found)
+    if found.size == 0 or found.ndim > 2 or (found.ndim == 2 and (n_axes == 1 or found.shape[1] != n_axes)):
+        several = f", or ({n_axes} numbers each) in two" if n_axes > 1 else ""
+        raise ValueError(
+            f"{who}: {what} must be a number or a list of at least one in one dimension{several}; got shape "
+            f"{found.shape}."
+        )
+    if not np.isfinite(found).all():
+        raise ValueError(f"{who}: {what} must be finite; got {found[~np.isfinite(found)].flat[0]}.")
+    if found.dtype.kind == "f" and not encoding.accepts_real:
+        if (found != np.round(found)).any():
+            between = found[found != np.round(found)].flat[0]
+            raise TypeError(
+                f"{who}: {encoding.name} has nothing between two positions, so {what} must be whole; got {between}."
+            )
+        found = found.astype(np.int64)
+    at = torch.from_numpy(np.ascontiguousarray(found).astype(np.float64 if found.dtype.kind == "f" else np.int64))
+    return torch.nn.functional.pad(at[:, None], (0, n_axes - 1)) if at.ndim == 1 and n_axes > 1 else at
+
+
+def exact(encoding: Encoding, *pos: Tensor) -> Encoding:
+    """Return a copy in float64 that draws nothing at random, resolved for a text that ends at the last position.
+
+    What was made or resolved for one length stays as it is.
+    """
+    length = max(int(p.abs().max()) for p in pos) + 1
+    return copy.deepcopy(encoding).resolve(length).eval().double()
+
+
+def place(encoding: Encoding, pos: Tensor, x: Tensor | None = None) -> Placed:
+    """Place in float64."""
+    return encoding.place(pos, x, dtype=torch.float64)
+
+
+def width(encoding: Encoding) -> int:
+    """Return the width of the token vectors; 64 where the encoding does not say."""
+    return int(find_fact(encoding, "d_model", 64))
+
+
+def heads(encoding: Encoding) -> tuple[int, int]:
+    """Return the number of heads, and of their lanes; 1 and 64 where the encoding does not say."""
+    n_heads = find_fact(encoding, "n_heads", find_fact(encoding, "n_kv_heads", 1))
+    return int(n_heads), int(find_fact(encoding, "head_dim", 64))
+
+
+def embeds(encoding: Encoding, pos: Tensor) -> bool:
+    """Whether an encoding does anything to token vectors."""
+    x = torch.zeros(1, 1, width(encoding), dtype=torch.float64)
+    return encoding.embed(x, place(encoding, pos[:1], x if encoding.reads_x else None)) is not x
+
+
+def turning(encoding: Encoding, placed: Placed) -> Found:
+    """Return those members of one layer's encoding that do anything to queries or keys."""
+    still = Encoding.rotate_q, Encoding.rotate_k
+    return [(e, p) for e, p in encoding.leaves(placed) if (type(e).rotate_q, type(e).rotate_k) != still]
+
+
+def embedding(encoding: Encoding, placed: Placed) -> Found:
+    """Return those members that do anything to token vectors."""
+    return [(e, p) for e, p in encoding.leaves(placed) if type(e).embed is not Encoding.embed]
+
+
+def adds_alone(members: Found) -> bool:
+    """Whether all that members do to token vectors is adding others to them."""
+    return all(isinstance(e, Additive) and type(e).mix is Additive.mix for e, _ in members) and all(
+        type(e).embed is Embedded.embed for e, _ in members
+    )
+
+
+def pairs_of(rotary: Rotary) -> tuple[Tensor, Tensor]:
+    """Return the first and the second lane of each pair that turns, (n_pairs,) each."""
+    n = rotary.rotary_dim // 2
+    start = 0 if rotary.rotary_side == "first" else rotary.head_dim - rotary.rotary_dim
+    first = torch.arange(n) if rotary.pairing == "half" else torch.arange(0, 2 * n, 2)
+    return start + first, start + first + (n if rotary.pairing == "half" else 1)
+
+
+def layer_of(who: str, encoding: Encoding, layer: int, placed: Placed) -> tuple[Encoding, Placed]:
+    """Return the encoding of one layer, with what was placed for it."""
+    if isinstance(layer, bool) or not isinstance(layer, int):
+        raise TypeError(f"{who}: layer must be a whole number; got {short(layer)}.")
+    return encoding.layer(layer, placed)
+
+
+def sites(
+    who: str, encoding: Encoding, distance: Numbers, q_pos: Numbers | None
+) -> tuple[Shaped[Tensor, "1 *axes"], Shaped[Tensor, "n *axes"]]:
+    """Return the position of one query, and those of keys at the given distances from it.
+
+    Raises:
+        TypeError: It is no encoding, or these are no numbers.
+        ValueError: There are several queries, or positions that have no distance.
+    """
+    apart = read_positions(who, encoding, distance, "distance")
+    if any(isinstance(m, Graphormer) for m in encoding.modules()):
+        raise ValueError(f"{who}: {encoding.name} sees nodes of a graph, whose numbers have no distance.")
+    at = apart.amax(0, keepdim=True).clamp(min=0)
+    if q_pos is not None:
+        at = read_positions(who, encoding, np.atleast_2d(q_pos) if encoding.n_axes > 1 and np.ndim(q_pos) else q_pos)
+        if len(at) != 1:
+            raise ValueError(f"{who}: q_pos must be the position of one query; got {len(at)} of them.")
+    return at, at - apart
+
+
+def place_both(
+    who: str, model: Encoding, at: Tensor, k_at: Tensor, tokens: Numbers | None = None
+) -> tuple[Placed, Placed]:
+    """Place queries and keys; where the tokens are read, the whole text from position 0 on, of which both are parts.
+
+    Args:
+        who: The function that was asked, for the message.
+        model: What `exact` returns.
+        at: Positions of the queries.
+        k_at: Those of the keys.
+        tokens: (length, d_model), or (batch, length, d_model) as a tensor; drawn from N(0, 1) if left out.
+
+    Raises:
+        ValueError: Positions are not places in a text, or the text is too short, too long, or of another width.
+    """
+    if not model.reads_x:
+        placed = place(model, at)
+        return placed, placed if k_at is at else place(model, k_at)
+    length = text_length(who, model, at, k_at)
+    if tokens is None:
+        random = torch.Generator().manual_seed(0)
+        text = torch.randn(1, length, width(model), generator=random, dtype=torch.float64)
+    else:
+        text = torch.as_tensor(np.asarray(tokens), dtype=torch.float64)
+        text = text[None] if text.ndim == 2 else text
+        if text.ndim != 3 or text.shape[1] < length or text.shape[2] != width(model):
+            raise ValueError(
+                f"{who}: tokens must be (length, d_model={width(model)}) for a text that reaches position "
+                f"{length - 1}; got shape {tuple(text.shape)}."
+            )
+    whole = place(model, torch.arange(text.shape[1]), text)
+    placed, k_placed = (pytree.tree_map(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))
+    return placed, k_placed
+
+
+def text_length(who: str, model: Encoding, at: Tensor, k_at: Tensor) -> int:
+    """Return how long a text must be to hold all positions, where an encoding looks at all of it.
+
+    Raises:
+        ValueError: Positions are not those of a text, or too far.
+    """
+    both = torch.cat((at, k_at))
+    if both.ndim > 1 or both.is_floating_point() or int(both.min()) < 0 or int(both.max()) >= MOST:
+        raise ValueError(
+            f"{who}: {model.name} looks at the whole text before a position, so positions must be whole numbers in "
+            f"0..{MOST - 1} on one axis."
+        )
+    return int(both.max()) + 1
+
+
+def plain(t: Tensor) -> Float64[Array, "*shape"]:
+    """Return a float64 array of its own memory."""
+    return t.detach().double().numpy().copy()

@@ -1,0 +1,89 @@
+"""What the Taylor view asks of a language model: its answer as a function of the token vectors that enter it."""
+
+import copy
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from posenc import positions
+from posenc.measure.hessian import Function
+from posenc.nn import LanguageModel
+
+__all__ = ["TaylorQuestion", "taylor_question"]
+
+
+class TaylorQuestion(NamedTuple):
+    """What `taylor_terms` is asked: a function of token vectors, the vectors, and what position adds to them."""
+
+    function: Function
+    x: Tensor
+    p: Tensor
+
+
+def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None = None) -> TaylorQuestion:
+    """Return a language model's loss or logit as a function of token vectors, with its own x and p, in float64.
+
+    At x + p the function is the model as it is; at x it is the model whose tokens carry no position. The model is
+    copied, not changed. Pass the answer on: `taylor_terms(*taylor_question(model, tokens))`.
+
+    Args:
+        model: Its encoding adds vectors to the embeddings (sinusoidal, learned, ..); others may be composed with it.
+        tokens: Numbers of the vocabulary, (seq,).
+        logit: The number of the vocabulary whose logit behind the last token is taken; left out, the mean loss of
+            predicting each token from those before it.
+
+    Raises:
+        TypeError: The model is another one.
+        ValueError: Tokens or logit do not fit it, or its encoding adds no vectors.
+
+    >>> from posenc import Sinusoidal
+    >>> model = LanguageModel(vocab_size=9, d_model=8, n_layers=1, n_heads=2, encoding=Sinusoidal(d_model=8))
+    >>> taylor_question(model, torch.tensor([1, 2, 3])).p[0].tolist()
+    [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    """
+    who = "taylor_question"
+    if not isinstance(model, LanguageModel):
+        raise TypeError(
+            f"{who}: model must be a posenc.nn.LanguageModel; got {type(model).__name__}. Give taylor_terms a function "
+            "of token vectors of your own."
+        )
+    vocab = model.head.out_features
+    fits = not tokens.is_floating_point() and tokens.ndim == 1 and len(tokens) > (logit is None)
+    if not fits or not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
+        raise ValueError(
+            f"{who}: tokens must be (seq,) numbers below {vocab}, the vocabulary, at least 2 of them for a loss; got "
+            f"{tokens.dtype} of shape {tuple(tokens.shape)}. Pass one text at a time."
+        )
+    if logit is not None and not 0 <= logit < vocab:
+        raise ValueError(f"{who}: logit must be from 0 to {vocab - 1}, a number of the vocabulary; got {logit}.")
+    model = copy.deepcopy(model).double().eval().requires_grad_(False)
+    rows = model.embedding.tokens.weight[tokens]
+    p = _vectors(model, rows)
+    return TaylorQuestion(partial(_answer, model, p, tokens, logit), rows * model.embedding.scale, p)
+
+
+def _answer(model: LanguageModel, p: Tensor, tokens: Tensor, logit: int | None, z: Tensor) -> Tensor:
+    """Run a model on token vectors z that have their position in them already."""
+    weight = (z - p) / model.embedding.scale  # the model adds p again
+    ids = torch.arange(len(tokens), device=tokens.device)[None]
+    logits: Tensor = functional_call(model, {"embedding.tokens.weight": weight}, (ids,))[0]
+    return F.cross_entropy(logits[:-1], tokens[1:]) if logit is None else logits[-1, logit]
+
+
+def _vectors(model: LanguageModel, rows: Tensor) -> Tensor:
+    """Return what a model's encoding adds to tokens, which must be the same for all tokens."""
+    whole = model.encoding.resolve(len(rows))
+    pos = positions.arange(len(rows), device=rows.device)
+    tokens = torch.stack((rows, torch.zeros_like(rows))) * model.embedding.scale
+    placed = whole.place(pos, tokens if whole.reads_x else None)
+    added: Tensor = whole.embed(tokens, placed) - tokens
+    if not torch.allclose(added[0], added[1]) or not added.any():
+        what = "adds nothing to the embeddings" if not added.any() else "does more to the embeddings than add to them"
+        raise ValueError(
+            f"taylor_question: {whole.name} {what}, so that there is no p. Take a model with an additive encoding."
+        )
+    return added[1]

@@ -1,0 +1,57 @@
+"""Spectra, norms and covariances of tables, against other routes to the same numbers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import posenc
+import strategies
+from posenc import measure
+
+TABLE = strategies.normal(40, 6, seed=1).numpy() @ np.diag([5.0, 3.0, 1.0, 1.0, 0.5, 0.0])
+
+
+def test_spectrum_is_that_of_the_covariance() -> None:
+    found = measure.spectrum(TABLE)
+    eigenvalues = np.linalg.eigvalsh(np.cov(TABLE.T, bias=True))[::-1]
+    np.testing.assert_allclose(found.values**2 / 40, eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(found.share, eigenvalues / eigenvalues.sum(), atol=1e-12)
+    assert math.isclose(found.share.sum(), 1.0)
+    np.testing.assert_allclose(measure.spectrum(TABLE + 100.0).values, found.values, atol=1e-10)  # the mean is no one's
+    assert not measure.spectrum(np.ones((3, 2))).share.any()
+
+
+def test_covariance_and_norms_are_numpy_s() -> None:
+    np.testing.assert_allclose(measure.covariance(TABLE + 7.0), np.cov(TABLE.T, bias=True), atol=1e-12)
+    np.testing.assert_allclose(measure.norms(TABLE), np.sqrt(np.einsum("nl,nl->n", TABLE, TABLE)), atol=1e-12)
+    learned = posenc.Learned(d_model=6, max_len=40)
+    with torch.no_grad():
+        learned.weight.copy_(torch.from_numpy(TABLE))
+    np.testing.assert_allclose(measure.norms(learned.weight), measure.norms(TABLE), rtol=1e-6)
+
+
+def test_share_of_the_diagonal() -> None:
+    assert measure.diagonal_share(np.diag([1.0, -2.0, 0.0])) == 1.0
+    assert measure.diagonal_share([[0.0, 1.0], [1.0, 0.0]]) == 0.0
+    assert measure.diagonal_share([[2.0, 1.0], [1.0, 0.0]]) == pytest.approx(4 / 6)
+    assert measure.diagonal_share(np.zeros((2, 2))) == 0.0
+
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: measure.spectrum([1.0, 2.0]), ValueError, "spectrum: table must have two dimensions"),
+    (lambda: measure.norms([]), ValueError, "norms: table must have two dimensions"),
+    (lambda: measure.covariance([["a"]]), TypeError, "covariance: table must be real numbers"),
+    (lambda: measure.covariance([[1.0, 2.0], [3.0]]), TypeError, "covariance: table must be real numbers"),
+    (lambda: measure.spectrum([[math.inf, 0.0]]), ValueError, "spectrum: table must be finite; got inf"),
+    (lambda: measure.diagonal_share([[1.0, 2.0]]), ValueError, "as many rows as columns; got shape (1, 2)"),
+]
+
+
+@pytest.mark.parametrize(("ask", "kind", "words"), WRONG, ids=[words for _, _, words in WRONG])
+def test_bad_tables_get_one_sentence(ask: Callable[[], Any], kind: type[Exception], words: str) -> None:
+    with strategies.refuses(kind, words):
+        ask()
