@@ -1,3 +1,4 @@
+# %% [markdown]
 """ALiBi through plain PyTorch: as a mask for scaled_dot_product_attention and for nn.MultiheadAttention.
 
 A bias is nothing but a floating mask that is added to the scores, so `ALiBi.dense` makes it work wherever PyTorch
@@ -6,6 +7,7 @@ takes such a mask. Each way is held against `posenc.attend`; then two traps, and
     python examples/alibi_everywhere.py [--seed 0]
 """
 
+# %%
 import argparse
 import sys
 
@@ -20,6 +22,7 @@ BATCH, HEADS, SEQ, HEAD_DIM = 2, 4, 16, 16
 D_MODEL = HEADS * HEAD_DIM
 
 
+# %% The parts
 def split(x):
     """(batch, seq, d_model) to (batch, heads, seq, head_dim); `join` is the way back."""
     return x.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
@@ -52,6 +55,7 @@ def draw(weights):
         print("   ", "".join(" .:-=+*#%@"[int(9 * w)] * 2 for w in row.tolist()).rstrip())
 
 
+# %% The run
 @torch.no_grad()
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -107,4 +111,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

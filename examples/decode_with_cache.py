@@ -1,3 +1,4 @@
+# %% [markdown]
 """Decode with a cache of turned keys: the same tokens as reading everything again, at a fraction of the cost.
 
 A rotary key depends on its own position only, so it is turned once, when it is new, and cached turned. `attend` gets
@@ -7,6 +8,7 @@ for a moment, then writes one.
     python examples/decode_with_cache.py [--steps 250] [--tokens 300]
 """
 
+# %%
 import argparse
 import sys
 import textwrap
@@ -23,6 +25,7 @@ from posenc import positions
 D_MODEL, HEADS, LAYERS, TRAIN_LEN, BATCH, TEMPERATURE = 64, 4, 2, 320, 4, 0.6
 
 
+# %% The parts
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -95,6 +98,7 @@ def step_cost(k_len, *, rotated):
     return sorted(times)[len(times) // 2]
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=250, help="training steps")
@@ -131,4 +135,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Several documents in one row: with `pos` and `document_ids` each comes out as if it were alone.
 
 Rows that are filled up with one document after another waste no slot on padding. Two things must be said then: where
@@ -6,6 +7,7 @@ each document starts to count (`pos`), and who may see whom (`document_ids`). Ea
     python examples/packed_documents.py [--seed 0]
 """
 
+# %%
 import argparse
 import sys
 from pydoc_data.topics import topics
@@ -27,6 +29,7 @@ WAYS = {  # the arguments of the model, by what is said
 }
 
 
+# %% The parts
 def build(name, seed):
     torch.manual_seed(seed)
     encoding = posenc.create(name, dims=DIMS)
@@ -55,6 +58,7 @@ def influence(model, ids, tokens):
         return (model(changed, **WAYS["both"](ids)) - base).abs().amax(-1).T > 1e-4
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
@@ -92,4 +96,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

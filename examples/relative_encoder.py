@@ -1,3 +1,4 @@
+# %% [markdown]
 """An encoder with relative attention: it restores masked letters from both sides, and must know which side is which.
 
 A sixth of the letters of Python's help texts is masked; the encoder sees 32 letters at once, in both directions. With
@@ -8,6 +9,7 @@ test is read backwards: an encoder that only knows how far a letter is would res
     python examples/relative_encoder.py [--steps 250]
 """
 
+# %%
 import argparse
 import sys
 from pydoc_data.topics import topics
@@ -31,6 +33,7 @@ ENCODINGS = {
 }
 
 
+# %% The parts
 class Encoder(nn.Module):
     def __init__(self, encoding):
         super().__init__()
@@ -92,6 +95,7 @@ def spell(letters):
     return "".join((ALPHABET + "_")[i] for i in letters)
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=250, help="training steps for each encoding")
@@ -133,4 +137,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Swap the position encoding in one's own attention: three doors in the code, one name to change.
 
 `MyAttention` below is anybody's attention module; the lines marked with a door are all that posenc needs. First it is
@@ -7,6 +8,7 @@ byte, once for each name.
     python examples/swap_encoding.py [--steps 250] [--encodings nope,rope,mine]
 """
 
+# %%
 import argparse
 import math
 import sys
@@ -23,6 +25,7 @@ D_MODEL, HEADS, LAYERS, SEQ, BATCH, VOCAB = 64, 4, 2, 32, 16, 128
 DIMS = posenc.Dims(d_model=D_MODEL, n_heads=HEADS, head_dim=D_MODEL // HEADS, max_len=SEQ)
 
 
+# %% The parts
 class Recency(posenc.Bias):
     """An encoding of one's own: subtract the square root of the distance, more so in later heads."""
 
@@ -98,6 +101,7 @@ def train(encoding, text, steps):
         return float(F.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:])) / math.log(2)
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=250, help="training steps for each encoding")
@@ -127,4 +131,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Translate Django's messages from English to Chinese: three encodings in one small translation model.
 
 The pairs are real: Django ships its message catalogues (.po files) for zh_Hans. A tenth of the messages is held out.
@@ -6,6 +7,7 @@ English is read word by word, Chinese written character by character; placeholde
     python examples/translate.py [--steps 280] [--encodings sinusoidal,alibi,rope]
 """
 
+# %%
 import argparse
 import random
 import re
@@ -30,6 +32,7 @@ PAD, BEGIN, END, UNKNOWN = range(4)
 TOKEN = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|[A-Za-z]+|\d+|\S")  # placeholder, word, number, or one character
 
 
+# %% The parts
 def read_pairs():
     """Return (English tokens, Chinese tokens) from all catalogues, each English message once, in a fixed order."""
     pairs = {}
@@ -96,6 +99,7 @@ def build(name, vocabulary_size):
     return EncoderDecoder(encoding=encoding, **options)
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=280, help="training steps for each encoding")
@@ -148,4 +152,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

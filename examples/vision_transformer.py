@@ -1,3 +1,4 @@
+# %% [markdown]
 """A vision transformer with 2-D positions, trained on small images and tested on larger ones.
 
 It reads scikit-learn's handwritten digits, 8 x 8, every pixel a token. Then the same digits are enlarged to 16 x 16:
@@ -8,6 +9,7 @@ covered. Positions may be real numbers, so a formula takes them as they are; a l
     python examples/vision_transformer.py [--steps 200]
 """
 
+# %%
 import argparse
 import sys
 
@@ -34,6 +36,7 @@ ENCODINGS = {  # eight pixels want shorter waves than ten thousand words, hence 
 }
 
 
+# %% The parts
 class VisionTransformer(nn.Module):
     def __init__(self, encoding):
         super().__init__()
@@ -87,6 +90,7 @@ def test(model, images, labels):
     return trained, counted, accuracy(model, enlarged, labels, large)
 
 
+# %% The run
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=200, help="training steps for each encoding")
@@ -124,4 +128,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main([] if "ipykernel" in sys.modules else None)  # a notebook has arguments of its own

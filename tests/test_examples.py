@@ -1,5 +1,7 @@
 """Every script in examples/ runs in a process of its own, without a warning, and prints what it claims."""
 
+import ast
+import math
 import os
 import re
 import subprocess
@@ -87,15 +89,65 @@ def check_translate(text):
     assert text.count("\nheld out: ") == 6
 
 
+def check_gallery_vectors(text):
+    assert f"from {2 * math.pi:.2f} to {2 * math.pi * 10_000 ** (510 / 512):,.0f} positions" in text
+    assert f"Sinusoidal: each step is as long as the next, {2 * math.sin(0.5):.3f}" in text
+
+
+def check_gallery_distance(text):
+    assert "base 10,000: above zero up to 6,166.0 tokens" in text
+    assert f"seen as {255 // 8 + 32 - 32 // 8}\n" in text  # groups, and the move that lets them meet at the window
+
+
+def check_gallery_sentence(text):
+    found = rows(text, "none", "sinusoidal", "learned, untrained")
+    assert found["none"][:4] == [1.0] * 4
+    assert found["sinusoidal"][:4] == sorted(found["sinusoidal"][:4], reverse=True)
+    assert found["sinusoidal"][4] > found["none"][4] + 0.2
+    assert f"{math.cos(2) + math.cos(0.02):.4f} = cos(2) + cos(0.02)" in text
+
+
+def check_taylor_view(text):
+    found = rows(text, "identity", "diagonal", "general", "1 ", "0.015625")
+    assert found["identity"] == [100.0, 0.0, 0.0]
+    assert found["diagonal"][2] == 0.0 < found["diagonal"][1] < found["diagonal"][0]
+    assert found["general"][2] > 80
+    for change, *terms in (found["1 "], found["0.015625"]):
+        assert sum(terms) == pytest.approx(change, abs=1e-4)
+    assert abs(found["1 "][3]) > abs(found["1 "][1])  # as p is, its interaction outweighs its slope
+    assert abs(found["0.015625"][3]) < abs(found["0.015625"][1]) / 2
+
+
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
 
 
 @pytest.mark.parametrize("script", SCRIPTS[::-1])  # the longest come last in the alphabet
-def test_an_example_runs_and_shows_what_it_claims(script):
-    done = run(f"examples/{script}.py")
+def test_an_example_runs_and_shows_what_it_claims(script, tmp_path):
+    draws = script.startswith("gallery_")
+    done = run(f"examples/{script}.py", *(["--out", str(tmp_path)] if draws else []))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     CHECKS[script](done.stdout)
+    if draws:
+        kept = re.findall(r'^keep\("(\w+)"', (ROOT / "examples" / f"{script}.py").read_text(), re.MULTILINE)
+        assert kept
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.svg" for name in kept)
+        assert all(path.read_text().rstrip().endswith("</svg>") for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_example_opens_as_a_notebook(script):
+    """Each cell is Python of its own, and the first one is the text that says what the notebook is about."""
+    before, *cells = re.split(r"^# %%.*\n", (ROOT / "examples" / f"{script}.py").read_text(), flags=re.MULTILINE)
+    assert before == ""
+    assert len(cells) >= 3
+    assert [type(node) for node in ast.parse(cells[0]).body] == [ast.Expr]
+    trees = [ast.parse(cell) for cell in cells]
+    if script.startswith("gallery_"):  # a notebook shows what the last line of a cell is
+        shown = [ast.unparse(tree.body[-1]) for tree in trees if "keep(" in ast.unparse(tree).replace("def keep(", "")]
+        assert shown
+        assert all(line.startswith("keep(") for line in shown)
+        assert sum(ast.unparse(tree).count("keep(") for tree in trees) == len(shown) + 1  # one figure a cell, and def
 
 
 def test_no_example_is_left_out():
@@ -106,7 +158,13 @@ def test_no_example_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("script", "package"), [("vision_transformer", "sklearn"), ("translate", "django"), ("translate", "polib")]
+    ("script", "package"),
+    [
+        ("vision_transformer", "sklearn"),
+        ("translate", "django"),
+        ("translate", "polib"),
+        ("gallery_vectors", "matplotlib"),
+    ],
 )
 def test_a_missing_package_is_named_in_one_line(script, package):
     code = f"import sys, runpy; sys.modules[{package!r}] = None; runpy.run_path('examples/{script}.py')"

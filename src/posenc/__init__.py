@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from posenc import character, definitions, frequencies, interop, laws, nn, positions, registry
+    from posenc import character, definitions, figures, frequencies, interop, laws, measure, nn, positions, registry
     from posenc.attention import attend, explain
     from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
@@ -40,10 +40,12 @@ _MODULES = [
     "character",
     "config",
     "definitions",
+    "figures",
     "frequencies",
     "inspection",
     "interop",
     "laws",
+    "measure",
     "nn",
     "positions",
     "precision",

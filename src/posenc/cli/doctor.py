@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
-    "plot": "figures as files (to come)",
-    "web": "the explorer in a browser (to come)",
+    "plot": "figures, and `posenc plot`",
+    "web": "the explorer in a browser: `posenc explore`",
     "hf": "Hugging Face models",
-    "onnx": "export to ONNX, and running it (to come)",
+    "onnx": "export to ONNX, and running it",
     "ray": "sweeps over many machines (to come)",
     "fast": "faster rotary on the CPU (numba)",
     "docs": "building the documentation (to come)",

@@ -7,10 +7,10 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from posenc import colours
 from posenc.cli.picture import SEED, Picture, Series
 
 _MARGIN = 10  # characters left of a drawing
-_LOW, _MIDDLE, _HIGH = (33, 102, 172), (247, 247, 247), (178, 24, 43)  # blue to red, as in most papers
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,7 @@ def _paint(part: float, cell: int, page: Page) -> Text:
     """Return one cell of the heat map for a value's part of the scale, 0 to 1."""
     if not page.colour:
         return Text(page.shades[min(int(part * len(page.shades)), len(page.shades) - 1)] * cell)
-    start, end, along = (_LOW, _MIDDLE, 2 * part) if part < 0.5 else (_MIDDLE, _HIGH, 2 * part - 1)
-    red, green, blue = (round(a + (b - a) * along) for a, b in zip(start, end, strict=True))
-    return Text(" " * cell, Style(bgcolor=Color.from_rgb(red, green, blue)))
+    return Text(" " * cell, Style(bgcolor=Color.from_rgb(*colours.rgb(colours.diverging(part)))))
 
 
 def _draw_curve(picture: Picture, page: Page, n_rows: int = 8) -> list[Text]:

@@ -1,7 +1,8 @@
 """Marks of the report's charts: one colour, dash and marker per encoding, the same everywhere on the page.
 
-Colours are CSS classes (`s0`, `s1`, ...), so that light and dark come from the style sheet. Dash and marker
-repeat what the colour says, for readers who cannot tell two colours apart.
+Colours are CSS classes (`s0`, `s1`, ...), so that light and dark come from the style sheet, whose rules for them are
+written here from `posenc.colours`. Dash and marker repeat what the colour says, for readers who cannot tell two
+colours apart.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
+
+from posenc import colours
 
 # A known name keeps its mark on every page, whatever else was run.
 _KNOWN = (
@@ -25,7 +28,6 @@ _KNOWN = (
     "relative_bias",
     "transformer_xl",
 )
-_SPARE_COLOURS = 6  # classes after those of the known names, for a user's own classes
 _DASHES = ("", "6 3", "2 2.5", "8 2.5 2 2.5")
 _KNOWN_DASHES = (2, 0, 1, 3, 0, 1, 0, 3, 1, 0, 3)
 _KNOWN_MARKERS = (1, 0, 2, 5, 0, 3, 2, 1, 3, 6, 4)
@@ -50,29 +52,40 @@ class Mark:
     marker: str
 
 
-def _known(index: int) -> Mark:
-    return Mark(index, f"s{index}", _DASHES[_KNOWN_DASHES[index]], _MARKERS[_KNOWN_MARKERS[index]])
+def _known(name: str) -> Mark:
+    index = _KNOWN.index(name)
+    return Mark(index, _colour_class(name), _DASHES[_KNOWN_DASHES[index]], _MARKERS[_KNOWN_MARKERS[index]])
 
 
-def _spare(order: int) -> Mark:
-    """Vary dash and marker with each round of the spare colours, so that no two early ones look alike."""
+def _spare(name: str, order: int) -> Mark:
+    """Vary dash and marker in step: their numbers have no common divisor, so that no two early ones look alike."""
     index = len(_KNOWN) + order
-    turn = order // _SPARE_COLOURS
-    colour = f"s{len(_KNOWN) + order % _SPARE_COLOURS}"
-    return Mark(index, colour, _DASHES[(order + turn) % len(_DASHES)], _MARKERS[order % len(_MARKERS)])
+    return Mark(index, _colour_class(name), _DASHES[order % len(_DASHES)], _MARKERS[order % len(_MARKERS)])
+
+
+def _colour_class(name: str) -> str:
+    return f"s{colours.shade_of(name)}"
+
+
+def colour_rules() -> str:
+    """Return the style sheet's rules for the colour classes, on light and on dark."""
+    light, dark = (
+        " ".join(f".s{i} {{ --c: {shades[side]} }}" for i, shades in enumerate(colours.SHADES)) for side in (0, 1)
+    )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"
 
 
 def assign_marks(names: Iterable[str]) -> dict[str, Mark]:
-    """Return a mark per name: fixed for known names, the next spare one for any other, in order."""
+    """Return a mark per name: fixed for known names; any other keeps its colour and takes the next dash and marker."""
     marks: dict[str, Mark] = {}
     spares = 0
     for name in names:
         if name in marks:
             continue
         if name in _KNOWN:
-            marks[name] = _known(_KNOWN.index(name))
+            marks[name] = _known(name)
         else:
-            marks[name] = _spare(spares)
+            marks[name] = _spare(name, spares)
             spares += 1
     return marks
 

@@ -19,7 +19,7 @@ from .advice import form_advice
 from .charts import line_chart
 from .claims import weigh_claims
 from .findings import Name, form_findings
-from .marks import Mark, assign_marks, swatch
+from .marks import Mark, assign_marks, colour_rules, swatch
 from .measures import BREAK, FLAT, Measures
 from .scales import shorten, y_range
 
@@ -184,7 +184,7 @@ def render(run: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     changed. Every name, path and message in them is escaped. The page loads nothing: style, charts, script
     and the data itself are inline. Raises TypeError or ValueError only for data of the wrong kind.
     """
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = colour_rules() + _asset("report.css"), _asset("report.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_asset("report.html.j2"))
     return template.render(

@@ -1,0 +1,152 @@
+"""`posenc plot`: one figure of an encoding, as a file."""
+
+import ast
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+SEED = 0
+# Those of posenc.figures.KINDS, which cannot be asked before a command runs: it imports matplotlib.
+KINDS = (
+    "bias",
+    "bias-matrix",
+    "distances",
+    "heatmap",
+    "lanes",
+    "points",
+    "dot",
+    "similarity",
+    "wavelengths",
+    "profile",
+    "precision",
+)
+_DIMS = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len": 512}
+
+
+def plot_encoding(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an alias, or package.module:Class.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where to: FILE.svg, .png, .pdf, ...")],
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help=f"{', '.join(KINDS)}; left out, the one that says most of this encoding."),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="OPTION=VALUE", help="An argument of the constructor, as base=500000; as often as needed."
+        ),
+    ] = None,
+) -> None:
+    """Draw one figure of an encoding into a file.
+
+    Sizes that are not given with --with are those of a small model: d_model=128, 8 heads of 64 lanes.
+    """
+    figures = _load_figures()
+    suffix = check_suffix(out)
+    encoding = construct(name, read_options(options or []))
+    with import_module("torch").random.fork_rng(devices=[]):
+        figure = figures.draw(encoding, kind)
+    if any(True for _ in encoding.parameters()):
+        said = f"learned numbers as freshly initialised (seed {SEED}); training changes them"
+        figure.supxlabel(said, x=0.99, ha="right", fontsize=8)
+    save(figure, out, suffix)
+    output.write(f"{out}: {figures.kind_of(encoding, kind)} of {figures.label_of(encoding)}")
+
+
+def read_options(options: Sequence[str]) -> dict[str, Any]:
+    """Read OPTION=VALUE, where a value is a Python literal or else a word.
+
+    Raises:
+        ValueError: There is no equals sign.
+
+    >>> read_options(["base=5e5", "pairing=half"])
+    {'base': 500000.0, 'pairing': 'half'}
+    """
+    read: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(f"plot: --with takes OPTION=VALUE, as base=500000; got {option!r}.")
+        try:
+            read[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            read[key] = value
+    return read
+
+
+def construct(name: str, options: Mapping[str, Any]) -> Any:
+    """Construct an encoding with the sizes of a small model, or like its card's example where that is not enough.
+
+    Raises:
+        ValueError: The name is unknown, or the options are refused.
+        TypeError: An option is refused.
+    """
+    from posenc import registry
+
+    torch = import_module("torch")  # by name: posenc.cli itself must start without it
+    cls = registry.find_class(name)
+    example = next((c.example for c in map(registry.card, registry.names()) if c.cls is cls), None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            encoding = registry.create(name, dims=registry.Dims(**_DIMS), **options)
+        except (ValueError, TypeError):
+            if example is None:
+                raise
+            torch.manual_seed(SEED)
+            encoding = registry.create(name, **{**example, **options})
+    return encoding.eval()
+
+
+def check_suffix(out: Path) -> str:
+    """Return the kind of file that a name asks for.
+
+    Raises:
+        ValueError: matplotlib cannot write that.
+    """
+    known = import_module("matplotlib.figure").Figure().canvas.get_supported_filetypes()
+    writable = sorted(set(known) - {"pgf"})  # which needs LaTeX
+    suffix = out.suffix[1:].lower()
+    if suffix not in writable:
+        raise ValueError(
+            f"plot: the name of the file must end in one of .{', .'.join(writable)}; got {str(out)!r}. "
+            "Take .svg for pages, .pdf for papers, .png for anything else."
+        )
+    return suffix
+
+
+def save(figure: Any, out: Path, suffix: str) -> None:
+    """Write a figure so that the file is there whole, or as it was before.
+
+    Raises:
+        ValueError: It cannot be written there.
+    """
+    target = Path(os.path.realpath(out))  # a link stays a link
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            figure.savefig(temporary, format=suffix)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"plot: cannot write {str(out)!r}: {error.strerror or error}. Choose another place."
+        ) from error
+
+
+def _load_figures() -> Any:
+    """Import the figures, or say in one line what is missing."""
+    try:
+        return import_module("posenc.figures")
+    except ModuleNotFoundError:
+        raise  # torch itself, say, of which the command line tells
+    except ImportError as error:
+        output.complain(f"plot: {error}")
+        raise typer.Exit(2) from None

@@ -1,0 +1,122 @@
+"""Figures of frequencies: wavelengths by pair, and what infinitely many pairs add up to under several laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posenc import measure
+from posenc.encoding import Encoding
+from posenc.figures import grammar
+from posenc.figures.grammar import DASHES, Drawing, drawn
+
+# Laws are no encodings: seven colours of their own, told apart by every kind of colour vision.
+_LAW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8b3f86", "#a67c00", "#5c6068", "#46a8dd")
+_DOTS = 64  # pairs up to which each has room for a dot of its own
+
+
+@drawn
+def wavelengths(*encodings: Encoding, length: int | None = None) -> Drawing:
+    """Draw how many positions each pair of lanes takes for one turn, on a logarithmic axis.
+
+    Args:
+        encodings: Rotary or sinusoidal ones. Axes and heads with frequencies of their own get a line each.
+        length: Of a text, in tokens: pairs above it never complete a turn there. Left out, no length is drawn.
+
+    Raises:
+        ValueError: An encoding has no wavelengths, or there is none.
+    """
+    figure, ((axes,),) = grammar.sheet(7.2, 4.2)
+    for encoding, look in zip(encodings, grammar.looks(encodings), strict=True):
+        rows = np.atleast_2d(measure.wavelengths(encoding))
+        rows = np.unique(rows.reshape(-1, rows.shape[-1]), axis=0)
+        for row in rows:
+            finite = np.isfinite(row)
+            pairs = np.arange(len(row))
+            dots = {"marker": "o", "markersize": 2.6, "linewidth": 1.0} if len(row) <= _DOTS else {}
+            axes.plot(pairs[finite], row[finite], **dots, **look)
+            look["label"] = "_"  # one line in the legend for all axes
+    grammar.log_axis(axes.yaxis)
+    axes.set(xlabel="pair of lanes (number)", ylabel="wavelength (positions per turn)")
+    if length is not None:
+        axes.axhline(length, color=grammar.SOFT, linewidth=1.2, linestyle=DASHES[1])
+        axes.annotate(
+            f"{length:,} tokens: no full turn above",
+            (0.01, length),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 4),
+            textcoords="offset points",
+            color=grammar.SOFT,
+            fontsize=9,
+        )
+    grammar.name_lines(axes, "Wavelength of each pair", encodings)
+    return figure
+
+
+@drawn
+def oscillatory_integrals(
+    laws: Sequence[str] = tuple(measure.LAWS), *, near: float = 40.0, far: float = 100_000.0
+) -> Drawing:
+    """Draw the mean cosine of infinitely many pairs by distance, for several laws of frequencies, near and far.
+
+    Args:
+        laws: Names in `posenc.measure.LAWS`: radians per position at t, which runs from the first pair to the last.
+        near: The last distance of the upper panel, in tokens.
+        far: The last distance of the lower panel, which is logarithmic.
+
+    Raises:
+        ValueError: An unknown law, or no law.
+    """
+    figure, axes = grammar.sheet(7.2, 7.0, rows=2)
+    for distance, panel in zip((np.linspace(0, near, 401), np.geomspace(1, far, 900)), axes[:, 0], strict=True):
+        for i, law in enumerate(laws):
+            if law == "constant" and distance[0] > 0:
+                continue  # a cosine for ever, which would cover the others
+            mean = measure.law_limit(distance, law).real
+            look = {"color": _LAW_COLOURS[i % len(_LAW_COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
+            panel.plot(distance, mean, label=_spell(law), **look)
+        panel.axhline(0, color=grammar.SOFT, linewidth=0.8)
+        panel.set(xlabel=grammar.DISTANCE, ylabel="mean cosine")
+        panel.margins(x=0.01)
+    grammar.log_axis(axes[1, 0].xaxis)
+    axes[0, 0].set_title("Mean of cos(distance · θ(t)) over t from 0 to 1: near")
+    endless = " (without θ = 1, which swings on for ever)" if "constant" in laws else ""
+    axes[1, 0].set_title(f"The same: far{endless}")
+    grammar.legend_above(axes[0, 0])
+    return figure
+
+
+@drawn
+def finite_size(n_pairs: Sequence[int] = (16, 64), *, base: float = 10000.0, far: float = 100_000.0) -> Drawing:
+    """Draw the mean cosine of finitely many pairs beside its limit of infinitely many, by distance.
+
+    Args:
+        n_pairs: Numbers of pairs, a line each.
+        base: That of the frequencies.
+        far: The last distance, in tokens.
+
+    Raises:
+        ValueError: A base not above 1, or fewer than one pair.
+    """
+    figure, ((axes,),) = grammar.sheet(7.2, 4.2)
+    distance = np.geomspace(1, far, 1200)
+    limit = measure.continuous_limit(distance, base=base).real
+    for n, shade in zip(n_pairs, grammar.shades(_LAW_COLOURS[0], len(n_pairs)), strict=True):
+        mean = limit + measure.finite_size_error(distance, n, base)
+        axes.plot(distance, mean, color=shade, linewidth=1.0, label=f"{n} pairs")
+    axes.plot(distance, limit, color=grammar.INK, linewidth=1.6, label="infinitely many")
+    axes.axhline(0, color=grammar.SOFT, linewidth=0.8)
+    grammar.log_axis(axes.xaxis)
+    axes.set(xlabel=grammar.DISTANCE, ylabel="mean cosine")
+    axes.set_title(f"Mean of cos(distance · θ) over the pairs, base {base:,.0f}")
+    grammar.legend_above(axes)
+    return figure
+
+
+def _spell(law: str) -> str:
+    """Write a law as mathematics."""
+    base, power, exponent = law.partition("^")
+    if law == "constant":
+        return "θ = 1"
+    return f"θ = ${base}^{{{exponent}}}$" if power else f"θ = {law}"

@@ -1,0 +1,145 @@
+"""A worked example with four lanes, number by number, and the two slips that are made most often in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from posenc import colours, measure
+from posenc.encodings import Sinusoidal
+from posenc.figures import grammar
+from posenc.figures.grammar import Drawing, drawn
+
+Reals = NDArray[np.float64]
+_WRONG = "#b2182b"
+
+
+@dataclass(frozen=True)
+class Worked:
+    """The numbers of two sinusoidal vectors with four lanes, and of what is made of them.
+
+    Args:
+        pos: The two positions.
+        inv_freq: Radians per position of the two pairs.
+        first: The vector of the first position: sin, cos, sin, cos.
+        second: That of the second.
+        products: Lane by lane.
+        dot: Their sum, the dot product, which depends on the distance alone.
+        cosine: `dot` over the lengths of both vectors, each the root of 2.
+        mixed: The dot product after the first slip: the second vector in the other order of lanes (sin, sin, cos,
+            cos), which depends on both positions.
+        mixed_shifted: The same one position further on; it should be the same, and is not.
+        dot_shifted: The right one, one position further on: the same.
+    """
+
+    pos: tuple[int, int]
+    inv_freq: Reals
+    first: Reals
+    second: Reals
+    products: Reals
+    dot: float
+    cosine: float
+    mixed: float
+    mixed_shifted: float
+    dot_shifted: float
+
+
+def work_out(first: int = 1, second: int = 3) -> Worked:
+    """Work out two positions with d_model = 4 and base 10,000, with the code that models run.
+
+    Args:
+        first: A position, in tokens.
+        second: Another.
+
+    >>> found = work_out(1, 3)
+    >>> round(found.dot, 4), round(found.cosine, 4)  # cos 2 + cos 0.02, and half of it
+    (0.5837, 0.2918)
+    """
+    right, other = Sinusoidal(d_model=4), Sinusoidal(d_model=4, order="concatenated")
+    a, b, a_next, b_next = measure.heat_map(right, [first, second, first + 1, second + 1])
+    mixed, mixed_next = measure.heat_map(other, [second, second + 1])
+    cosine = measure.similarity(np.stack([a, b]), cosine=True)[0, 1]
+    return Worked(
+        pos=(first, second),
+        inv_freq=measure.frequencies_of(right)[0],
+        first=a,
+        second=b,
+        products=a * b,
+        dot=float(a @ b),
+        cosine=float(cosine),
+        mixed=float(a @ mixed),
+        mixed_shifted=float(a_next @ mixed_next),
+        dot_shifted=float(a_next @ b_next),
+    )
+
+
+@drawn
+def worked_example(first: int = 1, second: int = 3) -> Drawing:
+    """Draw the worked example as a table: angles, vectors, products, dot product, cosine, and the two slips.
+
+    Args:
+        first: A position, in tokens.
+        second: Another.
+    """
+    found = work_out(first, second)
+    figure, ((axes,),) = grammar.sheet(8.6, 5.4)
+    axes.set_axis_off()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_title("Two sinusoidal vectors with d_model = 4, base 10,000, number by number")
+    _write_table(axes, found)
+    _write_remarks(axes, found)
+    return figure
+
+
+def _write_table(axes: Axes, found: Worked) -> None:
+    m, n = found.pos
+    slow = f"{found.inv_freq[1]:g}"
+    angles = [f"sin(p · {w})" if i % 2 == 0 else f"cos(p · {w})" for i, w in enumerate(("1", "1", slow, slow))]
+    columns = (0.30, 0.46, 0.62, 0.78, 0.97)
+    rows = [
+        ("", ["lane 0", "lane 1", "lane 2", "lane 3", "sum"]),
+        ("what it holds", [*angles, ""]),
+        (f"position p = {m}", [*_spell(found.first), ""]),
+        (f"position p = {n}", [*_spell(found.second), ""]),
+        ("product", [*_spell(found.products), f"{found.dot:.4f}"]),
+    ]
+    for i, (title, cells) in enumerate(rows):
+        y = 0.955 - 0.075 * i
+        axes.text(0.0, y, title, va="center", fontweight="bold" if i in (2, 3) else "normal")
+        for x, cell in zip(columns, cells, strict=True):
+            soft = grammar.SOFT if i < 2 else grammar.INK
+            axes.text(x, y, cell, ha="right", va="center", color=soft, fontsize=10 if i != 1 else 9)
+        if i in (1, 3):
+            axes.plot((0, 1), (y - 0.038, y - 0.038), color=grammar.SOFT, linewidth=0.8)
+    axes.texts[-1].set_color(colours.colour("sinusoidal"))
+    axes.texts[-1].set_fontweight("bold")
+
+
+def _write_remarks(axes: Axes, found: Worked) -> None:
+    m, n = found.pos
+    d = abs(n - m)
+    right, wrong = colours.colour("sinusoidal"), _WRONG
+    slow = f"{d * found.inv_freq[1]:g}"
+    lines = (
+        (right, "Dot product", f"cos({d}) + cos({slow}) = {found.dot:.4f}: of the distance {d} alone."),
+        (right, "", f"Positions {m + 1} and {n + 1} have the same: {found.dot_shifted:.4f}."),
+        (right, "Cosine", f"dot product / (√2 · √2) = {found.dot:.4f} / 2 = {found.cosine:.4f}."),
+        (wrong, "Slip 1: lanes mixed", "one vector as sin, cos, sin, cos and the other as sin, sin, cos, cos"),
+        (wrong, "", f"gives {found.mixed:.4f}, and {found.mixed_shifted:.4f} one position further on:"),
+        (wrong, "", "it depends on where the two stand, not on their distance."),
+        (wrong, "Slip 2: dot for cosine", f"{found.dot:.4f} is no cosine: at distance 0 it is 2.0000, not 1."),
+        (wrong, "", "A vector's length is √(d_model / 2); divide by both lengths, here by 2."),
+    )
+    y = 0.56
+    for colour, title, said in lines:
+        y -= 0.03 if title else 0.0
+        axes.text(0.0, y, title, color=colour, fontweight="bold", va="center")
+        axes.text(0.30, y, said, va="center")
+        y -= 0.055
+
+
+def _spell(numbers: Reals) -> list[str]:
+    return [f"{x:.4f}".replace("-", "−") for x in numbers]
