@@ -51,11 +51,11 @@ def attention_maps(model: LanguageModel, tokens: ArrayLike | Tensor) -> Float64[
     return torch.stack(maps).numpy()
 
 
-def attention_by_distance(maps: Float64[Array, "*layers L L"]) -> Float64[Array, "*layers L"]:
+def attention_by_distance(maps: ArrayLike) -> Float64[Array, "*layers L"]:
     """Return the mean weight by distance: over all queries that have a key so far back.
 
     Args:
-        maps: What `attention_maps` returns, or any part of it.
+        maps: (.., L, L): what `attention_maps` returns, or any part of it.
 
     Raises:
         ValueError: The last two dimensions differ.
@@ -63,12 +63,12 @@ def attention_by_distance(maps: Float64[Array, "*layers L L"]) -> Float64[Array,
     >>> attention_by_distance(np.array([[1.0, 0.0], [0.25, 0.75]]))
     array([0.875, 0.25 ])
     """
-    maps = np.asarray(maps)
-    if maps.ndim < 2 or maps.shape[-1] != maps.shape[-2] or not maps.shape[-1]:
+    found = np.asarray(maps, dtype=np.float64)
+    if found.ndim < 2 or found.shape[-1] != found.shape[-2] or not found.shape[-1]:
         raise ValueError(
-            f"attention_by_distance: maps must have a row and a column for each token; got shape {maps.shape}."
+            f"attention_by_distance: maps must have a row and a column for each token; got shape {found.shape}."
         )
-    diagonals = (np.diagonal(maps, -d, -2, -1).mean(-1) for d in range(maps.shape[-1]))
+    diagonals = (np.diagonal(found, -d, -2, -1).mean(-1) for d in range(found.shape[-1]))
     return np.stack(list(diagonals), -1)
 
 
