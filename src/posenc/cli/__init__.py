@@ -14,11 +14,13 @@ from posenc.cli import (
     bench,
     convert,
     doctor,
+    explore,
     golden,
     identify,
     inspect,
     listing,
     output,
+    plot,
     rule,
     show,
     study,
@@ -37,6 +39,7 @@ app = typer.Typer(
 )
 app.command("list", short_help="List the encodings.")(listing.list_encodings)
 app.command("show", short_help="Show one: formula, paper, options, picture.")(show.show_encoding)
+app.command("plot", short_help="Draw a figure of one into a file.")(plot.plot_encoding)
 app.command("inspect", short_help="Say what a model's configuration means for its positions.")(inspect.inspect_model)
 app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
 app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
@@ -49,6 +52,7 @@ app.command("verify-config", short_help="Judge what a model's configuration says
 )
 app.command("verify-model", short_help="Hold a model's layers against its configuration.")(verify_model.verify_model)
 app.command("golden", short_help="Write exact inputs and outputs of every encoding, for ports.")(golden.write_golden)
+app.command("explore", short_help="See positions in the browser.")(explore.explore)
 app.command("doctor", short_help="Say what is installed and what is missing.")(doctor.examine_installation)
 
 # Newer versions of typer carry their own copy of click, so its UsageError is found from here.

@@ -1,0 +1,131 @@
+"""Why a cell of a picture has its value: the formula with the numbers put in, step by step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from posenc import measure
+from posenc.config.values import short
+from posenc.encoding import Encoding
+from posenc.explorer.cells import biases, lanes, maps, sums
+from posenc.explorer.cells.explanation import Explanation, number
+
+__all__ = ["EXPLAINED", "Explanation", "explain"]
+
+_WHO = "explore"
+Asked = Mapping[str, Any]
+
+
+def explain(view: str, encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    """Explain one cell.
+
+    Args:
+        view: A key of `EXPLAINED`.
+        encoding: As the view has it.
+        formula: The mathematics in one line.
+        asked: The values of the view's controls.
+        row: What the cell's row stands for: a position; the number of a curve.
+        column: What its column stands for: a lane, a pair, a position, a distance.
+
+    Raises:
+        ValueError: There is no such cell, or the view explains none.
+    """
+    if view not in EXPLAINED:
+        raise ValueError(f"{_WHO}: view must be one of {', '.join(EXPLAINED)}; got {short(view)}.")
+    return EXPLAINED[view](encoding, formula, asked, row, column)
+
+
+def _heat(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    pos, place, head = _whole("row", row, asked["length"]), int(column), asked["head"]
+    if asked["unit"] == "pair":
+        pairs = measure.by_pair(encoding, [pos], head=head)[0]
+        place = _whole("column", column, len(pairs))
+        at = pairs[place]
+        value = {"cos": at.real, "sin": at.imag, "angle": float(np.angle(at))}[asked["part"]]
+        return lanes.explain_pair(encoding, formula, pos, place, asked["part"], head, float(value))
+    shown = lanes.lanes_at(encoding, np.array([pos]), asked["length"], head)[0]
+    place = _whole("column", column, len(shown))
+    return lanes.explain_lane(encoding, formula, pos, place, head, float(shown[place]))
+
+
+def _similarity(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    both = [_whole(name, at, asked["length"]) for name, at in (("row", row), ("column", column))]
+    vectors = measure.heat_map(encoding, both)
+    value = float(measure.similarity(vectors, cosine=asked["cosine"])[0, 1])
+    names = f"position {number(both[0])}", f"position {number(both[1])}"
+    return sums.explain_product(vectors, formula, names, value, cosine=asked["cosine"])
+
+
+def _distances(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    pos = _whole("column", column, asked["length"])
+    if asked["maps"]:
+        q_pos = _whole("row", row, asked["length"])
+        value = float(measure.effective_distance(encoding, [q_pos], [pos])[0, 0])
+        return maps.explain_distance(encoding, formula, q_pos, pos, value)
+    middle, cosine = asked["length"] // 2, _whole("row", row, 2) == 1
+    found = measure.by_distance(encoding, middle, [pos])
+    value = float((found.cosine if cosine else found.dot)[0])
+    names = f"position {number(pos)}", f"position {number(middle)}"
+    return sums.explain_product(measure.heat_map(encoding, [pos, middle]), formula, names, value, cosine=cosine)
+
+
+def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    if asked["draw"] == "matrix":
+        q_pos, k_pos = _whole("row", row, asked["length"]), _whole("column", column, asked["length"])
+        values = measure.bias_matrix(encoding, [q_pos], [k_pos])[:, 0, 0]
+        head = _whole("head", asked["head"], len(values))
+        return biases.explain_bias(encoding, formula, q_pos, k_pos, head, float(values[head]))
+    if not -asked["length"] < column < asked["length"] or column != int(column):
+        raise ValueError(f"{_WHO}: column must be a distance within {asked['length']:,}; got {column:g}.")
+    at = asked["length"] - 1  # where the query of the curves stands
+    values = measure.bias_curve(encoding, [int(column)], q_pos=at)[:, 0]
+    head = _whole("row", row, len(values))
+    return biases.explain_bias(encoding, formula, at, at - column, head, float(values[head]))
+
+
+def _profile(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    distance = _whole("column", column, asked["length"])
+    told = {**asked, "q_pos": asked["length"] - 1}
+    n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
+    return sums.explain_score(encoding, formula, told, distance, _whole("row", row, n_heads))
+
+
+def _wavelengths(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    frequencies = measure.frequencies_of(encoding)
+    flat = frequencies.reshape(-1, frequencies.shape[-1])
+    line, pair = _whole("row", row, len(flat)), _whole("column", column, flat.shape[1])
+    frequency = float(flat[line, pair])
+    value = float(measure.wavelengths(encoding).reshape(flat.shape)[line, pair])
+    why = Explanation(formula, value)
+    said = lanes.say_frequency(encoding, pair, frequency)
+    why.say(f"Pair {pair} has the frequency {said} radians per position.")
+    if frequency == 0:
+        why.say("It stands still, so it has no wavelength.")
+        return why
+    told = 2 * np.pi / abs(frequency)
+    why.end(told, f"A turn is 2π radians: 2π / {number(abs(frequency))} = {number(told)} positions.")
+    turns = asked["length"] / told
+    why.say(f"Within {asked['length']:,} positions it makes {number(turns)} turns.")
+    return why
+
+
+def _whole(name: str, value: float, end: int) -> int:
+    """Return a whole number from 0 to end - 1.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if value != int(value) or not 0 <= value < end:
+        raise ValueError(f"{_WHO}: {name} must be a whole number from 0 to {end - 1:,}; got {value:g}.")
+    return int(value)
+
+
+EXPLAINED: dict[str, Callable[[Encoding, str, Asked, float, float], Explanation]] = {
+    "heat": _heat,
+    "similarity": _similarity,
+    "distances": _distances,
+    "bias": _bias,
+    "profile": _profile,
+    "wavelengths": _wavelengths,
+}

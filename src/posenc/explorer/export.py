@@ -1,0 +1,175 @@
+"""The page as one file that works from a disk: styles, modules, charts and the answers of one state inside it.
+
+Modules become data: addresses in an import map, since a page from a disk may import nothing else. The file forbids
+itself every request.
+"""
+
+import base64
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from posenc.explorer import server, start
+from posenc.explorer.targets import FIRST, Target
+
+FRAMES, STATE = "/*POSENC_FRAMES*/{}", '/*POSENC_STATE*/""'  # each stands once in the shell
+_PLAIN = "-_.!~*'()"  # what JavaScript's encodeURIComponent leaves as it is, beside letters and digits
+_MODEL = {"model", "name"}  # what the view of a model calls it
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+_STYLE = re.compile(r'<link rel="stylesheet"(?P<id> id="[\w.-]+")? href="/static/(?P<name>[\w./-]+)">')
+_ICON = re.compile(r'<link rel="icon" href="/static/(?P<name>[\w./-]+)"')
+_MODULE = re.compile(r'<script type="module" src="/static/(?P<name>[\w./-]+)"></script>')
+_IMPORT = re.compile(r'(?P<before>\bfrom\s*|\bimport\s*\(?\s*)"\./(?P<name>[\w./-]+)"')
+_OUTSIDE = re.compile(r'(?:src|href)="(?!data:|#|https?:)[^"]*"')
+
+
+def write(target: Target, path: Path) -> None:
+    """Write the page about a target as one HTML file, which appears whole or not at all.
+
+    Raises:
+        ValueError: The file cannot be written, or the target is a file that is refused.
+    """
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"explore: --export: there is no directory {str(path.parent)!r}. Make it first.")
+    if path.is_dir():
+        raise ValueError(f"explore: --export must name a file; got the directory {str(path)!r}.")
+    held = collect(target)
+    page = fill(shell(), held)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("x", encoding="utf-8") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise ValueError(f"explore: --export cannot write {str(path)!r}: {error.strerror or error}.") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def collect(target: Target) -> dict[str, Any]:
+    """Return what the page asks about a target: what it begins with, and each view that fits, by address.
+
+    Frames are in base64; JSON is as it is. Loads torch.
+
+    Raises:
+        ValueError: The target is a file that is refused.
+    """
+    begin = {**start.early(target), **start.late(target), "ready": True, "failure": None, "token": ""}
+    if begin["target"]["error"]:
+        raise ValueError(begin["target"]["error"])
+    held: dict[str, Any] = {"/api/start": begin}
+    for view, query in questions(begin):
+        try:
+            data, media_type = server.compute("view", view, query)
+        except server.RefusedError:  # a view that has no picture of this; the page greys it out
+            continue
+        binary = media_type != "application/json"
+        held[address(view, query)] = base64.b64encode(data).decode() if binary else json.loads(data)
+    return held
+
+
+def questions(begin: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Return what the page asks while every control stands at its default: of one encoding, and of all models.
+
+    As the page does, it leaves out what is the default.
+    """
+    target = begin["target"]
+    encoding = target["id"] if target["kind"] == "encoding" else FIRST
+    fitting = next(known["views"] for known in begin["encodings"] if known["name"] == encoding)
+    shelf = [model["name"] for model in begin["models"]] + ([target["id"]] if target["kind"] == "file" else [])
+    found: list[tuple[str, dict[str, str]]] = []
+    for view in begin["views"]:
+        control = next((c for c in view["controls"] if view["id"] == "model" and c["name"] in _MODEL), None)
+        if control:
+            found += [("model", {} if name == control["default"] else {control["name"]: name}) for name in shelf]
+        elif not view["of_encoding"]:
+            found.append((view["id"], {}))
+        elif view["id"] in fitting:
+            found.append((view["id"], {"a": encoding}))
+    return found
+
+
+def address(view: str, query: Mapping[str, str]) -> str:
+    """Return the address that names an answer in the file: options in order, without the picture's size.
+
+    >>> address("heat", {"length": "64", "a": "rope", "rows": "200"})
+    '/api/view/heat?a=rope&length=64'
+    """
+    kept = sorted((key, value) for key, value in query.items() if key not in {"rows", "columns"})
+    text = "&".join(f"{quote(key, safe=_PLAIN)}={quote(value, safe=_PLAIN)}" for key, value in kept)
+    return f"/api/view/{view}?{text}" if text else f"/api/view/{view}"
+
+
+def fill(page: str, held: Mapping[str, Any], state: str = "") -> str:
+    """Put answers, and the query string to begin with, into the shell."""
+    return page.replace(FRAMES, _script_json(held), 1).replace(STATE, _script_json(state), 1)
+
+
+def shell() -> str:
+    """Return the whole page as one HTML text that holds no answers yet.
+
+    Raises:
+        RuntimeError: The page refers to something that is not inlined.
+    """
+    files = _Files({name: entry.read_text("utf-8") for name, entry in server.static_files().items()})
+    modules = {name: text for name, text in files.items() if name.endswith(".js")}
+    mapped = {f"posenc/{name}": _data(_bare(name, text, modules), "text/javascript") for name, text in modules.items()}
+    plotly = server.plotly_file().read_text("utf-8")
+    scripts = "\n".join(
+        (
+            f"<script>window.POSENC_FRAMES = {FRAMES};\nwindow.POSENC_STATE = {STATE};</script>",
+            f"<script>{_in_script(plotly)}</script>",
+            f'<script type="importmap">{_script_json({"imports": mapped})}</script>',
+        )
+    )
+    page = files["index.html"]
+    page = _STYLE.sub(lambda m: f"<style{m['id'] or ''}>{files[m['name']]}</style>", page)
+    page = _ICON.sub(lambda m: f'<link rel="icon" href="{_data(files[m["name"]], "image/svg+xml")}"', page)
+    if left := _OUTSIDE.findall(_MODULE.sub("", page)):
+        raise RuntimeError(f"the page refers to {left[0]}, which is not inlined; extend posenc.explorer.export")
+    page = _MODULE.sub(
+        lambda m: f'{scripts}\n<script type="module">import "posenc/{m["name"]}";</script>', page, count=1
+    )
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    return page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{policy}', 1)
+
+
+class _Files(dict[str, str]):
+    """The page's files; one that is not there is a mistake in the page."""
+
+    def __missing__(self, name: str) -> str:
+        raise RuntimeError(f"the page refers to {name}, which is not among its files")
+
+
+def _bare(name: str, text: str, modules: Mapping[str, str]) -> str:
+    """Return a module whose imports have names of the import map: a data: address has no neighbours."""
+
+    def rename(found: re.Match[str]) -> str:
+        if found["name"] not in modules:
+            raise RuntimeError(f"{name} imports {found['name']}, which is not among the page's files")
+        return f'{found["before"]}"posenc/{found["name"]}"'
+
+    return _IMPORT.sub(rename, text)
+
+
+def _data(text: str, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that may stand in a script: nothing in it ends one."""
+    return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")
+
+
+def _in_script(code: str) -> str:
+    """Return JavaScript that may stand in a script; the words that end one are in strings there, and stay the same."""
+    return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)

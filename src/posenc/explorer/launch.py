@@ -1,0 +1,133 @@
+"""Start the explorer: a socket, the server, and a browser that shows it."""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from posenc.explorer import targets
+from posenc.explorer.security import Origin
+from posenc.explorer.server import Server
+
+HOST, PORT, TRIES = "127.0.0.1", 8765, 20
+Say = Callable[[str], None]
+
+
+def explore(
+    target: str | None,
+    *,
+    say: Say,
+    port: int | None = None,
+    host: str | None = None,
+    browser: bool = True,
+) -> None:
+    """Serve the explorer until Ctrl-C.
+
+    Args:
+        target: What to show first, as the command line has it.
+        say: Writes a line.
+        port: Exactly this one, 0 for any; None for the first that is free from 8765.
+        host: The address to listen on; None means this machine alone.
+        browser: Open the page.
+
+    Raises:
+        ValueError: The target is unknown, or the port or address cannot be had.
+        TypeError: The target is a class that is no encoding.
+    """
+    chosen = targets.find(target)
+    with contextlib.closing(listen(host or HOST, port)) as listener, contextlib.suppress(KeyboardInterrupt):
+        origin = Origin(host or HOST, listener.getsockname()[1])
+        server = Server(origin, chosen)
+        server.loading.start()
+        if not origin.local:
+            say(
+                f"Listening on {host}: whoever reaches this address over the network can use the explorer, ask this "
+                "machine to compute, and see what you open in it. There is no password and no encryption."
+            )
+        say(f"The explorer is at {origin.url} (Ctrl-C ends it).")
+        web = _Web(_settings(server), server.end)
+        if browser:
+            threading.Thread(target=open_browser, args=(origin.url,), daemon=True).start()
+        web.run(sockets=[listener])
+
+
+class _Web(uvicorn.Server):
+    """A server that does not wait for long answers when it is told to end."""
+
+    def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end = end
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._end()
+        super().handle_exit(sig, frame)
+
+
+def _settings(server: Server) -> uvicorn.Config:
+    return uvicorn.Config(
+        server.app(),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # nobody stands between, so nobody may say that somebody does
+        timeout_graceful_shutdown=1,
+    )
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a socket that takes connections already, so that a browser may come at once.
+
+    Raises:
+        ValueError: The port is taken, the address is none of this machine's, or the system forbids it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    ports = range(PORT, PORT + TRIES) if port is None else [port]
+    for candidate in ports:
+        try:
+            return socket.create_server((host, candidate), family=family)
+        except OSError as error:
+            if port is None and _is_taken(error):
+                continue
+            taken = "another program listens there. Choose another --port, or 0 for any that is free"
+            why = taken if _is_taken(error) else f"{error.strerror or error}. Choose another --host or --port"
+            raise ValueError(f"explore: cannot listen on {host} port {candidate}: {why}.") from error
+    raise ValueError(
+        f"explore: the ports {PORT} to {PORT + TRIES - 1} are all taken. Give --port 0 for any that is free."
+    )
+
+
+def _is_taken(error: OSError) -> bool:
+    import errno
+
+    return error.errno == errno.EADDRINUSE
+
+
+def open_browser(url: str) -> None:
+    """Open a page, unless the only browsers would take over the terminal."""
+    shown = "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ or "BROWSER" in os.environ
+    if shown or not sys.platform.startswith("linux"):
+        with contextlib.suppress(webbrowser.Error):
+            webbrowser.open(url)
+
+
+def export(target: str | None, path: Path) -> None:
+    """Write the page about a target as one file.
+
+    Raises:
+        ValueError: The target is unknown, or the file cannot be written.
+        TypeError: The target is a class that is no encoding.
+    """
+    from posenc.explorer import export as exporting
+
+    exporting.write(targets.find(target), path)

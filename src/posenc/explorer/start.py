@@ -1,0 +1,93 @@
+"""What the page asks first: which encodings with which options, which models, which views."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import posenc
+from posenc.config.known import known_models
+from posenc.explorer import shelf
+from posenc.explorer.targets import Target
+
+if TYPE_CHECKING:
+    from posenc.explorer.views import View
+
+
+def early(target: Target) -> dict[str, Any]:
+    """Return what needs no torch."""
+    return {
+        "version": posenc.__version__,
+        "target": _describe(target),
+        "models": [_model(name, model) for name, model in known_models().items()],
+        "encodings": [],
+        "views": [],
+    }
+
+
+def late(target: Target) -> dict[str, Any]:
+    """Import torch, the encodings and the views, read what the explorer was started on, and return what only they know.
+
+    A file that is refused is no reason to show nothing: `target` says what is wrong with it.
+    """
+    from posenc.explorer import options, views
+
+    encodings = []
+    for name in posenc.names():
+        card = posenc.card(name)
+        fitting = _fitting(card.cls, options.defaults(card.cls, card.example), views.VIEWS)
+        encodings.append(options.describe(card, fitting))
+    if target.kind == "own":
+        views.allow(target.name)
+        encodings.append(_own(target.name, views.VIEWS))
+    return {
+        "encodings": encodings,
+        "views": [view.as_dict() for view in views.VIEWS.values()],
+        "target": _describe(target) | _read(target),
+    }
+
+
+def _describe(target: Target) -> dict[str, Any]:
+    kind = "encoding" if target.kind == "own" else target.kind
+    return {"kind": kind, "name": target.name, "id": None if kind == "file" else target.name, "error": None}
+
+
+def _model(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the shelf says of a model before it is opened."""
+    fields = known["config"]
+    rotary = fields.get("rope_parameters") or {}
+    return {
+        "name": name,
+        "trained": known["original_max_len"],
+        "declared": fields.get("max_position_embeddings"),
+        "base": rotary.get("rope_theta", fields.get("rope_theta")),
+        "rope_type": rotary.get("rope_type", "default"),
+    }
+
+
+def _read(target: Target) -> dict[str, Any]:
+    """Return what becomes of a target that is a file."""
+    if target.kind == "study" and target.path is not None:
+        shelf.use_study(target.path)
+    if target.kind != "file" or target.path is None:
+        return {}
+    from posenc.explorer import uploads
+
+    try:
+        return {"id": uploads.read_path(target.path, target.name)["id"]}
+    except (ValueError, TypeError) as error:
+        return {"error": str(error)}
+
+
+def _fitting(cls: type, arguments: Mapping[str, Any], views: "Mapping[str, View]") -> list[str]:
+    try:
+        encoding = cls(**arguments)
+    except (TypeError, ValueError):  # it needs what nobody can guess; the page asks for it
+        return list(views)
+    return [view.id for view in views.values() if view.fits(encoding)]
+
+
+def _own(name: str, views: "Mapping[str, View]") -> dict[str, Any]:
+    from posenc import registry
+    from posenc.explorer import options
+
+    cls = registry.find_class(name)
+    return options.describe_class(name, cls, _fitting(cls, options.defaults(cls, options.EXAMPLE), views))

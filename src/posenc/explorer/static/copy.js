@@ -1,0 +1,109 @@
+// Taking pictures along: as Python, as a command line, as PNG, SVG or CSV, and the whole page as one file.
+
+import { isExport, packPage, withQuery } from "./api.js";
+import { catalogue, fits, queryFor, sectionOf, sidesOf, viewsOf, whoIs } from "./catalogue.js";
+import { el, save, svg } from "./dom.js";
+import { writeState } from "./state.js";
+import { colours } from "./theme.js";
+
+/** Build the row of buttons for what is shown. */
+export function copyBar(node, { view, sides, frames, figures }) {
+  const codes = frames.map((frame, i) => ({ side: sides[i], ...(frame.header?.code || {}) })).filter(({ python }) => python);
+  const said = el("span", { class: "said", role: "status" });
+  const tell = (words) => {
+    said.textContent = words;
+    setTimeout(() => { said.textContent = ""; }, 4000);
+  };
+  const button = (words, act, disabled = false) => el("button", {
+    type: "button", disabled, onclick: () => Promise.resolve(act()).then((done) => tell(done || ""), (error) => tell(error.message)),
+  }, words);
+  const python = joined(codes, "python", "#");
+  const command = joined(codes, "command", "#");
+  const shown = () => [...figures.values()].filter((figure) => figure.picture);
+  const name = (i) => ["posenc", view.id, whoIs(sides[i]).name].filter(Boolean).join("-");
+  const csv = frames.map((frame, i) => (frame.error ? null : link(view, sides[i], name(i), sides.length > 1))).filter(Boolean);
+  const open = node.querySelector("details")?.open;
+  node.replaceChildren(
+    el("h2", { class: "unseen" }, "Take it along"),
+    el("div", { class: "buttons" },
+      button("Copy as Python", () => copy(python, "Python copied."), !python),
+      button("Copy as command", () => copy(command, "Command copied."), !command),
+      button("PNG", () => picture(shown(), `${name(0)}.png`, true)),
+      button("SVG", () => picture(shown(), `${name(0)}.svg`, false)),
+      csv,
+      isExport() ? null : button("Page as one file", () => page(view)),
+      said),
+    python ? el("details", { open }, el("summary", {}, "The same in Python"), el("pre", { tabindex: "0" }, el("code", {}, python))) : null);
+}
+
+function link(view, side, name, many) {
+  const words = many ? `CSV of ${side}` : "CSV";
+  if (isExport()) return el("button", { type: "button", disabled: true, title: "An exported page has no server to ask" }, words);
+  return el("a", { class: "button", href: withQuery(`/api/csv/${view.id}`, queryFor(view, side)), download: `${name}.csv` }, words);
+}
+
+function joined(codes, key, comment) {
+  const texts = codes.map((code) => (code[key] || "").trim()).filter(Boolean);
+  if (texts.length < 2) return texts[0] || "";
+  return codes.map((code, i) => `${comment} ${code.side}\n${texts[i]}`).join("\n\n");
+}
+
+async function copy(text, done) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = el("textarea", { value: text, class: "unseen" }); // where the clipboard is not given: a page from disk
+    document.body.append(area);
+    area.select();
+    const worked = document.execCommand("copy");
+    area.remove();
+    if (!worked) throw new Error("The browser keeps the clipboard to itself; select the text below.");
+  }
+  return done;
+}
+
+/** Save the page with every view of what is chosen, to be opened from disk. */
+async function page(view) {
+  const size = { rows: 400, columns: 400 };
+  const section = sectionOf(view);
+  const questions = section === "encodings"
+    ? sidesOf(view).flatMap((side) => viewsOf(section).filter((one) => fits(whoIs(side).name, one)).map((one) => [one.id, queryFor(one, side, size)]))
+    : viewsOf(section).map((one) => [one.id, queryFor(one, "", size)]);
+  save("posenc.html", await packPage(catalogue.start, writeState(), questions), "text/html");
+  return "posenc.html saved; it opens from disk.";
+}
+
+/** Put the pictures that are shown side by side into one SVG, and save it, or a PNG of it. */
+async function picture(figures, name, raster) {
+  if (!figures.length) throw new Error("There is no picture to save.");
+  const drawings = await Promise.all(figures.map((figure) => figure.toSvg()));
+  let [width, height, left, top, row] = [0, 0, 0, 0, null];
+  const parts = drawings.map((drawing, i) => {
+    const at = figures[i].node.getBoundingClientRect().top;
+    if (row !== null && Math.abs(at - row) > 8) [left, top] = [0, height]; // beside each other here as on the page
+    row = at;
+    const [x, y] = [left + 12, top + 12];
+    left = Math.ceil(x + drawing.width + 12);
+    [width, height] = [Math.max(width, left), Math.max(height, Math.ceil(y + drawing.height + 38))];
+    const words = svg("text", { x: x + 4, y: y + 16, fill: colours().ink, "font-family": "sans-serif", "font-size": 14 }, figures[i].caption.innerText.replace(/\s+/g, " "));
+    return new XMLSerializer().serializeToString(words) + drawing.text.replace("<svg ", `<svg x="${x}" y="${y + 26}" `);
+  });
+  const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">` +
+    `<rect width="100%" height="100%" fill="${colours().paper}"/>${parts.join("")}</svg>`;
+  const blob = new Blob([text], { type: "image/svg+xml" });
+  save(name, raster ? await toPng(blob, width, height) : blob);
+  return `${name} saved.`;
+}
+
+async function toPng(blob, width, height) {
+  const address = URL.createObjectURL(blob);
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  const canvas = el("canvas", { width: 2 * width, height: 2 * height });
+  const context = canvas.getContext("2d");
+  context.scale(2, 2);
+  context.drawImage(image, 0, 0);
+  URL.revokeObjectURL(address);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}

@@ -1,0 +1,118 @@
+// Reading a frame's header: its pictures (each group of curves is one), facts, strips and table.
+
+import { say } from "./dom.js";
+
+const GROUPS = {
+  factor: { title: "Frequency divided by" },
+  wavelength: { title: "Wavelength of each pair", y: { label: "wavelength", unit: "positions per turn", log: true } },
+  turns: { title: "Turns of each pair", y: { label: "turns", log: true } },
+  cosine: { title: "Cosine", y: { label: "cosine" } },
+  posenc: { title: "As posenc computes it", share: "precision" },
+  formula: { title: "With angles formed in the dtype itself, as most code has it", share: "precision" },
+};
+const STRIPS = new Set(["fate"]); // groups that are words for each pair and no curves
+const FACTS = {
+  encoding: ["encoding"], pairing: ["pairing of lanes"], head_dim: ["head_dim", "lanes"], rotary_dim: ["turning", "lanes"], base: ["base"],
+  rope_type: ["scaling"], factor: ["factor"], attention_factor: ["gain of q and k"], score_factor: ["gain of scores"],
+  original_max_len: ["trained length", "tokens"], max_len: ["longest length", "tokens"], window: ["window", "tokens"],
+  critical_dim: ["lanes that turn fully in training"], first_negative: ["first negative sum of cosines at", "tokens"],
+};
+
+const QUIET = new Set(["factor", "attention_factor", "score_factor"]); // not worth a word where they are 1
+
+/** Return the pictures of a frame in the order in which they are shown; all share its arrays. */
+export function picturesOf({ header, arrays }) {
+  return [header, ...(header.more || [])].flatMap((about) => {
+    const charts = chartsOf(about, arrays);
+    const heat = about.matrix ? [heatOf(about, arrays)] : [];
+    return about.kind === "matrix" ? [...heat, ...charts] : [...charts, ...heat];
+  });
+}
+
+function heatOf(about, arrays) {
+  const { matrix, title, x, y, tokens } = about;
+  const names = tokens && (tokens.length === arrays[matrix.rows].length ? tokens : Array.from(arrays[matrix.rows], (i) => tokens[i]));
+  return { kind: "matrix", arrays, title: matrix.title || title, matrix, x: matrix.x || x, y: matrix.y || y, rowNames: names, columnNames: names };
+}
+
+function chartsOf(about, arrays) {
+  const groups = new Map();
+  for (const one of about.series || []) {
+    if (!STRIPS.has(one.group)) groups.set(one.group || "", [...(groups.get(one.group || "") || []), one]);
+  }
+  return [...groups].map(([group, series]) => {
+    const known = GROUPS[group] || {};
+    const marks = merged([...(about.marks || []), ...(about.lines || [])].filter((mark) => !mark.group || mark.group === group));
+    const y = group === "wavelength" ? about.y2 || known.y : known.y || about.y;
+    const numbered = about.along === undefined ? {} : { number: about.along, path: true };
+    return {
+      kind: about.kind === "matrix" ? "lines" : about.kind, arrays, x: about.x, y, z: about.z,
+      title: groups.size > 1 ? known.title || group : about.title, share: known.share,
+      marks: group === "turns" ? [] : marks, series: series.map((one) => ({ ...numbered, ...one })),
+    };
+  });
+}
+
+/** Marks at the same place become one, with both labels. */
+function merged(marks) {
+  const found = new Map();
+  for (const mark of marks) {
+    const key = `${mark.x}|${mark.y}`;
+    const there = found.get(key);
+    found.set(key, there ? { ...there, label: `${there.label}, ${mark.label}` } : mark);
+  }
+  return [...found.values()];
+}
+
+/** Return facts as `{label, value, unit}`, numbers written for people. */
+export function factsOf(header) {
+  const facts = Array.isArray(header.facts) ? header.facts : Object.entries(header.facts || {}).flatMap(fact);
+  return [...facts, ...collisions(header)].map((one) => ({ ...one, value: typeof one.value === "number" ? say(one.value) : String(one.value) }));
+}
+
+function fact([name, value]) {
+  if (value === null || value === undefined || (value === 1 && QUIET.has(name))) return [];
+  const [label, unit] = FACTS[name] || [name.replaceAll("_", " ")];
+  if (typeof value !== "object") return [{ label, unit, value }];
+  return Object.entries(value).filter(([, inner]) => inner !== null).map(([part, inner]) => ({ label: `${label} (${part})`, value: inner }));
+}
+
+function collisions({ collisions: found, searched }) {
+  return Object.entries(found || {}).map(([dtype, pair]) => ({
+    label: `two positions alike in ${dtype}`,
+    value: pair === null ? `none below ${say(searched)}` : `${say(pair.same_as)} and ${say(pair.position)}`,
+  }));
+}
+
+/** Return strips of words as `{title, kinds, nameOf, details, pick}`. */
+export function stripsOf({ header, arrays }) {
+  const found = [];
+  if (header.layers?.length) {
+    const { layers } = header;
+    found.push({
+      title: header.counted === false ? "Kinds of layers" : "Layers, first to last", kinds: layers.map(wordOf), pick: "layer",
+      nameOf: (i) => `layer ${layers[i].index ?? i}`, details: layers.map((layer) => layer.does || ""),
+    });
+  }
+  const fates = header.fates || ["kept", "blended", "divided"];
+  for (const one of (header.series || []).filter(({ group }) => STRIPS.has(group))) {
+    const kinds = Array.from(arrays[one.array], (i) => fates[i] ?? "none");
+    const named = one.label && one.label !== one.group;
+    found.push({ title: named ? one.label : "Pairs of lanes, fastest first", narrow: named, kinds, nameOf: (i) => `pair ${i}` });
+  }
+  return found;
+}
+
+function wordOf({ kind = "", encoding }) {
+  if (encoding === "nope") return "NoPE";
+  return kind.replace("_attention", "").replaceAll("_", " ") || "full";
+}
+
+/** Return a table of a header: its own, or the list of methods. */
+export function tableOf(header) {
+  if (header.table) return header.table;
+  if (!header.methods?.length) return null;
+  const columns = ["method", "kept", "blended", "divided", "base", "gain", "slow", "slow_kept", "says"].filter((name) => name in header.methods[0]);
+  const titles = { gain: "gain of q and k", slow: "never a full turn in training", slow_kept: "of these kept", says: "what it does" };
+  return { columns: columns.map((name) => titles[name] || name), rows: header.methods.map((one) => columns.map((name) => one[name])) };
+}

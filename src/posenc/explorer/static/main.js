@@ -1,0 +1,137 @@
+// The page: header, sections, tabs, the drawer of phones, and the beginning.
+
+import { canAnswer, isExport, loadStart } from "./api.js";
+import { SECTIONS, catalogue, fits, queryFor, sectionOf, setCatalogue, viewsOf } from "./catalogue.js";
+import { el } from "./dom.js";
+import { encodingsPanel, fittingView } from "./encodings.js";
+import { loadPlotly } from "./loader.js";
+import { firstModel, modelsPanel } from "./models.js";
+import { attentionPanel, benchPanel, learnFromFrame } from "./sections.js";
+import { refresh, startStage } from "./stage.js";
+import { change, onChange, readState, state } from "./state.js";
+import { startTheme } from "./theme.js";
+
+const PANELS = { encodings: encodingsPanel, models: modelsPanel, bench: benchPanel, attention: attentionPanel };
+const [panel, tabs, sections, status] = ["panel", "tabs", "sections", "status"].map((id) => document.getElementById(id));
+let shownSection = null;
+let updatePanel = null;
+
+begin().catch((error) => {
+  status.className = "error";
+  status.textContent = error.message;
+});
+
+async function begin() {
+  readState(location.search || window.POSENC_STATE || "");
+  startTheme(document.getElementById("theme-button"), state.theme);
+  startDrawer();
+  if (state.view && !["heat", "similarity"].includes(state.view)) loadPlotly().catch(() => {}); // while the server computes; who needs it says what failed
+  const start = await loadStart((early) => {
+    document.getElementById("version").textContent = early.version || "";
+    status.textContent = early.ready ? "Drawing." : `${early.message || "Loading torch and the encodings"}: a few seconds, once.`;
+  });
+  setCatalogue(start);
+  complete();
+  startStage(document.getElementById("stage"), learnFromFrame);
+  buildSections();
+  onChange((what) => { if (what !== "option" && what !== "encoding option" && what !== "at" && what !== "scale") frame(what); });
+  frame("all");
+  refresh();
+}
+
+/** Give what the address leaves open: the target's encoding or model, and a view that fits. */
+function complete() {
+  const { target } = catalogue;
+  if (!catalogue.encodings.has(state.a)) {
+    const wanted = target?.kind === "encoding" ? target.id || target.name : "rope";
+    Object.assign(state, { a: catalogue.encodings.has(wanted) ? wanted : [...catalogue.encodings.keys()][0], aOptions: {} });
+  }
+  if (state.b && !catalogue.encodings.has(state.b)) Object.assign(state, { b: "", bOptions: {} });
+  if (!state.model) state.model = firstModel();
+  if (catalogue.views.has(state.view)) return;
+  const section = { model: "models", file: "models", study: "attention" }[target?.kind] || "encodings";
+  state.view = viewsOf(section)[0] && section !== "encodings" ? viewsOf(section)[0].id : fittingView(state.a);
+}
+
+function buildSections() {
+  sections.replaceChildren(...SECTIONS.filter(({ id }) => viewsOf(id).some((view) => id === "encodings" || has(view, ""))).map(({ id, title, about }) => el("button", {
+    type: "button", data: { section: id }, title: about, onclick: () => {
+      const view = id === "encodings" ? fittingView(state.a) : viewsOf(id)[0].id;
+      if (sectionOf(catalogue.views.get(state.view)) !== id) change({ view, at: "" }, "view");
+    },
+  }, title)));
+}
+
+/** Bring sections, tabs and panel in line with the state. */
+function frame(what) {
+  const view = catalogue.views.get(state.view);
+  const section = sectionOf(view) || "encodings";
+  for (const button of sections.children) {
+    if (button.dataset.section === section) button.setAttribute("aria-current", "page");
+    else button.removeAttribute("aria-current");
+  }
+  buildTabs(section);
+  if (shownSection !== section) {
+    shownSection = section;
+    updatePanel = PANELS[section](panel);
+  } else if (what === "view") updatePanel("view");
+  document.title = `${view?.title || "See position"} · ${section === "models" ? state.model : section === "encodings" ? [state.a, state.b].filter(Boolean).join(" and ") : "posenc"} · posenc explorer`;
+}
+
+/** Say whether a view can be shown: always with a server, and in an exported page where it is in the file. */
+function has(view, side) {
+  return canAnswer(`/api/view/${view.id}`, queryFor(view, side));
+}
+
+function buildTabs(section) {
+  const views = viewsOf(section);
+  const hadFocus = tabs.contains(document.activeElement);
+  tabs.hidden = views.length < 2;
+  tabs.replaceChildren(...views.map((view) => {
+    const chosen = view.id === state.view;
+    const none = section === "encodings" && !(fits(state.a, view) && has(view, "A"));
+    return el("button", {
+      type: "button", role: "tab", id: `tab-${view.id}`, "aria-selected": String(chosen), "aria-controls": "stage", tabindex: chosen ? "0" : "-1",
+      "aria-disabled": none ? "true" : undefined, title: none ? `${state.a} has no such picture` : view.help, data: { view: view.id },
+      onclick: () => { if (!none) change({ view: view.id, at: "" }, "view"); },
+    }, view.title);
+  }));
+  document.getElementById("stage").setAttribute("aria-labelledby", `tab-${state.view}`);
+  const current = tabs.querySelector('[aria-selected="true"]');
+  if (hadFocus) current?.focus();
+  if (current && tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = current.offsetLeft - tabs.clientWidth / 2 + current.clientWidth / 2;
+}
+
+tabs.addEventListener("keydown", (event) => {
+  const open = [...tabs.children].filter((tab) => tab.getAttribute("aria-disabled") !== "true");
+  const at = open.indexOf(document.activeElement);
+  const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: open.length - 1 }[event.key];
+  if (to === undefined || !open.length) return;
+  event.preventDefault();
+  open[(to + open.length) % open.length].click();
+});
+
+/** On phones the panel is a drawer over the page. */
+function startDrawer() {
+  const button = document.getElementById("drawer-button");
+  const shade = document.getElementById("shade");
+  const narrow = window.matchMedia("(max-width: 860px)");
+  const set = (open) => {
+    document.body.classList.toggle("drawer", open);
+    button.setAttribute("aria-expanded", String(open));
+    button.textContent = open ? "Done" : "Controls";
+    shade.hidden = !open;
+    panel.inert = narrow.matches && !open;
+    if (open) panel.querySelector("select, input, button")?.focus();
+  };
+  button.addEventListener("click", () => set(!document.body.classList.contains("drawer")));
+  shade.addEventListener("click", () => set(false));
+  narrow.addEventListener("change", () => set(false));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return;
+    set(false);
+    button.focus();
+  });
+  set(false);
+  if (isExport()) document.body.classList.add("exported");
+}

@@ -1,0 +1,138 @@
+// The shelf of models: a list to search, and a place for one's own config.json or checkpoint, of which the header alone is sent.
+
+import { inspectModel, isExport } from "./api.js";
+import { catalogue, viewsOf } from "./catalogue.js";
+import { el, say } from "./dom.js";
+import { viewOptions } from "./encodings.js";
+import { change, state } from "./state.js";
+
+const MOST = 1 << 20; // bytes that the server takes
+const own = []; // models read from files, the latest first
+
+/** Fill the panel with the shelf and return what updates it. */
+export function modelsPanel(panel) {
+  const search = el("input", { type: "search", id: "model-search", placeholder: "llama, 131072, qwen…", autocomplete: "off", spellcheck: "false" });
+  const list = el("div", { class: "shelf", role: "radiogroup", "aria-label": "Models" });
+  const count = el("p", { class: "hint", role: "status" });
+  const options = el("section", { class: "group" });
+  const refresh = () => fillShelf(list, count, search.value);
+  search.addEventListener("input", refresh);
+  list.addEventListener("keydown", (event) => walk(list, event));
+  panel.replaceChildren(
+    el("section", { class: "group" }, el("label", { for: "model-search", class: "big" }, "Models"), search, count, list),
+    el("section", { class: "group" }, el("h2", { class: "big" }, "Your own model"), dropZone(refresh)), options);
+  const update = () => {
+    refresh();
+    viewOptions(options);
+  };
+  update();
+  const chosen = list.querySelector('[aria-checked="true"]');
+  if (chosen) list.scrollTop = chosen.offsetTop - list.offsetTop - 60;
+  return update;
+}
+
+/** Return the model to begin with. */
+export function firstModel() {
+  const { target } = catalogue;
+  if (target && (target.kind === "model" || target.kind === "file") && target.id) return target.id;
+  const control = viewsOf("models")[0]?.controls.find(({ name }) => name === "model" || name === "name");
+  return control?.default || catalogue.models[0]?.name || "";
+}
+
+function fillShelf(list, count, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const { target } = catalogue;
+  const file = target?.kind === "file" && target.id ? [{ id: target.id, title: target.name }] : [];
+  const all = [...own, ...file, ...catalogue.models.map((model) => ({ id: model.name, title: model.name, ...model }))];
+  const found = all.filter((model) => words.every((word) => JSON.stringify(model).toLowerCase().includes(word)));
+  count.textContent = words.length ? `${found.length} of ${all.length} models` : `${all.length} models`;
+  list.replaceChildren(...found.map((model) => {
+    const chosen = model.id === state.model;
+    const length = model.trained ?? model.max_len;
+    return el("button", {
+      type: "button", role: "radio", "aria-checked": String(chosen), tabindex: chosen || (model === found[0] && !found.some(({ id }) => id === state.model)) ? "0" : "-1",
+      data: { model: model.id }, onclick: () => choose(list, model.id),
+    }, el("span", {}, model.title || model.name), length ? el("small", {}, say(length), el("span", { class: "unseen" }, " positions trained")) : null);
+  }));
+}
+
+function choose(list, id) {
+  change({ model: id, at: "" }, "model");
+  for (const button of list.children) {
+    const chosen = button.dataset.model === id;
+    button.setAttribute("aria-checked", String(chosen));
+    button.tabIndex = chosen ? 0 : -1;
+    if (chosen) button.focus({ preventScroll: true });
+  }
+}
+
+function walk(list, event) {
+  const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const buttons = [...list.children];
+  const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
+  next.scrollIntoView({ block: "nearest" });
+  choose(list, next.dataset.model);
+  event.preventDefault();
+}
+
+function dropZone(refresh) {
+  const input = el("input", { type: "file", id: "model-file", multiple: true, accept: ".json,.safetensors,application/json", disabled: isExport() });
+  const { target } = catalogue;
+  const refused = target?.kind === "file" && target.error;
+  const said = el("p", { class: refused ? "said error" : "said", role: "status" }, refused || "");
+  const zone = el("div", { class: "drop" },
+    el("label", { for: "model-file" }, "Drop a config.json or a .safetensors file here, or choose one"), input,
+    el("p", { class: "hint" }, "It goes to the server on this machine and nowhere else. Of a checkpoint, the header alone is read: names and shapes."), said);
+  const take = (files) => read([...files]).then((model) => {
+    own.unshift(model);
+    said.className = "said";
+    said.textContent = [`Read ${model.title}.`, ...(model.warnings || []).map((warning) => warning.message || warning)].join(" ");
+    change({ model: model.id, at: "" }, "model");
+    refresh();
+  }, (error) => {
+    said.className = "said error";
+    said.textContent = error.message;
+  });
+  input.addEventListener("change", () => take(input.files));
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    take(event.dataTransfer.files);
+  });
+  return zone;
+}
+
+/** Send what a server needs of the files: a checkpoint's header, a configuration, or both. */
+async function read(files) {
+  if (!files.length) throw new Error("No file was chosen.");
+  const checkpoint = files.find((file) => file.name.endsWith(".safetensors"));
+  const config = files.find((file) => file.name.endsWith(".json"));
+  if (!checkpoint && !config) throw new Error(`${files[0].name}: neither a config.json nor a .safetensors file. Drop one of these.`);
+  const parts = [];
+  if (checkpoint) parts.push(await header(checkpoint));
+  if (config) parts.push(config);
+  const blob = new Blob(parts);
+  if (blob.size > MOST) throw new Error(`${files[0].name}: what describes the model is over 1 MiB (${say(blob.size)} bytes), and no more is read.`);
+  return { title: (checkpoint || config).name, ...await inspectModel((checkpoint || config).name, blob) };
+}
+
+/** Return the header slice of a safetensors file: eight bytes give its length. */
+async function header(file) {
+  const start = new DataView(await file.slice(0, 8).arrayBuffer());
+  if (start.byteLength < 8) throw new Error(`${file.name}: too short for a safetensors file.`);
+  const length = Number(start.getBigUint64(0, true));
+  if (length > MOST - 8) throw new Error(`${file.name}: its header says ${say(length)} bytes, and at most 1 MiB is read. Drop its config.json instead.`);
+  if (length + 8 > file.size) throw new Error(`${file.name}: its header says ${say(length)} bytes, and the file has ${say(file.size)}: it is cut off, or no safetensors file.`);
+  return file.slice(0, 8 + length);
+}
+
+/** Say whether there is something to show without a model. */
+export function hasModels() {
+  return viewsOf("models").length > 0;
+}

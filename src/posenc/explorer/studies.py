@@ -1,0 +1,169 @@
+"""The trained models of a study's directory, read without trusting it: JSON and safetensors, and no pickle anywhere."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from posenc import registry
+from posenc.config.values import short
+from posenc.explorer import shelf
+from posenc.nn import LanguageModel
+from posenc.study.config import Config
+from posenc.study.store import SCHEMA, cell_name
+from posenc.study.text import BUILT_IN, load
+
+_WHO = "explore"
+_MOST_BYTES = 2**28  # of one cell's weights, and of run.json
+_LARGEST = {"d_model": 4096, "n_layers": 64, "n_heads": 256, "train_len": 2**16}
+_MOST_SEEDS = 100
+_MOST_ENCODINGS = 256
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study's directory.
+
+    Args:
+        path: Where it is.
+        config: What was asked of it.
+        symbols: The bytes that token ids stand for, in order.
+        cells: Finished ones by name: the encoding and the seed of each.
+    """
+
+    path: Path
+    config: Config
+    symbols: bytes
+    cells: Mapping[str, tuple[str, int]]
+
+    def model(self, cell: str) -> LanguageModel:
+        """Return the trained model of a cell, in evaluation.
+
+        Raises:
+            ValueError: There is no such cell, or its weights do not fit its encoding.
+        """
+        if cell not in self.cells:
+            raise ValueError(f"{_WHO}: the study has no finished cell {short(cell)}. Known: {', '.join(self.cells)}.")
+        return _load(self, cell, (self.path / "cells" / cell / "model.safetensors").stat().st_mtime_ns)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.symbols))
+
+    def tokens(self, text: str) -> tuple[list[int], str]:
+        """Return ids of those bytes of a text that the study knows, and the others as characters."""
+        number = {byte: i for i, byte in enumerate(self.symbols)}
+        known, unknown = list[int](), dict[str, None]()
+        for character in text:
+            ids = [number.get(byte) for byte in character.encode()]
+            if None in ids:
+                unknown[character] = None
+            known += [i for i in ids if i is not None and None not in ids]
+        return known, "".join(unknown)
+
+
+def open_study() -> Study:
+    """Return the study that the explorer was started with.
+
+    Raises:
+        ValueError: It was started with none, or its directory cannot be read.
+    """
+    path = shelf.study()
+    if path is None:
+        raise ValueError(f"{_WHO}: no study is open. Start posenc explore with the directory of one (posenc study).")
+    run = _read_run(path)
+    config = _config(run)
+    symbols = _symbols(run, config)
+    every = {cell_name(name, seed): (name, seed) for name, seed in config.cells()}
+    cells = {cell: found for cell, found in every.items() if (path / "cells" / cell / "model.safetensors").is_file()}
+    if not cells:
+        raise ValueError(f"{_WHO}: the study has no finished cell yet. Go on with it: posenc study.")
+    return Study(path, config, symbols, cells)
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    try:
+        if (path / "run.json").stat().st_size > _MOST_BYTES:
+            raise ValueError("it is too large")
+        run = json.loads((path / "run.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{_WHO}: the study's run.json cannot be read: {error}.") from error
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA or not isinstance(run.get("config"), dict):
+        raise ValueError(f"{_WHO}: run.json is not the record of a study that this version can read (schema {SCHEMA}).")
+    return run
+
+
+def _config(run: Mapping[str, Any]) -> Config:
+    """Return the configuration, of which every value that a model depends on is checked."""
+    told = run["config"]
+    known = {field.name for field in fields(Config)}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in told.items() if key in known
+    }
+    sizes = {key: given.get(key, getattr(Config, key)) for key in _LARGEST}
+    for key, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST[key]:
+            raise ValueError(f"{_WHO}: run.json says {key}={short(value)}, which must be from 1 to {_LARGEST[key]}.")
+    lists = {"encodings": (str, _MOST_ENCODINGS), "seeds": (int, _MOST_SEEDS), "test_lens": (int, _MOST_SEEDS)}
+    for key, (kind, most) in lists.items():
+        value = given.get(key, getattr(Config, key))
+        if not isinstance(value, tuple) or not 0 < len(value) <= most or not all(type(v) is kind for v in value):
+            raise ValueError(f"{_WHO}: run.json must list {key}; got {short(value)}.")
+    if max(given.get("test_lens", (0,))) > 2**16:
+        raise ValueError(f"{_WHO}: run.json says test lengths above 65,536.")
+    return Config(**given)
+
+
+def _symbols(run: Mapping[str, Any], config: Config) -> bytes:
+    """Return what token ids stand for: as the record says, or of the text that every Python brings."""
+    told = run.get("text") if isinstance(run.get("text"), dict) else {}
+    assert isinstance(told, dict)
+    if isinstance(hexadecimal := told.get("symbols"), str) and len(hexadecimal) <= 512:
+        try:
+            return bytes.fromhex(hexadecimal)
+        except ValueError as error:
+            raise ValueError(f"{_WHO}: run.json must say in hexadecimal what token ids stand for.") from error
+    if told.get("name") == BUILT_IN:
+        text = load((), config)
+        if text.facts(config)["sha256"] == told.get("sha256"):
+            return text.alphabet
+    raise ValueError(
+        f"{_WHO}: run.json does not say which bytes token ids stand for, because an older version wrote it. "
+        "Repeat the study."
+    )
+
+
+@lru_cache(maxsize=16)
+def _load(study: Study, cell: str, changed: int) -> LanguageModel:
+    """Build a cell's model as the study does, and give it its trained weights."""
+    name, seed = study.cells[cell]
+    path = study.path / "cells" / cell / "model.safetensors"
+    if ":" in name:
+        raise ValueError(f"{_WHO}: {cell} has a class of one's own, which a directory may not name. Take another cell.")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{_WHO}: the weights of {cell} have over {_MOST_BYTES:,} bytes, and are not read.")
+    config = study.config
+    try:
+        with safe_open(str(path), "pt") as file:
+            vocab_size = file.get_slice("embedding.tokens.weight").get_shape()[0]
+        if vocab_size != len(study.symbols):
+            raise ValueError(f"they have {vocab_size} tokens, and the text has {len(study.symbols)}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LanguageModel(
+                vocab_size=vocab_size,
+                d_model=config.d_model,
+                n_layers=config.n_layers,
+                n_heads=config.n_heads,
+                encoding=registry.create(name, dims=config.dims),
+            )
+        model.load_state_dict(load_file(path))
+    except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        said = str(error).split("\n")[0]
+        raise ValueError(f"{_WHO}: the weights of {cell} do not fit the study: {said}.") from error
+    return model.eval()

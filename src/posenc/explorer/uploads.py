@@ -1,0 +1,140 @@
+"""Models from files: a config.json or the header of a checkpoint in safetensors, read without trusting it."""
+
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from posenc import config, inspection
+from posenc.config.reading import MAX_BYTES, parse
+from posenc.config.values import short
+from posenc.explorer import shelf
+from posenc.interop import shards
+from posenc.interop.checkpoint import open_checkpoint
+
+_WHO = "explore"
+MOST_TENSORS = 200_000
+_METADATA = "__metadata__"  # the one entry of a header that is no tensor
+_LENGTH = 8  # bytes before a header, which say how long it is
+# Tensors that are a model's positions, by how published checkpoints call them.
+_POSITIONS = re.compile(
+    r"(?:^|[._])(?P<kind>wpe|pos_embed|pos_embedding|position_embeddings?|position_embedding|embed_positions|"
+    r"relative_attention_bias|relative_position_bias_table|rel_embeddings|rel_pos_[hw]|r_[wr]_bias|inv_freq)"
+    r"(?:\.weight)?$"
+)
+_SHOWN = 64
+_NO_CONFIG = "A checkpoint's header names its tensors and does not say how positions turn: its config.json does."
+
+
+def read_body(body: bytes, title: str) -> dict[str, Any]:
+    """Read what the page sent: a config.json, or the first bytes of a checkpoint, with a config.json behind or not.
+
+    Returns:
+        What the page shows, with the id under which it is kept.
+
+    Raises:
+        ValueError: It is neither, or says something that no model can mean.
+        TypeError: It holds a value of a wrong kind.
+    """
+    if not body:
+        raise ValueError(f"{_WHO}: the file is empty. Drop a config.json or a file in safetensors.")
+    length = int.from_bytes(body[:_LENGTH], "little")
+    if body[_LENGTH : _LENGTH + 1] != b"{" or length > MAX_BYTES:
+        if body.lstrip()[:1] not in (b"{", b"["):
+            raise ValueError(f"{_WHO}: the file is neither JSON nor the beginning of one in safetensors.")
+        return _keep(title, _checked(parse(body, "the file")), None)
+    header, rest = body[_LENGTH : _LENGTH + length], body[_LENGTH + length :]
+    if len(header) < length:
+        raise ValueError(f"{_WHO}: the header has {length:,} bytes, and only {len(header):,} came. Send all of it.")
+    fields = _checked(parse(rest, "the configuration")) if rest.strip() else None
+    return _keep(title, fields, describe(shards.parse(header, "the header")))
+
+
+def read_path(path: Path, title: str) -> dict[str, Any]:
+    """Read a config.json, a checkpoint's directory or file; of weights the headers alone.
+
+    Raises:
+        ValueError: It cannot be read, or says something that no model can mean.
+        TypeError: It holds a value of a wrong kind.
+    """
+    if path.is_file() and path.suffix == ".json":
+        return _keep(title, config.read(path), None)
+    home = path if path.is_dir() else path.parent
+    fields = None
+    with suppress(FileNotFoundError):
+        fields = config.read(home)
+    headers, problem = _headers(path, needed=fields is None)
+    return _keep(title, fields, describe(headers) if headers else None, problem)
+
+
+def _headers(path: Path, *, needed: bool) -> tuple[dict[str, Any], str | None]:
+    """Return what the headers of a checkpoint name, or why they could not be read where a configuration is enough."""
+    if path.is_dir() and not needed and not any(path.glob("*.safetensors")):
+        return {}, None
+    try:
+        if path.is_file():
+            return shards.open_shard(path).header, None
+        return {name: entry for shard in open_checkpoint(path).shards for name, entry in shard.header.items()}, None
+    except ValueError as error:  # written for the conversion of checkpoints, which reads them the same way
+        said = str(error).removeprefix("convert: ")
+        if needed:
+            raise ValueError(f"{_WHO}: {said}") from error
+        return {}, said
+
+
+def _checked(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{_WHO}: a configuration is a JSON object at the top; got {type(value).__name__}.")
+    return config.read(value)
+
+
+def _keep(
+    title: str, fields: dict[str, Any] | None, tensors: dict[str, Any] | None, problem: str | None = None
+) -> dict[str, Any]:
+    found = {"layers": [], "warnings": []} if fields is None else inspection.inspect(fields)
+    if fields is None:
+        found["warnings"] = [_warning("no_config", _NO_CONFIG)]
+    if problem:
+        found["warnings"] = [
+            *found["warnings"],
+            _warning("weights_unread", f"The weights were not looked at: {problem}"),
+        ]
+    key = shelf.keep({"title": title, "inspection": found, "config": fields, "tensors": tensors})
+    return {"id": key, "title": title, **found, **({"tensors": tensors} if tensors else {})}
+
+
+def _warning(code: str, message: str) -> dict[str, str]:
+    return {"code": code, "key": "", "message": message}
+
+
+def describe(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Say how many tensors a header names, and which of them are of positions.
+
+    Raises:
+        ValueError: An entry is not what safetensors writes, or there are too many.
+    """
+    entries = {name: entry for name, entry in header.items() if name != _METADATA}
+    if len(entries) > MOST_TENSORS:
+        raise ValueError(f"{_WHO}: a header names at most {MOST_TENSORS:,} tensors; got {len(entries):,}.")
+    sizes = [_size(name, entry) for name, entry in entries.items()]
+    tables = [
+        {"name": name, "kind": found["kind"], "shape": entry["shape"], "dtype": entry["dtype"]}
+        for name, entry in entries.items()
+        if (found := _POSITIONS.search(name))
+    ]
+    return {"count": len(entries), "parameters": sum(sizes), "tables": tables[:_SHOWN], "n_tables": len(tables)}
+
+
+def _size(name: str, entry: object) -> int:
+    """Return how many numbers a tensor has.
+
+    Raises:
+        ValueError: The entry is not what safetensors writes.
+    """
+    shape = entry.get("shape") if isinstance(entry, Mapping) else None
+    plain = isinstance(shape, list) and all(isinstance(n, int) and 0 <= n < 2**48 for n in shape) and len(shape) <= 16
+    if not plain or not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
+        raise ValueError(f"{_WHO}: {short(name)} has no shape and dtype, as tensors in safetensors have.")
+    return math.prod(shape or ())

@@ -1,0 +1,50 @@
+"""The explorer's views: each answers an untrusted question with a frame whose numbers come from `posenc.measure`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.config.values import short
+from posenc.explorer.frames import Frame
+from posenc.explorer.views import attending, cell, extending, model, scores, vectors, waves
+from posenc.explorer.views.controls import WHO, Control
+from posenc.explorer.views.subjects import allow
+from posenc.explorer.views.view import View
+
+VIEWS: dict[str, View] = {
+    view.id: view
+    for view in (
+        vectors.HEAT,
+        vectors.POINTS,
+        waves.WAVELENGTHS,
+        scores.PROFILE,
+        vectors.SIMILARITY,
+        scores.BIAS,
+        scores.DISTANCES,
+        waves.PRECISION,
+        extending.EXTENSION,
+        model.MODEL,
+        attending.ATTENTION,
+        cell.CELL,
+    )
+}
+
+__all__ = ["VIEWS", "Control", "View", "allow", "answer"]
+
+
+def answer(view_id: str, query: Mapping[str, str]) -> Frame | dict[str, Any]:
+    """Return what a view answers a query with: a frame; of `cell` plain JSON values.
+
+    Args:
+        view_id: One of `VIEWS`.
+        query: Keys and texts as they stand in an address; nothing of them is trusted.
+
+    Raises:
+        ValueError: There is no such view, a value is refused, or the encoding has no such picture.
+        TypeError: The encoding's options are unknown or missing.
+
+    >>> answer("wavelengths", {"a": "rope", "a.head_dim": "4"}).arrays[1].round(2).tolist()
+    [6.28, 628.32]
+    """
+    if view_id not in VIEWS:
+        raise ValueError(f"{WHO}: there is no view {short(view_id)}; there are: {', '.join(VIEWS)}.")
+    return VIEWS[view_id].answer(query)

@@ -1,0 +1,136 @@
+"""The view of trained models: where each head looks in a text, by token or by distance."""
+
+import numpy as np
+
+from posenc import measure
+from posenc.explorer import studies
+from posenc.explorer.frames import Frame
+from posenc.explorer.studies import Study
+from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control
+from posenc.explorer.views.view import Series, Values, View, axis, of_lines, of_matrix, spread
+
+_MOST_TOKENS = 512
+_TEXT = "The position of a word says what it may mean; the word before it says more."
+
+
+def _attention(asked: Values) -> Frame:
+    study = studies.open_study()
+    cell = asked["cell"] or next(iter(study.cells))
+    model = study.model(cell)
+    ids, unknown = study.tokens(asked["text"])
+    if not ids:
+        raise ValueError(f"{WHO}: text must have characters that the study's text has; got {asked['text'][:40]!r}.")
+    ids = ids[:_MOST_TOKENS]
+    sizes = {"layer": len(model.blocks), "head": study.config.n_heads}
+    for name, most in sizes.items():
+        if asked[name] >= most:
+            raise ValueError(f"{WHO}: {name} must be from 0 to {most - 1}; got {asked[name]}.")
+    head = {
+        "view": "attention",
+        "of": "A",
+        "subject": study.cells[cell][0],
+        "cells": [{"cell": c, "encoding": name, "seed": seed} for c, (name, seed) in study.cells.items()],
+        "cell": cell,
+        **{f"n_{name}s": most for name, most in sizes.items()},
+        "tokens": [_shown(study.symbols[i]) for i in ids],
+        "notes": [f"Left out, because the study's text has none of them: {unknown}"] if unknown else [],
+        "code": _code(study, cell, ids, asked),
+    }
+    drawn = {"map": _map, "distance": _by_distance, "encodings": _by_encoding, "profile": _profile}
+    return drawn[asked["draw"]](study, cell, ids, asked, head)
+
+
+def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+    weights = measure.attention_maps(study.model(cell), ids)[asked["layer"], asked["head"]]
+    n = len(ids)
+    rows, columns = spread(n, asked["rows"]), spread(n, asked["columns"])
+    shown = np.where(np.tri(n, dtype=bool), weights, np.nan)[np.ix_(rows.astype(int), columns.astype(int))]
+    head |= {
+        "title": f"{cell}: where layer {asked['layer']}, head {asked['head']} looks",
+        "x": axis("token looked at"),
+        "y": axis("token that looks"),
+    }
+    return of_matrix(head, shown, rows, columns, (n, n))
+
+
+def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+    found = measure.attention_by_distance(measure.attention_maps(study.model(cell), ids))
+    head |= _of_distance(f"{cell}: how far the heads of layer {asked['layer']} look")
+    distance = np.arange(float(len(ids)))
+    return of_lines(head, [Series(f"head {h}", distance, y) for h, y in enumerate(found[asked["layer"]])])
+
+
+def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+    distance = np.arange(float(len(ids)))
+    series = []
+    for name, (encoding, seed) in study.cells.items():
+        if ":" in encoding or seed != study.cells[cell][1]:
+            continue
+        maps = measure.attention_maps(study.model(name), ids)[asked["layer"]]
+        series.append(Series(encoding, distance, measure.attention_by_distance(maps).mean(0)))
+    head |= _of_distance(f"How far layer {asked['layer']} looks, mean of its heads, by encoding")
+    return of_lines(head, series)
+
+
+def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+    distance = np.arange(float(max(len(ids), study.config.train_len)))
+    found = measure.profile(study.model(cell).encoding, distance.astype(int), content="same", seed=0)
+    head |= {
+        **_of_distance(f"{cell}: score by distance of the trained encoding, q = k drawn at random"),
+        "y": axis("score"),
+        "lines": [{"label": f"trained {study.config.train_len}", "x": study.config.train_len}],
+    }
+    bands = zip(found.mean, found.low, found.high, strict=True)
+    return of_lines(head, [Series(f"head {h}", distance, *band) for h, band in enumerate(bands)])
+
+
+def _of_distance(title: str) -> dict[str, object]:
+    return {"title": title, "x": axis("distance", "tokens"), "y": axis("mean weight")}
+
+
+def _shown(byte: int) -> str:
+    return chr(byte) if 32 <= byte < 127 else {10: "↵", 9: "⇥"}.get(byte, f"\\x{byte:02x}")
+
+
+def _code(study: Study, cell: str, ids: list[int], asked: Values) -> dict[str, str]:
+    name, c = study.cells[cell][0], study.config
+    maps = "measure.attention_maps(model, ids)"
+    last = {
+        "map": f"values = {maps}[{asked['layer']}, {asked['head']}]",
+        "distance": f"values = measure.attention_by_distance({maps}[{asked['layer']}])",
+        "encodings": f"values = measure.attention_by_distance({maps}[{asked['layer']}]).mean(0)",
+        "profile": f"values = measure.profile(model.encoding, range({max(len(ids), c.train_len)}), seed=0)",
+    }[asked["draw"]]
+    sizes = f"d_model={c.d_model}, n_layers={c.n_layers}, n_heads={c.n_heads}"
+    facts = f"{c.d_model}, {c.n_heads}, {c.n_heads}, {c.d_model // c.n_heads}, {max(c.test_lens)}, {c.train_len}"
+    lines = [
+        "import posenc",
+        "from posenc import measure",
+        "from posenc.nn import LanguageModel",
+        "from safetensors.torch import load_file",
+        "",
+        f"encoding = posenc.create({name!r}, dims=posenc.Dims({facts}))",
+        f"model = LanguageModel(vocab_size={len(study.symbols)}, {sizes}, encoding=encoding)",
+        f"model.load_state_dict(load_file('cells/{cell}/model.safetensors'))  # in the study's directory",
+        f"ids = {ids}",
+        last,
+    ]
+    return {"python": "\n".join(lines) + "\n", "command": "posenc explore STUDY"}
+
+
+ATTENTION = View(
+    "attention",
+    "Attention",
+    "A trained model of a study: where each head looks, by token, by distance, and beside the other encodings.",
+    (
+        Control("cell", "text", "", "A finished cell of the study, as rope-s0; the first if left out.", max=200),
+        Control("draw", "choice", "map", "What is shown.", ("map", "distance", "encodings", "profile")),
+        Control("text", "text", _TEXT, "What the model reads.", max=2048),
+        Control("layer", "int", 0, "Which layer.", min=0, max=63),
+        Control("head", "int", 0, "Which head.", min=0, max=255),
+        ROWS,
+        COLUMNS,
+    ),
+    _attention,
+    None,
+)

@@ -1,0 +1,68 @@
+"""The view that explains: why a cell of another view has its value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from posenc.explorer import cells
+from posenc.explorer.views import scores, vectors, waves
+from posenc.explorer.views.controls import WHO, Control, read_number, read_word
+from posenc.explorer.views.view import View, read_view
+
+_OF = {
+    view.id: view
+    for view in (
+        vectors.HEAT,
+        vectors.SIMILARITY,
+        scores.DISTANCES,
+        scores.BIAS,
+        scores.PROFILE,
+        waves.WAVELENGTHS,
+    )
+}
+
+
+@dataclass(frozen=True)
+class CellView(View):
+    """The view that explains a cell of another; it takes that one's options beside its own."""
+
+    def answer(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return formula, steps and value.
+
+        Raises:
+            ValueError: The view explains nothing, there is no such cell, or a value is refused.
+            TypeError: An option is unknown or missing.
+        """
+        for name in ("view", "row", "column"):
+            if name not in query:
+                raise ValueError(f"{WHO}: {name} is missing; a cell is asked for by view, row and column. Add it.")
+        view = _OF[read_word("view", query["view"], tuple(_OF))]
+        row, column = read_number("row", query["row"]), read_number("column", query["column"])
+        rest = {key: text for key, text in query.items() if key not in ("view", "row", "column")}
+        subject, asked = read_view(view, rest)
+        asked = scores.settle(view.id, subject, asked)
+        formula = subject.card.formula if subject.card else f"{subject.encoding.name}'s own"
+        why = cells.explain(view.id, subject.encoding, formula, asked, row, column)
+        return {
+            "view": "cell",
+            "of_view": view.id,
+            "subject": subject.encoding.name,
+            "row": row,
+            "column": column,
+            "notes": subject.notes,
+            **why.as_dict(),
+        }
+
+
+CELL = CellView(
+    "cell",
+    "Why this value",
+    "Why a cell has its value: the formula with the numbers put in, step by step.",
+    (
+        Control("view", "choice", "heat", "Whose cell.", tuple(_OF)),
+        Control("row", "float", 0.0, "What its row stands for: a position, or the number of a curve."),
+        Control("column", "float", 0.0, "What its column stands for: a lane, a pair, a position or a distance."),
+    ),
+    lambda values: None,  # type: ignore[arg-type, return-value]
+    None,
+)

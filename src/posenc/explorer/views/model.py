@@ -1,0 +1,150 @@
+"""The view of a real model: what each layer does, and the wavelengths of its pairs against the trained length."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from posenc import frequencies, inspection, measure
+from posenc.explorer import models
+from posenc.explorer.frames import Frame
+from posenc.explorer.views.controls import WHO, Control
+from posenc.explorer.views.extending import FATES, as_numbers
+from posenc.explorer.views.view import Series, Values, View, axis, code, of_lines
+from posenc.measure import METHODS
+
+_FACTS = (
+    *("encoding", "pairing", "head_dim", "rotary_dim", "base", "rope_type", "factor", "attention_factor"),
+    *("score_factor", "original_max_len", "max_len", "window", "critical_dim", "first_negative", "phase_error"),
+)
+
+
+def _model(asked: Values) -> Frame:
+    shown = models.open_shown(asked["name"])
+    if asked["layer"] >= len(shown.layers):
+        last = len(shown.layers) - 1
+        raise ValueError(f"{WHO}: layer must be from 0 to {last}, the layers of {shown.name}; got {asked['layer']}.")
+    layer = shown.found["layers"][shown.layers[asked["layer"]]]
+    head: dict[str, Any] = {
+        "kind": "lines",
+        "title": f"{shown.name}, layer {asked['layer']}: {_say(layer)}",
+        "subject": shown.name,
+        "view": "model",
+        "of": "A",
+        "x": axis("pair"),
+        "y": axis("wavelength", "positions per turn", log=True),
+        "layers": [
+            {"index": i, "group": place, **_brief(shown.found["layers"][place])} for i, place in enumerate(shown.layers)
+        ],
+        "counted": shown.told,
+        "facts": {name: layer[name] for name in _FACTS},
+        "lines": [],
+        "fates": list(FATES),
+        "notes": [*(w["message"] for w in shown.found["warnings"])],
+    }
+    if not shown.told:
+        head["notes"].append("The settings do not say how many layers there are; each kind of them is shown once.")
+    if layer["encoding"] != "rope":
+        said = "no position enters here" if layer["encoding"] == "nope" else "these layers mix positions in another way"
+        head["notes"].append(f"Layers of kind {layer['kind']} turn nothing: {said}.")
+        lines = [f"values = inspection.inspect({_source(shown)!r})['layers'][{shown.layers[asked['layer']]}]"]
+        return of_lines(head | {"pairs": None, "code": _code(shown, lines)}, [])
+    return _pairs(head, shown, layer, asked)
+
+
+def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], asked: Values) -> Frame:
+    """Add the wavelengths before and after the model's own scaling, or one that is tried on it."""
+    width, trained = layer["rotary_dim"], layer["original_max_len"]
+    plain = frequencies.geometric(width // 2, base=layer["base"], width=width)
+    place = shown.layers[asked["layer"]]
+    lines = [f"layer = inspection.inspect({_source(shown)!r})['layers'][{place}]"]
+    if asked["method"] == "own":
+        after = np.array(layer["inv_freq"])
+        fates, gain = inspection.fates(plain, _tensor(after), layer["factor"]), layer["attention_factor"]
+        lines.append("values = 2 * np.pi / np.array(layer['inv_freq'])")
+        reach = layer["max_len"]
+    else:
+        if not trained:
+            raise ValueError(f"{WHO}: {shown.name} does not say its trained length, so no method can be tried on it.")
+        reach = asked["target"] or max(4 * trained, layer["max_len"] or 0)
+        tried = measure.extend(width, float(layer["base"]), trained, reach, asked["method"])
+        after, fates, gain = tried.after, tried.pairs, tried.gain
+        call = f"{width}, {float(layer['base'])!r}, {trained}, {reach}, {asked['method']!r}"
+        lines = [f"values = measure.extend({call}).wavelength"]
+    pair = np.arange(float(len(after)))
+    with np.errstate(divide="ignore"):
+        waves = [np.where(f > 0, 2 * math.pi / f, np.nan) for f in (plain.numpy(), np.abs(after))]
+    never = None if not trained else int((waves[0] > trained).sum())
+    head |= {
+        "lines": [{"label": f"{w} {n:,}", "y": n} for w, n in (("trained", trained), ("reaches", reach)) if n],
+        "pairs": {fate: fates.count(fate) for fate in FATES} | {"never_full_turn": never},
+        "gain": gain,
+        "code": _code(shown, lines),
+    }
+    series = [
+        Series("before", pair, waves[0], group="wavelength"),
+        Series("after", pair, waves[1], group="wavelength"),
+        Series("fate", pair, as_numbers(fates), group="fate"),
+    ]
+    if trained:
+        series.append(Series("turns in training", pair, trained / waves[0], group="turns"))
+    if reach:
+        series.append(Series("turns at the longest", pair, reach / waves[1], group="turns"))
+    return of_lines(head, series)
+
+
+def _tensor(values: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(values)
+
+
+def _source(shown: models.Shown) -> str:
+    return shown.name if shown.bundled else "config.json"
+
+
+def _code(shown: models.Shown, lines: list[str]) -> dict[str, str]:
+    found = code(None, lines, f"posenc inspect {_source(shown)}")
+    imports = "import numpy as np\nfrom posenc import inspection, measure\n"
+    return {**found, "python": imports + found["python"].split("\n", 1)[1]}
+
+
+def _brief(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the map of layers shows of one."""
+    return {
+        "kind": layer["kind"] or "full_attention",
+        "does": _say(layer),
+        "encoding": layer["encoding"],
+        "window": layer["window"],
+        "base": layer["base"],
+        "rope_type": layer["rope_type"],
+    }
+
+
+def _say(layer: Mapping[str, Any]) -> str:
+    if layer["encoding"] == "nope":
+        return "NoPE"
+    if layer["encoding"] != "rope":
+        return str(layer["kind"]).replace("_", " ")
+    sees = {"chunked_attention": "chunks", "full_attention": "full", None: "full"}.get(layer["kind"], "sliding")
+    window = f" of {layer['window']:,}" if layer["window"] else ""
+    scaled = "" if layer["rope_type"] == "default" else f", {layer['rope_type']}"
+    return f"{sees}{window}, RoPE base {layer['base']:,.10g}{scaled}"
+
+
+MODEL = View(
+    "model",
+    "Model",
+    "A real model: which layers see all, a window, or no position; and the wavelengths of their pairs.",
+    (
+        Control("name", "text", "llama-3.1-8b", "A model of the shelf, or one that was dropped.", max=64),
+        Control("layer", "int", 0, "Which layer.", min=0, max=9999),
+        Control("method", "choice", "own", "The model's own scaling, or one to try on it.", ("own", *METHODS)),
+        Control(
+            "target", "int", 0, "The length to reach with it; 0 for four times the trained.", min=0, max=10_000_000
+        ),
+    ),
+    _model,
+    None,
+)

@@ -1,0 +1,226 @@
+"""Views of scores: what they are by distance, what joins them, and which distance they see."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posenc import measure
+from posenc.encoding import Encoding
+from posenc.explorer.frames import Frame
+from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length
+from posenc.explorer.views.subjects import Subject
+from posenc.explorer.views.vectors import no_vectors
+from posenc.explorer.views.view import (
+    Floats,
+    Series,
+    Values,
+    View,
+    axis,
+    chosen,
+    code,
+    of_lines,
+    of_matrix,
+    refusal,
+    spread,
+)
+from posenc.families import Bias
+
+_MOST_HEADS = 16  # curves in one picture
+_MOST_PAIRS = 2**24  # numbers of all heads, formed at once
+POINTS = Control("points", "int", 512, "How many distances are computed.", min=2, max=4096, log=True)
+
+
+def _no_profile(encoding: Encoding) -> str | None:
+    return refusal(encoding, "profile", lambda: measure.profile(encoding, [0, 1], n_draws=2))
+
+
+def _profile(subject: Subject, asked: Values) -> Frame:
+    distance = spread(asked["length"], asked["points"])
+    found = measure.profile(
+        subject.encoding, distance.astype(int), content=asked["content"], n_draws=asked["draws"], seed=0
+    )
+    n_heads = len(found.mean)
+    series = [
+        Series(f"head {h}" if n_heads > 1 else "score", distance, found.mean[h], found.low[h], found.high[h])
+        for h in range(min(n_heads, _MOST_HEADS))
+    ]
+    content = {"same": "q = k", "independent": "q and k apart"}[asked["content"]]
+    lines = [
+        chosen("distance", asked["length"], asked["points"]),
+        f"values = measure.profile(encoding, distance, content={asked['content']!r}, n_draws={asked['draws']}, seed=0)",
+    ]
+    head = {
+        "title": f"{subject.encoding.name}: score by distance, {content} drawn at random",
+        "x": axis("distance", "tokens"),
+        "y": axis("score"),
+        "notes": [
+            f"Means of {asked['draws']} draws; the band holds 90 % of them.",
+            *_of_heads(n_heads),
+        ],
+        "code": code(subject, lines, subject.plot("profile")),
+    }
+    return of_lines(head, series)
+
+
+def _no_bias(encoding: Encoding) -> str | None:
+    return refusal(encoding, "bias_matrix", lambda: measure.bias_matrix(encoding, [0]))
+
+
+def settle(view: str, subject: Subject, asked: Values) -> Values:
+    """Return the values with what depends on the encoding decided: whether there are curves, whether it is a map."""
+    if (
+        view == "bias"
+        and refusal(subject.encoding, "bias_curve", lambda: measure.bias_curve(subject.encoding, [0])) is not None
+    ):
+        return {**asked, "draw": "matrix"}  # what has no distances has no curves over them
+    return {**asked, "maps": _maps(subject.encoding)} if view == "distances" else asked
+
+
+def _bias(subject: Subject, asked: Values) -> Frame:
+    matrix = settle("bias", subject, asked)["draw"] == "matrix"
+    return (_bias_matrix if matrix else _bias_curves)(subject, asked)
+
+
+def _bias_curves(subject: Subject, asked: Values) -> Frame:
+    end, most = asked["length"], asked["points"]
+    distance = spread(end, most)
+    lines = [chosen("distance", end, most)]
+    if asked["ahead"]:
+        distance = np.concatenate((-distance[:0:-1], distance))
+        lines += ["distance = np.concatenate((-distance[:0:-1], distance))"]
+    values = measure.bias_curve(subject.encoding, distance.astype(int), q_pos=end - 1)
+    lines += [f"values = measure.bias_curve(encoding, distance, q_pos={end - 1})"]
+    head = {
+        "title": f"{subject.encoding.name}: bias by distance",
+        "x": axis("distance", "tokens"),
+        "y": axis("bias"),
+        "notes": _of_heads(len(values)),
+        "code": code(subject, lines, subject.plot("bias")),
+    }
+    return of_lines(head, _curves(distance, values))
+
+
+def _bias_matrix(subject: Subject, asked: Values) -> Frame:
+    encoding, end, head = subject.encoding, asked["length"], asked["head"]
+    n_heads = len(measure.bias_matrix(encoding, [0]))
+    if head >= n_heads:
+        raise ValueError(f"{WHO}: head must be from 0 to {n_heads - 1}, the heads of {encoding.name}; got {head}.")
+    room = max(1, math.isqrt(_MOST_PAIRS // n_heads))  # all heads come at once
+    q_most, k_most = min(asked["rows"], room), min(asked["columns"], room)
+    q_pos, k_pos = spread(end, q_most), spread(end, k_most)
+    values = _of_head(encoding, head, q_pos.astype(int), k_pos.astype(int), end)
+    lines = [chosen("q_pos", end, q_most), chosen("k_pos", end, k_most)]
+    lines += [f"values = measure.bias_matrix(encoding, q_pos, k_pos)[{head}]"]
+    told = {
+        "title": f"{encoding.name}: bias of head {head} for each query and key",
+        "x": axis("position of the key", "tokens"),
+        "y": axis("position of the query", "tokens"),
+        "notes": [],
+        "code": code(subject, lines, subject.plot("bias-matrix")),
+    }
+    return of_matrix(told, values, q_pos, k_pos, (end, end))
+
+
+def _of_head(encoding: Encoding, head: int, q_pos: NDArray[np.int64], k_pos: NDArray[np.int64], end: int) -> Floats:
+    """Return the matrix of one head, from one number a distance where there are fewer distances than pairs."""
+    by_distance = isinstance(encoding, Bias) and encoding.by_distance and encoding.n_axes == 1
+    if not by_distance or 2 * end > len(q_pos) * len(k_pos):
+        return measure.bias_matrix(encoding, q_pos, k_pos)[head]  # type: ignore[no-any-return]
+    curve = measure.bias_curve(encoding, np.arange(1 - end, end), q_pos=end - 1)[head]
+    found: Floats = curve[q_pos[:, None] - k_pos + end - 1]
+    return found
+
+
+def _curves(x: Floats, values: Floats) -> list[Series]:
+    several = len(values) > 1
+    return [Series(f"head {h}" if several else "bias", x, values[h]) for h in range(min(len(values), _MOST_HEADS))]
+
+
+def _of_heads(n_heads: int) -> list[str]:
+    return [f"Heads 0 to {_MOST_HEADS - 1} of {n_heads} are shown."] if n_heads > _MOST_HEADS else []
+
+
+def _maps(encoding: Encoding) -> bool:
+    return refusal(encoding, "effective_distance", lambda: measure.effective_distance(encoding, 1)) is None
+
+
+def _no_distances(encoding: Encoding) -> str | None:
+    return None if _maps(encoding) else no_vectors(encoding)
+
+
+def _distances(subject: Subject, asked: Values) -> Frame:
+    return (_effective if _maps(subject.encoding) else _dots)(subject, asked)
+
+
+def _effective(subject: Subject, asked: Values) -> Frame:
+    end = asked["length"]
+    q_pos, k_pos = spread(end, asked["rows"]), spread(end, asked["columns"])
+    values = measure.effective_distance(subject.encoding, q_pos.astype(int), k_pos.astype(int))
+    lines = [chosen("q_pos", end, asked["rows"]), chosen("k_pos", end, asked["columns"])]
+    lines += ["values = measure.effective_distance(encoding, q_pos, k_pos)"]
+    head = {
+        "title": f"{subject.encoding.name}: the distance that scores see",
+        "x": axis("position of the key", "tokens"),
+        "y": axis("position of the query", "tokens"),
+        "notes": [],
+        "code": code(subject, lines, subject.plot("distances")),
+    }
+    return of_matrix(head, values, q_pos, k_pos, (end, end))
+
+
+def _dots(subject: Subject, asked: Values) -> Frame:
+    end = asked["length"]
+    middle = end // 2
+    pos = spread(end, asked["points"])
+    found = measure.by_distance(subject.encoding, middle, pos.astype(int))
+    lines = [chosen("pos", end, asked["points"]), f"found = measure.by_distance(encoding, {middle}, pos)"]
+    lines += ["values = [found.dot, found.cosine]"]
+    head = {
+        "title": f"{subject.encoding.name}: the vector of position {middle:,} and the others",
+        "x": axis("position", "tokens"),
+        "y": axis("dot product, cosine"),
+        "notes": [],
+        "middle": middle,
+        "code": code(subject, lines, subject.plot("dot")),
+    }
+    return of_lines(head, [Series("dot product", pos, found.dot), Series("cosine", pos, found.cosine, group="cosine")])
+
+
+PROFILE = View(
+    "profile",
+    "Score by distance",
+    "The score of a query and a key by their distance, over random contents: the mean, and a band of 90 %.",
+    (
+        length(512),
+        Control("content", "choice", "same", "Whether q and k are one draw or two.", ("same", "independent")),
+        Control("draws", "int", 64, "How many contents are drawn.", min=2, max=1024, log=True),
+        POINTS,
+    ),
+    _profile,
+    _no_profile,
+)
+BIAS = View(
+    "bias",
+    "Bias",
+    "What joins the scores: by distance for each head, or for each query and key of one head.",
+    (
+        length(128),
+        Control("draw", "choice", "curves", "Curves by head, or the matrix of one.", ("curves", "matrix")),
+        Control("head", "int", 0, "Whose matrix is shown.", min=0, max=1023),
+        Control("ahead", "bool", False, "Show keys ahead of the query as well."),
+        POINTS,
+        ROWS,
+        COLUMNS,
+    ),
+    _bias,
+    _no_bias,
+)
+DISTANCES = View(
+    "distances",
+    "Distances",
+    "The vector of the middle position and those of the others; of index maps the distance that scores see.",
+    (length(256), POINTS, ROWS, COLUMNS),
+    _distances,
+    _no_distances,
+)

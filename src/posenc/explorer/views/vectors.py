@@ -1,0 +1,172 @@
+"""Views of position vectors: the heat map, points in the plane, and how alike they are."""
+
+import numpy as np
+
+from posenc import measure
+from posenc.encoding import Encoding
+from posenc.explorer.cells.lanes import lanes_at, looks_around
+from posenc.explorer.frames import Frame
+from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length, read_integer, read_list
+from posenc.explorer.views.subjects import Subject
+from posenc.explorer.views.view import (
+    Series,
+    Values,
+    View,
+    axis,
+    chosen,
+    code,
+    of_lines,
+    of_matrix,
+    refusal,
+    spread,
+)
+from posenc.families import Rotary
+
+_PARTS = {"cos": "waves.real", "sin": "waves.imag", "angle": "np.angle(waves)"}
+_MOST_POINTS = 4096
+
+
+def _no_lanes(encoding: Encoding) -> str | None:
+    return refusal(encoding, "heat_map", lambda: measure.heat_map(encoding, [0]))
+
+
+def no_vectors(encoding: Encoding) -> str | None:
+    """Say why an encoding has no vectors by position, or return None."""
+    if looks_around(encoding):
+        return f"what {encoding.name} adds depends on the tokens beside one, so a position alone has no vector."
+    return refusal(encoding, "heat_map", lambda: measure.heat_map(encoding, [0]))
+
+
+def _heat(subject: Subject, asked: Values) -> Frame:
+    pos = spread(asked["length"], asked["rows"])
+    where, head = pos.astype(int), asked["head"]
+    of_head = f", head={head}" if head else ""
+    lines = [chosen("pos", asked["length"], asked["rows"])]
+    if asked["unit"] == "pair":
+        waves = measure.by_pair(subject.encoding, where, head=head)
+        values = {"cos": waves.real, "sin": waves.imag, "angle": np.angle(waves)}[asked["part"]]
+        lines += [f"waves = measure.by_pair(encoding, pos{of_head})", f"values = {_PARTS[asked['part']]}"]
+    else:
+        values = lanes_at(subject.encoding, where, asked["length"], head)
+        whole = looks_around(subject.encoding)
+        lines += [
+            f"values = measure.heat_map(encoding, np.arange({asked['length']}){of_head})[pos]"
+            if whole
+            else f"values = measure.heat_map(encoding, pos{of_head})"
+        ]
+    shape, columns = (asked["length"], values.shape[1]), spread(values.shape[1], asked["columns"])
+    if len(columns) < shape[1]:
+        values = values[:, columns.astype(int)]
+        lines += [chosen("columns", shape[1], asked["columns"]), "values = values[:, columns]"]
+    what = {"lane": "by position and lane", "pair": f"{asked['part']} by position and pair"}[asked["unit"]]
+    told = {
+        "title": f"{subject.encoding.name} {what}",
+        "x": axis(asked["unit"]),
+        "y": axis("position", "tokens"),
+        "notes": [_says(subject.encoding)] if asked["unit"] == "lane" else [],
+        "code": code(subject, lines, subject.plot("heatmap")),
+    }
+    return of_matrix(told, values, pos, columns, shape)
+
+
+def _says(encoding: Encoding) -> str:
+    if isinstance(encoding, Rotary):
+        return "Shown is what becomes of a query with 1 in the first lane of each pair and 0 in the second."
+    if encoding.family == "additive":
+        return "Shown is the vector that is added to the token at each position."
+    return "Shown is what becomes of a token of ones at each position."
+
+
+def _vectors(subject: Subject, asked: Values, most: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return chosen positions, the vector of each, and the lines that make them."""
+    pos = spread(asked["length"], most)
+    lines = [chosen("pos", asked["length"], most), "vectors = measure.heat_map(encoding, pos)"]
+    return pos, measure.heat_map(subject.encoding, pos.astype(int)), lines
+
+
+def _points(subject: Subject, asked: Values) -> Frame:
+    pos, vectors, lines = _vectors(subject, asked, _MOST_POINTS)
+    notes = []
+    if asked["lanes"] in ("pca", "pca3"):
+        n = 3 if asked["lanes"] == "pca3" else 2
+        found = measure.project(vectors, n)
+        points, names = found.points, [f"component {i + 1}" for i in range(n)]
+        notes = [f"The {n} components hold {100 * float(found.share[:n].sum()):.1f} % of the variance."]
+        lines += [f"values = measure.project(vectors, {n}).points"]
+    else:
+        lanes = _lanes(asked["lanes"], vectors.shape[1])
+        points, names = vectors[:, lanes], [f"lane {lane}" for lane in lanes]
+        lines += [f"values = vectors[:, {list(lanes)}]"]
+    z = points[:, 2] if points.shape[1] == 3 else None
+    head = {
+        "kind": "points",
+        "title": f"{subject.encoding.name}: positions as points",
+        **{key: axis(name) for key, name in zip("xyz", names, strict=False)},
+        "notes": notes,
+        "code": code(subject, lines, subject.plot("points")),
+    }
+    frame = of_lines(head, [Series("positions", points[:, 0], points[:, 1], z=z)])
+    frame.header["along"] = len(frame.arrays)
+    frame.header["arrays"].append({"name": "position"})
+    frame.arrays.append(pos)
+    return frame
+
+
+def _lanes(text: str, width: int) -> tuple[int, ...]:
+    lanes = tuple(read_integer("lanes", part) for part in read_list("lanes", text, 3))
+    if len(lanes) < 2 or not all(0 <= lane < width for lane in lanes):
+        raise ValueError(
+            f"{WHO}: lanes must be two or three of the lanes 0 to {width - 1}, pca or pca3; got {text}. Write 0,1."
+        )
+    return lanes
+
+
+def _similarity(subject: Subject, asked: Values) -> Frame:
+    most = min(asked["rows"], asked["columns"])
+    pos, vectors, lines = _vectors(subject, asked, most)
+    cosine = asked["cosine"]
+    lines += [f"values = measure.similarity(vectors, cosine={cosine})"]
+    head = {
+        "title": f"{subject.encoding.name}: {'cosine' if cosine else 'dot product'} of the vectors of two positions",
+        "x": axis("position", "tokens"),
+        "y": axis("position of the other", "tokens"),
+        "notes": [],
+        "code": code(subject, lines, subject.plot("similarity")),
+    }
+    return of_matrix(head, measure.similarity(vectors, cosine=cosine), pos, pos, (asked["length"], asked["length"]))
+
+
+HEAT = View(
+    "heat",
+    "Heat map",
+    "The numbers of each position, by lane or by pair of lanes.",
+    (
+        length(512),
+        Control("unit", "choice", "lane", "What a column is.", ("lane", "pair")),
+        Control("part", "choice", "cos", "Of a pair: its cosine, sine or angle.", ("cos", "sin", "angle")),
+        Control("head", "int", 0, "Of the key heads, where each has a turn of its own.", min=0, max=1023),
+        ROWS,
+        COLUMNS,
+    ),
+    _heat,
+    _no_lanes,
+)
+POINTS = View(
+    "points",
+    "Points",
+    "Each position as a point, joined in order: two or three lanes, or the principal components.",
+    (
+        length(64, most=_MOST_POINTS),
+        Control("lanes", "text", "0,1", "Two or three lanes with commas between, pca or pca3.", max=64),
+    ),
+    _points,
+    no_vectors,
+)
+SIMILARITY = View(
+    "similarity",
+    "Similarity",
+    "How alike the vectors of two positions are.",
+    (length(256), Control("cosine", "bool", False, "Divide by the lengths of the vectors."), ROWS, COLUMNS),
+    _similarity,
+    no_vectors,
+)

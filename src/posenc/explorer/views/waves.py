@@ -1,0 +1,126 @@
+"""Views of waves: how long they are, and how wrong their angles get in each precision."""
+
+import numpy as np
+import torch
+
+from posenc import measure, precision
+from posenc.character import DTYPES
+from posenc.encoding import Encoding
+from posenc.explorer.frames import Frame
+from posenc.explorer.views.controls import Control, length
+from posenc.explorer.views.subjects import Subject
+from posenc.explorer.views.view import Floats, Series, Values, View, axis, code, log_spread, of_lines, refusal
+from posenc.probe import LENGTH
+
+_MOST_ERRORS = 160  # positions
+
+
+def _no_waves(encoding: Encoding) -> str | None:
+    return refusal(encoding, "frequencies_of", lambda: measure.frequencies_of(encoding.resolve(trained(encoding))))
+
+
+def trained(encoding: Encoding) -> int:
+    """Return a length for which an encoding that depends on it shows what it is."""
+    return int(getattr(encoding, "original_max_len", None) or 1024)
+
+
+def _wavelengths(subject: Subject, asked: Values) -> Frame:
+    waves = measure.wavelengths(subject.encoding)
+    waves = waves.reshape(-1, *waves.shape[-2:])
+    n_heads, n_axes, n_pairs = waves.shape
+    pair = np.arange(float(n_pairs))
+    series, shown = list[Series](), min(n_heads, 8)
+    for h in range(shown):
+        for dim in range(n_axes):
+            own = np.where(np.isfinite(waves[h, dim]), waves[h, dim], np.nan)
+            series.append(Series(_label(h, shown, dim, n_axes), pair, own, group="wavelength"))
+    still = int(np.isinf(waves).sum())
+    slow = int((waves > asked["length"]).sum())
+    notes = [f"{slow} of {waves.size} pairs make no full turn within {asked['length']:,} positions."]
+    notes += [f"{still} of them stand still, and have no wavelength."] if still else []
+    notes += [f"Heads 0 to {shown - 1} of {n_heads} are shown."] if shown < n_heads else []
+    head = {
+        "title": f"{subject.encoding.name}: wavelength of each pair",
+        "x": axis("pair"),
+        "y": axis("wavelength", "positions per turn", log=True),
+        "lines": [{"label": f"length {asked['length']:,}", "y": asked["length"]}],
+        "notes": notes,
+        "code": code(subject, ["values = measure.wavelengths(encoding)"], subject.plot("wavelengths")),
+    }
+    return of_lines(head, series)
+
+
+def _label(head: int, n_heads: int, dim: int, n_axes: int) -> str:
+    parts = [f"head {head}"] * (n_heads > 1) + [f"axis {dim}"] * (n_axes > 1)
+    return ", ".join(parts) or "wavelength"
+
+
+def _no_precision(encoding: Encoding) -> str | None:
+    if not (hasattr(encoding, "frequencies") or encoding.family == "additive") or encoding.reads_x:
+        return f"{encoding.name} has no numbers that belong to one position, so their precision means nothing."
+    return None
+
+
+def _precision(subject: Subject, asked: Values) -> Frame:
+    last = asked["up_to"] if subject.longest is None else min(asked["up_to"], subject.longest)
+    pos = log_spread(last + 1, _MOST_ERRORS)
+    series, notes = _errors(subject, pos)
+    lines = [f"pos = np.array({pos.astype(int).tolist()})"]
+    if series:
+        lines += [
+            "values = [",
+            "    measure.phase_error(encoding, pos, dtype, formula=formula)",
+            f"    for formula in (False, True) for dtype in {tuple(DTYPES)}",
+            "]",
+        ]
+    found, searched = subject.collisions
+    lines.append(f"collisions = measure.collisions(encoding, {searched})")
+    head = {
+        "title": f"{subject.encoding.name}: error of the angles, by position and precision",
+        "x": axis("position", "tokens", log=True),
+        "y": axis("largest error over the pairs", "radians", log=True),
+        "collisions": found,
+        "searched": searched,
+        "notes": notes,
+        "code": code(subject, lines, subject.plot("precision")),
+    }
+    return of_lines(head, series)
+
+
+def _errors(asked: Subject, pos: Floats) -> tuple[list[Series], list[str]]:
+    """Return the errors of our tables and of most code's, in each precision, as `measure.phase_error` does one by one.
+
+    The encoding is looked at once, and its tables are made once, where that function does so six times.
+    """
+    resolved = asked.encoding.resolve(max(int(pos[-1]) + 1, LENGTH))
+    subject = asked.precise if resolved is asked.encoding else precision.find_subject(resolved)
+    inv_freq, at = subject.task.inv_freq, torch.from_numpy(pos.astype(np.int64))
+    if subject.tables is None or inv_freq is None:
+        return [], list(subject.notes)
+    exact, ours, series = torch.tensor(inv_freq, dtype=torch.float64), subject.tables(at), list[Series]()
+    for group in ("posenc", "formula"):
+        for name, dtype in DTYPES.items():
+            tables = ours if group == "posenc" else precision.form_tables(inv_freq, dtype)(at)
+            cos, sin = (t.to(dtype) for t in tables)
+            error = precision.phase_error(cos, sin, at, exact).amax(-1).numpy()
+            series.append(Series(name, pos, error, group=group))
+    told = "posenc forms angles in float64 and rounds cosine and sine; most code forms them in the dtype itself."
+    return series, [told, *subject.notes]
+
+
+WAVELENGTHS = View(
+    "wavelengths",
+    "Wavelengths",
+    "How many positions each pair of lanes takes for one turn, beside a length.",
+    (length(4096),),
+    _wavelengths,
+    _no_waves,
+)
+PRECISION = View(
+    "precision",
+    "Precision",
+    "How wrong the angles are at each position in float32, bfloat16 and float16, and where two positions collide.",
+    (Control("up_to", "int", 131_072, "The last position.", min=16, max=10_000_000, log=True),),
+    _precision,
+    _no_precision,
+)

@@ -1,0 +1,316 @@
+"""The explorer's views: numbers against NumPy and against the code that they offer, headers, bad questions."""
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import posenc
+from posenc.explorer import views
+from posenc.explorer.frames import Frame, encode
+from posenc.explorer.views import View
+
+SMALL = {"length": "48", "rows": "20", "columns": "24", "points": "30", "draws": "4", "up_to": "600"}
+OF_ENCODING = [view for view in views.VIEWS.values() if view.refuses is not None]
+
+
+def ask(view: str, **query: object) -> Any:
+    return views.answer(view, {key.replace("__", "."): str(value) for key, value in query.items()})
+
+
+def small(view: View) -> dict[str, str]:
+    return {c.name: SMALL[c.name] for c in view.controls if c.name in SMALL}
+
+
+def shown(frame: Frame) -> np.ndarray:
+    """Return the numbers that are drawn, (series, n) of curves."""
+    if frame.header["kind"] == "matrix":
+        return frame.arrays[frame.header["matrix"]["array"]]
+    if frame.header["kind"] == "points":
+        (one,) = frame.header["series"]
+        return np.stack([frame.arrays[one[key]] for key in ("x", "array", "z") if key in one], -1)
+    return np.stack([frame.arrays[one["array"]] for one in frame.header["series"]])
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run code as a user would, and return what it has named."""
+    room: dict[str, Any] = {}
+    with torch.random.fork_rng(devices=[]):
+        exec(code, room)
+    return room
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_the_offered_code_makes_the_numbers_that_are_shown(name: str) -> None:
+    answered = 0
+    for view in OF_ENCODING:
+        query = {"a": name, **small(view)}
+        for more in _ways(view):
+            if (frame := _answer(view, {**query, **more})) is None:
+                continue
+            answered += 1
+            got = run(frame.header["code"]["python"])
+            _compare(view.id, frame, got)
+            _check_header(view.id, frame)
+    assert answered
+
+
+def _answer(view: View, query: dict[str, str]) -> Frame | None:
+    """Return the frame, or None where it is refused in one sentence of ours."""
+    with contextlib.suppress(ValueError):
+        return view.answer(query)
+    with pytest.raises(ValueError, match="^explore: [^\n]+$"):
+        view.answer(query)
+    return None
+
+
+def _ways(view: View) -> list[dict[str, str]]:
+    return {
+        "heat": [{}, *({"unit": "pair", "part": part} for part in ("cos", "sin", "angle"))],
+        "bias": [{}, {"ahead": "true"}, {"draw": "matrix"}],
+        "points": [{}, {"lanes": "pca3"}],
+        "similarity": [{}, {"cosine": "true"}],
+    }.get(view.id, [{}])
+
+
+def _compare(view: str, frame: Frame, room: dict[str, Any]) -> None:
+    if view == "precision":
+        assert room["collisions"] == frame.header["collisions"]
+        if not frame.header["series"]:
+            return
+    values, got = shown(frame), room["values"]
+    if view == "profile":
+        for one, mean, low, high in zip(frame.header["series"], got.mean, got.low, got.high, strict=False):
+            for key, curve in (("array", mean), ("low", low), ("high", high)):
+                np.testing.assert_allclose(frame.arrays[one[key]], curve, rtol=1e-12, atol=1e-12)
+        return
+    if view == "wavelengths":
+        got = np.where(np.isfinite(got), got, np.nan).reshape(-1, np.shape(got)[-1])
+    got = np.asarray(got)
+    values = values.reshape(got[: len(values)].shape) if view in ("wavelengths", "bias", "precision") else values
+    np.testing.assert_allclose(values, got[: len(values)], rtol=1e-9, atol=1e-9)
+
+
+def _check_header(view: str, frame: Frame) -> None:
+    header = frame.header
+    assert (header["view"], header["of"]) == (view, "A")
+    assert all(note.endswith((".", "!", "?", ")")) for note in header["notes"]), header["notes"]
+    assert len(header["arrays"]) == len(frame.arrays)
+    assert header["code"]["command"].startswith("posenc plot ")
+    for one in header["series"]:
+        sizes = {len(frame.arrays[one[key]]) for key in ("x", "array", "low", "high", "z") if key in one}
+        assert len(sizes) == 1
+    if header["kind"] == "matrix":
+        about = header["matrix"]
+        assert frame.arrays[about["array"]].shape == (
+            len(frame.arrays[about["rows"]]),
+            len(frame.arrays[about["columns"]]),
+        )
+        assert len(frame.arrays[about["rows"]]) <= int(SMALL["rows"])
+        assert len(frame.arrays[about["columns"]]) <= int(SMALL["columns"])
+        finite = frame.arrays[0][np.isfinite(frame.arrays[0])]
+        assert about["low"] <= finite.min() <= finite.max() <= about["high"]
+        assert not about["symmetric"] or about["low"] == -about["high"]
+    encode(frame)
+
+
+def test_heat_of_sinusoids_and_of_a_rotation() -> None:
+    frame = ask("heat", a="sinusoidal", a__d_model=6, length=5)
+    angle = np.arange(5)[:, None] * 1e4 ** (-2 * np.arange(3) / 6)
+    np.testing.assert_allclose(shown(frame)[:, 0::2], np.sin(angle), atol=1e-12)
+    np.testing.assert_allclose(shown(frame)[:, 1::2], np.cos(angle), atol=1e-12)
+    frame = ask("heat", a="rope", a__head_dim=6, a__base=100, a__rotary_dim=4, length=5)
+    angle = np.arange(5)[:, None] * np.array([1.0, 0.1])
+    np.testing.assert_allclose(shown(frame), np.hstack((np.cos(angle), np.sin(angle), np.zeros((5, 2)))), atol=1e-12)
+    frame = ask("heat", a="rope", a__head_dim=4, length=9, unit="pair", part="angle")
+    np.testing.assert_allclose(shown(frame)[:, 0], np.angle(np.exp(1j * np.arange(9))), atol=1e-12)
+
+
+def test_rows_and_columns_are_chosen_and_not_averaged() -> None:
+    frame = ask("heat", a="rope", a__head_dim=128, length=4096, rows=3, columns=2)
+    rows, columns = frame.arrays[1], frame.arrays[2]
+    assert rows.tolist() == [0, 2048, 4095]
+    assert columns.tolist() == [0, 127]
+    slowest = 1e4 ** (-126 / 128)
+    np.testing.assert_allclose(shown(frame)[:, 0], np.cos(rows), atol=1e-9)
+    np.testing.assert_allclose(shown(frame)[:, 1], np.sin(rows * slowest), atol=1e-9)
+    assert frame.header["matrix"]["original_shape"] == [4096, 128]
+    assert any("3 of 4,096 rows" in note for note in frame.header["notes"])
+
+
+def test_wavelengths_profile_and_bias_by_hand() -> None:
+    frame = ask("wavelengths", a="rope", a__head_dim=8, length=100)
+    np.testing.assert_allclose(shown(frame)[0], 2 * math.pi * 1e4 ** (np.arange(4) / 4), rtol=1e-12)
+    assert "2 of 4 pairs make no full turn within 100 positions." in frame.header["notes"]  # 628 and 6,283 positions
+    frame = ask("bias", a="alibi", a__n_heads=2, length=4)
+    np.testing.assert_allclose(shown(frame), [-np.arange(4) / 16, -np.arange(4) / 256], atol=1e-15)
+    frame = ask("bias", a="alibi", a__n_heads=2, length=4, draw="matrix", head=1)
+    np.testing.assert_allclose(shown(frame), -np.abs(np.subtract.outer(range(4), range(4))) / 256, atol=1e-15)
+    frame = ask("profile", a="nope", length=3)
+    assert np.ptp(shown(frame)) < 1e-12  # without position all distances are one
+    # of q = k the mean square is 1, so the score is about sqrt(64), whatever was drawn at distance 0
+    assert 7 < shown(frame)[0, 0] < 9
+
+
+def test_similarity_and_distances_by_hand() -> None:
+    bits = np.array([[int(digit) for digit in f"{p:03b}"] for p in range(8)], float)
+    frame = ask("similarity", a="binary", a__d_model=3, length=8)
+    np.testing.assert_allclose(shown(frame), bits @ bits.T, atol=1e-12)
+    frame = ask("distances", a="binary", a__d_model=3, length=8)
+    np.testing.assert_allclose(shown(frame)[0], bits @ bits[4], atol=1e-12)
+    assert frame.header["middle"] == 4
+    frame = ask("distances", a="rerope", a__head_dim=4, a__window=3, length=6)
+    apart = np.subtract.outer(range(6), range(6))
+    np.testing.assert_allclose(shown(frame), np.sign(apart) * np.minimum(np.abs(apart), 3))
+
+
+def test_points_and_their_order() -> None:
+    frame = ask("points", a="binary", a__d_model=3, length=4, lanes="1,2")
+    assert shown(frame).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert frame.arrays[frame.header["along"]].tolist() == [0, 1, 2, 3]
+    assert shown(ask("points", a="rope", a__head_dim=8, length=9, lanes="pca3")).shape == (9, 3)
+
+
+def test_precision_finds_where_positions_collide() -> None:
+    frame = ask("precision", a="integer", a__d_model=2, up_to=5000)
+    assert frame.header["collisions"] == {
+        "float32": None,
+        "bfloat16": {"position": 257, "same_as": 256},
+        "float16": {"position": 2049, "same_as": 2048},
+    }
+    frame = ask("precision", a="rope", a__head_dim=64, up_to=100_000)
+    curves = {(s["group"], s["label"]): frame.arrays[s["array"]] for s in frame.header["series"]}
+    assert np.nanmax(curves["posenc", "float32"]) < 1e-6 < 1e-3 < np.nanmax(curves["formula", "float32"])
+    assert np.nanmax(curves["posenc", "bfloat16"]) < 0.01 < 3 < np.nanmax(curves["formula", "bfloat16"])
+
+
+def test_extension_shows_what_becomes_of_each_pair() -> None:
+    frame = ask("extension", head_dim=128, base=500000, original=8192, target=65536, methods="llama3,linear")
+    llama3, linear = frame.header["methods"]
+    assert (llama3["kept"], llama3["blended"], llama3["divided"]) == (29, 6, 29)
+    assert (linear["divided"], linear["slow"], linear["slow_kept"]) == (64, 29, 0)
+    assert [s["group"] for s in frame.header["series"]] == ["factor"] * 2 + ["wavelength"] * 2 + ["fate"] * 2
+    np.testing.assert_allclose(shown(frame)[1], 8, rtol=1e-12)
+    np.testing.assert_allclose(run(frame.header["code"]["python"])["values"], shown(frame)[:2])
+    assert len(ask("extension").header["methods"]) == 8
+
+
+def test_what_is_learned_is_drawn_by_a_seed_and_said() -> None:
+    state = torch.random.get_rng_state()
+    first, again, other = (shown(ask("heat", a="learned", length=9, seed=seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    assert "freshly initialised (seed 1)" in ask("heat", a="learned", seed=1).header["notes"][0]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_table_that_ends_is_shown_to_its_end() -> None:
+    frame = ask("heat", a="learned", a__max_len=20, length=4096)
+    assert shown(frame).shape[0] == 20
+    assert any("has positions 0 to 19" in note for note in frame.header["notes"])
+
+
+@pytest.mark.parametrize(
+    ("view", "query", "said"),
+    [
+        ("magic", {}, "there is no view 'magic'"),
+        ("heat", {}, "a must name an encoding"),
+        ("heat", {"a": "nothing"}, "unknown encoding 'nothing'"),
+        ("heat", {"a": "os:system"}, "only if it is named on the command line"),
+        ("heat", {"a": "rope", "length": "1000001"}, "length must be from 1 to 1,000,000"),
+        ("heat", {"a": "rope", "length": "0"}, "length must be from 1 to"),
+        ("heat", {"a": "rope", "length": "nan"}, "length must be a whole number"),
+        ("heat", {"a": "rope", "length": "1e3"}, "length must be a whole number"),
+        ("heat", {"a": "rope", "length": "9" * 30}, "length must be a whole number"),
+        ("heat", {"a": "rope", "length": "٣"}, "length must be a whole number"),
+        ("heat", {"a": "rope", "length": ""}, "length must be a whole number"),
+        ("heat", {"a": "rope", "rows": "4097"}, "rows must be from 1 to 4,096"),
+        ("heat", {"a": "rope", "columns": "0"}, "columns must be from 1 to 4,096"),
+        ("heat", {"a": "rope", "unit": "cm"}, "unit must be one of lane, pair"),
+        ("heat", {"a": "rope", "head": "3"}, "head must be one of 0..0"),
+        ("heat", {"a": "rope", "colour": "red"}, "has no option 'colour'"),
+        ("heat", {"a": "rope", "a.head_dim": "4098"}, "head_dim must be at most 4,096"),
+        ("heat", {"a": "rope", "a.head_dim": "7"}, "head_dim must be even"),
+        ("heat", {"a": "rope", "a.head_dim": "-2"}, "head_dim must be"),
+        ("heat", {"a": "rope", "a.base": "inf"}, "base must be a finite number"),
+        ("heat", {"a": "rope", "a.base": "1_0"}, "base must be a finite number"),
+        ("heat", {"a": "rope", "a.pairing": "third"}, "pairing must be one of half, interleaved"),
+        ("heat", {"a": "rope", "a.trainable": "perhaps"}, "trainable must be true or false"),
+        ("heat", {"a": "rope", "a.inv_freq": "__import__('os')"}, "inv_freq must be a finite number"),
+        ("heat", {"a": "rope", "a.inv_freq": ",".join(["1"] * 5000)}, "inv_freq must be 1 to 4096 values"),
+        ("heat", {"a": "learned", "a.max_len": "1000000", "a.d_model": "4096"}, "numbers, and 33,554,432 are shown"),
+        ("bias", {"a": "dape", "a.encoding": "os:system"}, "named on the command line only"),
+        ("bias", {"a": "graphormer", "a.distances": "1"}, "set in Python only"),
+        ("heat", {"a": "alibi"}, "neither adds vectors to tokens nor turns"),
+        ("similarity", {"a": "cpvt"}, "depends on the tokens beside one"),
+        ("bias", {"a": "rope"}, "adds nothing to the scores"),
+        ("bias", {"a": "alibi", "draw": "matrix", "head": "4"}, "head must be from 0 to 3"),
+        ("wavelengths", {"a": "binary"}, "has no wavelengths"),
+        ("precision", {"a": "alibi"}, "no numbers that belong to one position"),
+        ("precision", {"a": "rope", "up_to": "99999999"}, "up_to must be from 16"),
+        ("profile", {"a": "graphormer"}, "sees nodes of a graph"),
+        ("profile", {"a": "rope", "draws": "1"}, "draws must be from 2"),
+        ("points", {"a": "rope", "lanes": "0"}, "lanes must be two or three"),
+        ("points", {"a": "rope", "lanes": "0,64"}, "lanes must be two or three of the lanes 0 to 63"),
+        ("points", {"a": "rope", "lanes": "0,1,2,3"}, "lanes must be 1 to 3 values"),
+        ("points", {"a": "rope", "length": "5000"}, "length must be from 1 to 4,096"),
+        ("extension", {"methods": "magic"}, "methods must be all or some of"),
+        ("extension", {"methods": ""}, "methods must be 1 to 8 values"),
+        ("extension", {"base": "1"}, "base must be from 1.001"),
+        ("extension", {"head_dim": "7"}, "head_dim must be even"),
+        ("extension", {"target": "100"}, "target_len must be at least original_max_len=4096"),
+        ("extension", {"a": "rope"}, "has no option 'a'"),
+    ],
+)
+def test_bad_questions_get_one_sentence(view: str, query: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refused:
+        views.answer(view, query)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [({"a": "rope", "a.heads": "3"}, "unknown option 'heads'"), ({"a": "rope", "a.": "3"}, "unknown option ''")],
+)
+def test_options_that_do_not_exist_are_refused(query: dict[str, str], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        views.answer("heat", query)
+
+
+def test_options_are_read_by_their_kinds() -> None:
+    frame = ask("wavelengths", a="rope", a__head_dim=6, a__inv_freq="1, 0.5,0.25", a__rotary_dim="none")
+    np.testing.assert_allclose(shown(frame)[0], 2 * math.pi * np.array([1, 2, 4]))
+    assert "inv_freq=(1.0, 0.5, 0.25)" in frame.header["code"]["python"]
+    frame = ask("bias", a="alibi", a__n_heads=2, a__slopes="0.5,0.25", a__sides="one-sided", length=3, ahead="1")
+    np.testing.assert_allclose(shown(frame)[0], [0, 0, 0, -0.5, -1])
+    assert "'slopes=(0.5, 0.25)'" in frame.header["code"]["command"]
+
+
+def test_a_class_of_ones_own_is_drawn_once_it_is_allowed() -> None:
+    name = "posenc.encodings.rope:RoPE"
+    with pytest.raises(ValueError, match="named on the command line"):
+        ask("heat", a=name)
+    views.allow(name)
+    try:
+        np.testing.assert_allclose(shown(ask("heat", a=name, length=9)), shown(ask("heat", a="rope", length=9)))
+    finally:
+        views.subjects._own.clear()
+    with pytest.raises(TypeError, match="not a class derived from"):
+        views.allow("os:PathLike")
+
+
+def test_views_say_what_they_fit_and_take() -> None:
+    fitting = {view.id for view in OF_ENCODING if view.fits(posenc.card("rope"))}
+    assert fitting == {"heat", "points", "wavelengths", "profile", "similarity", "distances", "precision"}
+    assert views.VIEWS["bias"].fits(posenc.ALiBi(n_heads=2))
+    assert not views.VIEWS["extension"].fits(posenc.card("rope"))
+    for view in views.VIEWS.values():
+        plain = json.loads(json.dumps(view.as_dict()))
+        assert plain["title"]
+        assert plain["help"].endswith(".")
+        assert all(c["help"].endswith((".", "3")) for c in plain["controls"])
+        assert all(c["default"] in c["choices"] for c in plain["controls"] if c["kind"] == "choice")
