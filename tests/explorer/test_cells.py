@@ -73,9 +73,8 @@ def _check(name: str, view: View, query: dict[str, str], cell: tuple[float, floa
     assert found.told is not None or name in BY_CODE or "pair" in str(query.get("unit"))
     assert all(step.endswith(".") and "\n" not in step for step in found.steps)
     # the number that a reader sees in the steps is that of the picture
-    numbers = [
-        float(n.replace(",", "")) for step in found.steps for n in re.findall(r"-?[\d,]*\d(?:\.\d+)?(?:e[-+]?\d+)?", step)
-    ]
+    number = re.compile(r"-?[\d,]*\d(?:\.\d+)?(?:e[-+]?\d+)?")
+    numbers = [float(n.replace(",", "")) for step in found.steps for n in number.findall(step)]
     assert any(n == pytest.approx(value, rel=1e-6, abs=1e-12) for n in numbers)
 
 
