@@ -119,7 +119,7 @@ EXPANDED = {
         for behind in dict.fromkeys(word[0] for word in words.WORDS.values())
         for family in BOUND.get(behind, words.FAMILIES)
     ],
-    "laws.{name.replace(' ', '_')}": [f"laws.{name.replace(' ', '_')}" for name in laws.LAWS],
+    "laws.{name.replace(' ', '_')}": [f"laws.{name.replace(' ', '_')}" for name in (*laws.LAWS, "ways")],
 }  # fmt: skip
 NO_CODES = {  # names of modules and keys, and ends of sentences
     "posenc.verify.{FAMILIES[convention]}", "{module}.{name}", "{path}.{key}", "{key}.{name}", "{by}.", "{error.name}.",

@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc.encoding import Encoding
-from posenc.verify import laws
+from posenc.verify import laws, ways
 from posenc.verify.codes import rules
 
 
@@ -59,3 +59,55 @@ def test_no_encoding_and_too_few_positions():
     assert report(torch.nn.Linear(2, 2)).causes[0].code == "laws.no_encoding"
     assert report(posenc.Learned(d_model=16, max_len=32)).status == "cannot_tell"
     assert report(Encoding()).status == "pass"
+
+
+class Wide(posenc.SwinV2):
+    def _tabulated(self, h, down, right):
+        found = super()._tabulated(h, down, right)
+        return None if found is None else found.flip(-1)
+
+
+class OtherMod(posenc.ALiBi):
+    def score_mod(self, placed, k_placed=None):
+        mod = super().score_mod(placed, k_placed)
+        return lambda score, b, h, q, k: mod(score, b, h + (h == 1), q, k)
+
+
+class OtherFactors(posenc.FoX):
+    def factors(self, placed, k_placed):
+        a, b = super().factors(placed, k_placed)
+        return a, b * 1.001
+
+
+class OtherRanks(posenc.T5):
+    def of_heads(self, first, n):
+        return super().of_heads(0, n)
+
+
+class OtherSlots(posenc.RoPE):
+    def rotate(self, q, k, *places, out=None, **options):
+        return super().rotate(q, k if out is None else k * 1.01, *places, out=out, **options)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "way"),
+    [
+        (Wide(n_heads=2, window=(4, 6), width=8), "bias, row by row"),
+        (OtherMod(n_heads=4), "score_mod"),
+        (OtherFactors(d_model=32, n_heads=4), "factors"),
+        (OtherRanks(n_heads=4), "of_heads"),
+        (OtherSlots(head_dim=8), "rotate_"),
+    ],
+)
+def test_every_way_to_the_numbers_is_held_against_the_others(encoding, way):
+    assert way in [found for found, _ in ways.differences(encoding)]
+    (base,) = type(encoding).__bases__
+    plain = base(**encoding.options())
+    assert not list(ways.differences(plain))
+
+
+def test_a_way_that_differs_is_a_cause():
+    cause = report(OtherMod(n_heads=4)).causes[0]
+    assert cause.code == "laws.ways"
+    assert "score_mod" in cause.message
+    assert cause.evidence > 1e-3

@@ -40,12 +40,28 @@ def definition(case: Case) -> Iterable[str]:
 
 
 def _places(case: Case) -> Iterable[Tensor]:
-    """Yield 19 near positions and, where there is room, 19 that half precision cannot hold; axes apart, in no order."""
+    """Yield 19 near positions and, where there is room, 19 that half precision cannot hold; axes apart, in no order.
+
+    Then the far ones in order, as text has them, or an image behind a class token where there are two axes.
+    """
     near = case.positions(19)
     for pos in (near, 7 * near + 259) if case.max_len is None else (near,):
         axes = pos[:, None] if pos.ndim == 1 else pos
         mixed = [axis[torch.randperm(19, generator=case.random)] for axis in axes.unbind(-1)]
         yield torch.stack(mixed, -1).view_as(pos)
+    if case.encoding.n_axes == 1 and case.max_len is None:
+        yield 7 * near + 259
+    image = torch.cat((near.new_full((1, 2), -1), positions.grid(3, 6))) if case.encoding.n_axes == 2 else None
+    if image is not None and _takes(case, image):
+        yield image
+
+
+def _takes(case: Case, pos: Tensor) -> bool:
+    try:
+        case.place(pos, case.tokens(len(pos), batch=1))
+    except ValueError:  # no class token, or a smaller window
+        return False
+    return True
 
 
 def _define(

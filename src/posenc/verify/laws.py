@@ -2,14 +2,15 @@
 
 import copy
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from posenc import character, laws, registry
 from posenc.encoding import Encoding
 from posenc.laws.case import TOLERANCE, Case
+from posenc.verify import ways
 from posenc.verify.report import Cause, Findings, first
 
 # in this order: what an encoding computes goes before what follows from it
@@ -37,6 +38,8 @@ ORDER = (
     "far positions",
     "autocast",
 )
+WAYS = "ways"  # no law of the encoding alone: what else it offers beside the doors that laws go through
+_TEXT = "Score by score, head by head, in pieces, by factors and in place it gives what it gives at once."
 WORDS = {  # of a spec, and of this library's constructors
     "head_dim": "head_dim",
     "rotary_dim": "rotary_dim",
@@ -60,9 +63,17 @@ _MEND = {
     "no memory": "Keep no table that grows: compute parts in place().",
     "state": "Hold learned tensors only, as nn.Parameter.",
     "untouched inputs": "Write into new tensors.",
+    "ways": "Derive every way from the same formula: at() and parts() for biases, frequencies() for turns.",
     "far positions": "Form angles in float64, or float32 at least, and cast what comes out.",
     "half precision": "Form angles in float64, or float32 at least, and cast what comes out.",
 }
+
+
+class Break(NamedTuple):
+    """A law that does not hold, or WAYS, and what was seen."""
+
+    law: str
+    message: str
 
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
@@ -74,15 +85,13 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
         found.causes = [Cause("laws.no_encoding", message, 1.0, {}, "Derive the class from posenc.encoding.Encoding.")]
         return found
     encoding = copy.deepcopy(encoding)
-    known = [name for name in ORDER if name in laws.LAWS]
-    known += [name for name, law in laws.LAWS.items() if name not in known and not law.compiles]
     try:
-        broken = [v for name in known for v in laws.run(encoding, [name])]
+        broken = list(breaks(encoding))
     except ValueError as error:  # too few positions to look at
         found.unknown = str(error)
         return found
     card = next((card for card in _cards() if card.cls is type(encoding)), None)
-    found.measured = {"laws": len(known), "not_run": [n for n, law in laws.LAWS.items() if law.compiles]}
+    found.measured = {"laws": len(_known()), "not_run": [n for n, law in laws.LAWS.items() if law.compiles]}
     causes = [_cause(v, encoding) for v in _one_each(broken)]
     if card is not None:
         found.definitions.append(f"{card.name}@posenc")
@@ -102,6 +111,27 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
         found.measured["traits"] = _traits(encoding)
     found.causes = first(causes)
     return found
+
+
+def breaks(encoding: Encoding) -> Iterator[Break]:
+    """Yield what breaks a law, one law after another, and then what differs between ways to the same numbers.
+
+    Raises:
+        ValueError: The encoding has too few positions to look at.
+    """
+    for name in _known():
+        yield from (Break(v.law, v.message) for v in laws.run(encoding, [name]))
+    try:
+        for way, off in ways.differences(encoding):
+            yield Break(WAYS, f"{way} gives other numbers: they differ by {off:.3g} of the largest")
+    except Exception as error:
+        yield Break(WAYS, f"raised {type(error).__name__}: {error}")
+
+
+def _known() -> list[str]:
+    """Return the laws that `check` runs: all but those that compile."""
+    known = [name for name in ORDER if name in laws.LAWS]
+    return known + [name for name, law in laws.LAWS.items() if name not in known and not law.compiles]
 
 
 def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, Any]) -> float | str:
@@ -145,13 +175,14 @@ def _cards() -> list[registry.Card]:
     return [registry.card(name) for name in registry.names()]
 
 
-def _one_each(broken: list[laws.Violation]) -> list[laws.Violation]:
+def _one_each(broken: list[Break]) -> list[Break]:
     return list({v.law: v for v in reversed(broken)}.values())[::-1]
 
 
-def _cause(violation: laws.Violation, encoding: Encoding) -> Cause:
+def _cause(violation: Break, encoding: Encoding) -> Cause:
     name = violation.law
-    text = f"{encoding.name} breaks the law {name!r}: {laws.LAWS[name].text} Seen: {violation.message}."
+    law = _TEXT if name == WAYS else laws.LAWS[name].text
+    text = f"{encoding.name} breaks the law {name!r}: {law} Seen: {violation.message}."
     case = {"encoding": repr(encoding), "law": name, "seen": violation.message}
     help_ = _MEND.get(name, "Hold the encoding against posenc.laws.run(encoding, [NAME]) while mending it.")
     return Cause(f"laws.{name.replace(' ', '_')}", text, _number(violation.message), case, help_)
