@@ -1,0 +1,230 @@
+"""Why mutants survive, and why some are run by nothing: by "file function" and the change."""
+
+EQUIVALENT = "equivalent: "  # the same numbers for everything that may be asked: no check can tell
+_MAKES = "makes positions; conventions hand positions in, and what makes them is tested by itself"
+_RESIZES = "makes another table of a learned one; a check sees an encoding as it is"
+_TELLS = "tells something about frequencies; nothing turns by it"
+_NO_SPEC = "frequencies that no spec can name"
+_RESOLVED = "runs when a class is made, before any check"
+
+# Functions that no convention can call: their mutants are not counted.
+UNCALLED: dict[str, str] = {
+    "positions/images.py mrope": _MAKES,
+    "positions/images.py unit_grid": _MAKES,
+    "positions/text.py tree": _MAKES,
+    "encodings/graphormer.py tree": "makes distances of an example's graph",
+    "encodings/cape.py CAPE.augment": "draws at random while a model trains; checks run in evaluation",
+    "frequencies/scaling.py first_negative": _TELLS,
+    "frequencies/scaling.py critical_dim": _TELLS,
+    "frequencies/scaling.py resonance": _NO_SPEC,
+    "families/windows.py resized_table": _RESIZES,
+    "encodings/decomposed_2d.py Decomposed2D.resized": _RESIZES,
+    "encodings/learned.py Learned.resized": _RESIZES,
+    "encodings/learned_2d.py Learned2D.resized": _RESIZES,
+    "encodings/beit.py BEiT.resized": _RESIZES,
+    "families/rotary.py Rotary.__init_subclass__": _RESOLVED,
+    "families/numbers.py number": "validation: says whether a number is finite",
+    "families/score_map.py ScoreMap": "a declaration that hosts read, and no arithmetic",
+}
+
+# Branches that no subject runs: their mutants count as if they survived.
+UNREACHED: dict[str, str] = {
+    "families/angles.py _without_float64": "real positions, or learned frequencies, on a device without float64",
+    "encodings/graphormer.py Graphormer.at": "a batch of graphs: laws look at one",
+    "encodings/t5.py T5.bucket": "the form that a compiler traces: laws that compile are no part of check",
+    "families/rotary.py Rotary.rotate": "norms of q and k in the same pass, which no convention asks for",
+    "frequencies/configured.py _score_factor": "DeepSeek's factor of scores: no convention sees both scores and a file",
+    "encodings/alibi.py ALiBi.factors": "Falcon's rounding, which laws do not allow: it is no distance",
+    "encodings/alibi.py ALiBi._of_key": "Falcon's rounding, which laws do not allow: it is no distance",
+    "kernels/eager.py _beside": "tensors that are spread over devices",
+    "encodings/hierarchical.py Hierarchical.vectors": "members of more than one part",
+    "frequencies/basic.py given": "frequencies from a function",
+}
+
+_DEVICE = EQUIVALENT + "both are on one device"
+_RESULT = EQUIVALENT + "which of two ways is taken; the numbers are the same"
+_SORTED = EQUIVALENT + "places of equal keys may change, and they are equal"
+_WIDTH = EQUIVALENT + "any rows that are longer than the image and the kernel's reach keep places apart"
+_REFUSED = "not reached: validation before it has refused what this would let through"
+_SHAPE = EQUIVALENT + "for the ranks that tensors have there it is the same dimension"
+_NEARER = EQUIVALENT + "fewer keys are taken as far, and near ones get the same numbers"
+_MORE_ROWS = EQUIVALENT + "more rows are multiplied than are looked up"
+_TRACED = "not reached: the branch for tensors that nobody may look at, which laws that compile run"
+_ONE_CHUNK = "not reached: laws have fewer keys than one piece holds"
+_OPTION = "outside: what the constructor keeps of an option, not what is computed"
+
+SURVIVORS: dict[str, dict[str, str]] = {
+    "encodings/alibi.py ALiBi": {
+        "True -> False": "declared: by_distance is set by the constructor, keeps_float32 is read by casts",
+    },
+    "encodings/alibi.py ALiBi.__init__": {
+        "sides != 'key' -> sides == 'key'": _RESULT + "; laws do not hold for sides='key', which are no distance",
+    },
+    "encodings/alibi.py ALiBi.factors": {
+        "self.precision is not None -> self.precision is None": EQUIVALENT + "1 times (slope k) is slope times k",
+        "self._heads(placed.pos.device) -> self._heads(k_placed.pos.device)": _DEVICE,
+        "rows.shape[-1] -> rows.shape[1]": EQUIVALENT + "one slope for all rows, which the product broadcasts",
+    },
+    "encodings/alibi.py ALiBi.slope": {
+        "torch.zeros_like(h) -> torch.ones_like(h)": EQUIVALENT + "every head that has a slope gets its number below",
+    },
+    "encodings/alibi.py ALiBi._dealt": {
+        "torch.zeros_like(place, dtype=dtype) -> torch.ones_like(place, dtype=dtype)": EQUIVALENT
+        + "every place gets its slope below",
+    },
+    "encodings/alibi.py ALiBi._check_slopes": {
+        "isinstance(slopes, str) and slopes in _NAMED -> isinstance(slopes, str) or slopes in _NAMED": "validation: "
+        "which words are refused",
+    },
+    "encodings/alibi.py ALiBi._check_heads_with_slopes": {
+        "heads is None or isinstance(heads, int) -> heads is None and isinstance(heads, int)": _OPTION,
+        "heads is None -> heads is not None": _OPTION,
+    },
+    "encodings/beit.py BEiT.max_len": {
+        "min(self.window) -> max(self.window)": "not visible: a check asks whether there are 64, which both sides have",
+    },
+    "encodings/beit.py BEiT.at": {
+        "q[0] -> q[1]": "not visible: the class token of the law stands at (-1, -1), negative on both axes",
+        "k[0] -> k[1]": "not visible: the class token of the law stands at (-1, -1), negative on both axes",
+    },
+    "encodings/binary.py Binary.vectors": dict.fromkeys(
+        (
+            "2 ** min(self.d_model, 63) -> 3 ** min(self.d_model, 63)",
+            "min(self.d_model, 63) -> max(self.d_model, 63)",
+            "min(self.d_model, 63) -> min(self.d_model, 64)",
+            "min(self.d_model, 63) -> min(self.d_model, 62)",
+            "(pos >= 0) & (pos <= end - 1) -> (pos >= 0) | (pos <= end - 1)",
+            "pos <= end - 1 -> pos < end - 1",
+            "end - 1 -> end + 1",
+            "end - 1 -> end - 2",
+            "end - 1 -> end - 0",
+        ),
+        _REFUSED,
+    ),
+    "encodings/cape.py CAPE.vectors": {
+        "-self.d_model // 2 -> -self.d_model * 2": EQUIVALENT
+        + "lanes beyond d_model are cut off; widths are told apart",
+        "-self.d_model // 2 -> -self.d_model // 1": EQUIVALENT
+        + "lanes beyond d_model are cut off; widths are told apart",
+    },
+    "encodings/cope.py CoPE.counts": {
+        "k_placed.parts[0].sort(dim=-1, stable=True) -> k_placed.parts[0].sort(dim=-1, stable=False)": _SORTED,
+    },
+    "encodings/cope.py CoPE.rescore": {"no_autocast(q.device) -> no_autocast(k.device)": _DEVICE},
+    "encodings/cpvt.py CPVT._neighbours": {
+        "2 * column.abs().amax(-1, keepdim=True) -> 3 * column.abs().amax(-1, keepdim=True)": _WIDTH,
+        "column.abs().amax(-1, keepdim=True) -> column.abs().amax(-0, keepdim=True)": _SHAPE,
+        "place.sort(dim=-1, stable=True) -> place.sort(dim=-1, stable=False)": _SORTED,
+        "self.kernel_size // 2 -> self.kernel_size // 3": "not visible: the registry's kernel is 3 wide",
+    },
+    "encodings/dape.py DAPE.rescore": {
+        "self.encoding.bias(q, k, placed.parts[0], k_placed.parts[0]) -> "
+        "self.encoding.bias(q, q, placed.parts[0], k_placed.parts[0])": EQUIVALENT + "a bias by position reads no keys",
+    },
+    "encodings/dape.py DAPE.__init__": {
+        "encoding if isinstance(encoding, str) else None -> "
+        "encoding if not isinstance(encoding, str) else None": _OPTION,
+    },
+    "encodings/deberta.py ": {
+        "128 -> 129": EQUIVALENT + "how many keys are multiplied at once",
+        "128 -> 127": EQUIVALENT + "how many keys are multiplied at once",
+    },
+    "encodings/deberta.py DeBERTa.row": {
+        "(0, *range(1, self.n_buckets // 2 + 1), *self._edges) -> "
+        "(1, *range(1, self.n_buckets // 2 + 1), *self._edges)": EQUIVALENT
+        + "the first start is cut off before it is used",
+    },
+    "encodings/deberta.py DeBERTa.bias": {
+        "no_autocast(q.device) -> no_autocast(k.device)": _DEVICE,
+        "placed.parts[0] -> k_placed.parts[0]": EQUIVALENT + "queries and keys are placed in one precision",
+        "(first, last) == (0, k.shape[2]) -> (last, last) == (0, k.shape[2])": EQUIVALENT
+        + "no keys are left for the ends",
+        "(first, last) == (0, k.shape[2]) -> (first, first) == (0, k.shape[2])": EQUIVALENT
+        + "no keys are left for the ends",
+    },
+    "encodings/deberta.py DeBERTa._near": {
+        "k_pos <= q_pos.min() - self._edges[-2] -> k_pos < q_pos.min() - self._edges[-2]": _NEARER,
+        "k_pos >= q_pos.max() + self._edges[-1] -> k_pos > q_pos.max() + self._edges[-1]": _NEARER,
+        "self._edges[-2] -> self._edges[-1]": _NEARER,
+    },
+    "encodings/deberta.py _by_key": {
+        "queries[:, first:last + 1] -> queries[:, first:]": _MORE_ROWS,
+        "queries[:, first:last + 1] -> queries[:, first:last + 1 + 1]": _MORE_ROWS,
+        "last + 1 -> last + 2": _MORE_ROWS,
+        "products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1)) -> "
+        "products.gather(2, (row - first).expand(*products.shape[:2], -1, -1))": _SHAPE,
+        **dict.fromkeys(
+            (
+                "(0, queries.shape[1] - 1) -> (1, queries.shape[1] - 1)",
+                "queries.shape[1] - 1 -> queries.shape[1] + 1",
+                "queries.shape[1] - 1 -> queries.shape[1] - 2",
+                "queries.shape[1] - 1 -> queries.shape[1] - 0",
+                "queries.shape[1] -> queries.shape[2]",
+                "queries.shape[1] -> queries.shape[0]",
+            ),
+            _TRACED,
+        ),
+    },
+    "encodings/deberta.py _by_row": {
+        "k.split(CHUNK, -2) -> k.split(CHUNK, 2)": _SHAPE,
+        "[(k, row)] -> [(q, row)]": _TRACED,
+        **dict.fromkeys(
+            (
+                "row.split(CHUNK, -1) -> row.split(CHUNK, 1)",
+                "row.split(CHUNK, -1) -> row.split(CHUNK, -2)",
+                "row.split(CHUNK, -1) -> row.split(CHUNK, -0)",
+                "k.split(CHUNK, -2) -> k.split(CHUNK, -3)",
+                "k.split(CHUNK, -2) -> k.split(CHUNK, -1)",
+            ),
+            _ONE_CHUNK,
+        ),
+    },
+    "encodings/deberta.py _by_end": {"q.new_zeros(()) -> k.new_zeros(())": EQUIVALENT + "one dtype and one device"},
+    "encodings/deberta.py _edges": dict.fromkeys(
+        (
+            "max(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2) -> "
+            "min(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2)",
+            "int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2 -> "
+            "int(exact * ((max_distance - 1) / exact) ** (m / width)) - 3",
+            "int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2 -> "
+            "int(exact * ((max_distance - 1) / exact) ** (m / width)) - 1",
+            "exact * ((max_distance - 1) / exact) ** (m / width) -> "
+            "exact / ((max_distance - 1) / exact) ** (m / width)",
+        ),
+        EQUIVALENT + "where the search begins; it goes on to the same whole number",
+    ),
+    "encodings/decomposed_2d.py Decomposed2D.bias": {
+        "no_autocast(q.device) -> no_autocast(k.device)": _DEVICE,
+        "placed.parts[0] -> k_placed.parts[0]": EQUIVALENT + "queries and keys are placed in one precision",
+    },
+    "encodings/decomposed_2d.py Decomposed2D.__init__": {
+        "self.size[0] -> self.size[1]": "not visible: the registry's image is a square",
+        "self.size[1] -> self.size[0]": "not visible: the registry's image is a square",
+    },
+    "encodings/dynamic_position_bias.py DynamicPositionBias._tabulated": dict.fromkeys(
+        (
+            "2 * math.prod(counts) > torch.broadcast_shapes(*(d.shape for d in along)).numel() -> "
+            "2 * math.prod(counts) >= torch.broadcast_shapes(*(d.shape for d in along)).numel()",
+            "2 * math.prod(counts) -> 2 / math.prod(counts)",
+            "2 * math.prod(counts) -> 3 * math.prod(counts)",
+            "2 * math.prod(counts) -> 1 * math.prod(counts)",
+        ),
+        EQUIVALENT + "whether a table is worth making; the numbers are the same with it and without",
+    ),
+    "encodings/fire.py FIRE._units": {
+        "wide(self.b2)[h] + torch.zeros_like(t) -> wide(self.b2)[h] - torch.zeros_like(t)": EQUIVALENT + "zeros",
+    },
+    "encodings/fire.py FIRE.lines": {
+        "w1 > 0 -> w1 >= 0": "not visible: weights that are drawn are not zero",
+        "w1 < 0 -> w1 <= 0": "not visible: weights that are drawn are not zero",
+    },
+    "encodings/fire.py _pieces": dict.fromkeys(
+        (
+            "max(_PIECE // heads, 1) -> min(_PIECE // heads, 1)",
+            "max(_PIECE // heads, 1) -> max(_PIECE // heads, 2)",
+            "max(_PIECE // heads, 1) -> max(_PIECE // heads, 0)",
+            "_PIECE // heads -> _PIECE * heads",
+        ),
+        EQUIVALENT + "how many are formed at once",
+    ),
+}

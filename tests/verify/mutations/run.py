@@ -1,0 +1,268 @@
+"""Run `check` on each mutant of posenc's own arithmetic, each in a process of its own, and tell what survives.
+
+    python tests/verify/mutations/run.py [--keep FOLDER] [--write] [--only PART] [--processes N]
+
+The parent imports everything once and forks a child for each mutant, which takes the change into the imported package,
+builds the subjects that run the changed line, the cheapest first, and checks them until one is not found right.
+With --keep it goes on where it was stopped, as long as neither the file, the checks nor these programs have changed.
+"""
+
+import argparse
+import gc
+import json
+import math
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+for _library in ("OMP", "MKL"):  # one thread of arithmetic, in threads that laws start as well
+    os.environ[f"{_library}_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+import keeping  # noqa: E402
+import patching  # noqa: E402
+import results  # noqa: E402
+from forking import forked  # noqa: E402
+from mutants import Mutant, mutants  # noqa: E402
+from subjects import Subject, subjects  # noqa: E402
+
+from posenc import verify  # noqa: E402
+from posenc.verify import laws as verify_laws  # noqa: E402
+
+FOLDERS = ("encodings", "families", "frequencies")
+FILES = ("kernels/eager.py", "positions/text.py", "positions/images.py")
+SECONDS = 5.0  # of processor time, beyond twice what the correct code takes while it is watched
+WALL = 1800.0  # seconds, for what waits for ever; a busy machine must not kill anything
+MEMORY = 6 * 2**30  # bytes beyond what the parent has
+# encodings, and which variants, whose laws are held against a change of what many share, by the start of a file's name
+SHARED = {
+    "families/heads": "pope 0,grape_m 1",
+    "families/angles": "rope 5,mrope 1,fope 0",
+    "families/rotary": "rope 4,xpos 0,fope 0,mixed_rope 0",
+    "families/bias": "t5 1,swin 0,kerple 0,fox 0,transformer_xl 0",
+    "families/embedded": "learned 0,learned 1,sinusoidal 0",
+    "families/windows": "swin 0,beit 0,decomposed_2d 0",
+    "families/options": "rope 5,sinusoidal 2,dynamic_ntk 0,longrope 1",
+    "families/numbers": "kerple 0,xpos 0,fire 0",
+    "families/": "rope 0,kerple 0,query_temperature 0",
+    "frequencies/": "rope 0,dynamic_ntk 0,longrope 1,axial_rope 0,stretched_rope 0",
+    "kernels/": "rope 0,rope 4,fope 0",
+    "positions/": "rope 0,learned 1,swin 0",
+}
+MOST = 4.0  # seconds of checks by other conventions, of what many share: the cheapest that run the line
+CONFIGURED = ("frequencies/", "families/options", "encodings/")  # of other files a few configurations show as much
+FEW = ("hf_rope: plain", "hf_rope: dynamic", "hf_rope: yarn, mscale", "hf_rope: longrope", "hf_rope: partial")
+WARM = ("encoding: rope, 0", "encoding: alibi, 0", "encoding: sinusoidal, 0", "rope_fn: half", "cached_model: rope")
+WRONG = ("fail", "raises", "hangs", "cannot_tell")
+
+
+def files() -> list[str]:
+    """Return the files whose arithmetic is changed, below src/posenc."""
+    found = [path for folder in FOLDERS for path in sorted((patching.ROOT / folder).glob("*.py"))]
+    return [str(path.relative_to(patching.ROOT)) for path in found if path.name != "__init__.py"] + list(FILES)
+
+
+def _status(subject: Subject, *, whole: bool = False) -> tuple[str, str]:
+    """Return what `check` says of a subject that is built anew, and its first cause.
+
+    Of an encoding's laws `check` tells all that are broken; here the first ends it, unless `whole`.
+    """
+    torch.manual_seed(0)
+    try:
+        built = subject.build()
+        if subject.convention == "encoding" and not whole:
+            broken = next(verify_laws.breaks(built), None)
+            return ("fail", f"laws.{broken.law.replace(' ', '_')}") if broken else ("pass", "")
+        report = verify.check(built, convention=subject.convention, spec=subject.spec)
+    except BaseException as error:
+        return "raises", f"{type(error).__name__}: {error}"[:200]
+    return report.status, report.causes[0].code if report.causes else ""
+
+
+def warm(all_subjects: dict[str, Subject]) -> None:
+    """Import what checks import on the way, so that no child has to; nothing is computed here, and so nothing kept."""
+
+    def work(_: None) -> Iterator[Any]:
+        for name in WARM:
+            _status(all_subjects[name], whole=True)
+        yield list(sys.modules)
+
+    for _, said in forked([None], work, 1, 300.0):
+        for name in said[0] if said else []:
+            with suppress(Exception):  # of optional parts
+                import_module(name)
+
+
+def baseline(all_subjects: dict[str, Subject], n: int) -> dict[str, Any]:
+    """Return (status, seconds, lines) of each correct subject.
+
+    Raises:
+        AssertionError: One is not found right, so that no mutant can be judged by it.
+    """
+
+    def watched(_: None) -> Iterator[Any]:  # one process takes the package in which statements are noted
+        seen = {file: patching.watch(file) for file in files()}
+
+        def work(name: str) -> Iterator[Any]:
+            start = time.process_time()
+            status = _status(all_subjects[name], whole=True)
+            yield name, status, time.process_time() - start, {file: lines for file, lines in seen.items() if lines}
+
+        for _, said in forked(list(all_subjects), work, n, 120.0):
+            yield from said
+
+    said = next(said for _, said in forked([None], watched, 1, math.inf))
+    found = {name: rest for name, *rest in said}
+    wrong = {name: found.get(name, ["died"])[0] for name in all_subjects}
+    wrong = {name: status for name, status in wrong.items() if status[0] in (*WRONG, "d")}
+    assert not wrong, f"correct subjects that are not found right: {wrong}"
+    return found
+
+
+def candidates(mutant: Mutant, known: dict[str, Any], all_subjects: dict[str, Subject]) -> list[str]:
+    """Return the subjects that run a mutant's statement, the cheapest first, and laws after other conventions.
+
+    Of what many encodings share, a few of them that use it in different ways.
+    """
+    first, last = mutant.lines
+    body = patching.is_body(mutant)
+    reached = []
+    for name, (_, _, lines) in known.items():
+        here = lines.get(mutant.file, ())
+        if here if body else any(first <= line <= last for line in here):
+            reached.append(name)
+    if not mutant.file.startswith(CONFIGURED):
+        reached = [name for name in reached if not name.startswith("hf_rope:") or name in FEW]
+    own = f"encoding: {Path(mutant.file).stem},"
+    if mutant.file.startswith("encodings/"):
+        others = [name for name in reached if name.startswith("encoding:") and not name.startswith(own)]
+        reached = [name for name in reached if name not in others[2 if len(others) < len(reached) else 3 :]]
+    else:
+        some = next(names for start, names in SHARED.items() if mutant.file.startswith(start))
+        fitting = {f"encoding: {name.replace(' ', ', ')}" for name in some.split(",")}
+        reached = [name for name in reached if not name.startswith("encoding:") or name in fitting]
+    return _affordable(
+        sorted(reached, key=lambda name: (all_subjects[name].convention == "encoding", known[name][1])), known
+    )
+
+
+def _affordable(names: list[str], known: dict[str, Any]) -> list[str]:
+    """Return laws, and of other conventions those that take `MOST` seconds together."""
+    kept, seconds = [], 0.0
+    for name in names:
+        law = name.startswith("encoding:")
+        seconds += 0.0 if law else known[name][1]
+        if law or seconds <= MOST or not kept:
+            kept.append(name)
+    return kept
+
+
+def _judged(all_subjects: dict[str, Subject], known: dict[str, Any]) -> Callable[[Any], Iterator[Any]]:
+    """Return the job that checks a mutant by subject after subject until one is not found right."""
+
+    def work(job: tuple[Mutant, list[str]]) -> Iterator[Any]:
+        mutant, names = job
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY,) * 2)
+        try:
+            patching.put(mutant)
+        except patching.RefusedError as error:
+            yield "", "raises", f"{error}"
+            return
+        except Exception:
+            yield "", "broken", traceback.format_exc()
+            return
+        for name in names:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            allowed = usage.ru_utime + usage.ru_stime + SECONDS + 2 * known[name][1]
+            resource.setrlimit(resource.RLIMIT_CPU, (int(allowed) + 1, resource.RLIM_INFINITY))
+            yield name, "hangs", ""  # unless something follows
+            status, cause = _status(all_subjects[name])
+            yield name, status, cause
+            if status in WRONG:
+                return
+
+    return work
+
+
+def judge(
+    chosen: Iterable[Mutant], known: dict[str, Any], all_subjects: dict[str, Subject], n: int
+) -> Iterator[tuple[Mutant, str, str, str]]:
+    """Yield (mutant, fate, subject, cause) of each mutant: WRONG, "survives", or "unreached".
+
+    Raises:
+        AssertionError: A change cannot be made.
+    """
+    jobs = [(mutant, candidates(mutant, known, all_subjects)) for mutant in chosen]
+    yield from ((mutant, "unreached", "", "") for mutant, names in jobs if not names)
+    for (mutant, names), said in forked([job for job in jobs if job[1]], _judged(all_subjects, known), n, WALL):
+        name, status, cause = said[-1] if said else ("", "hangs", "")
+        assert status != "broken", f"{mutant} cannot be made: {cause}"
+        if status in WRONG:
+            yield mutant, status, name, cause
+            continue
+        print(f"  {mutant.file}:{mutant.line} {mutant.function}: {mutant.change} survives", flush=True)
+        yield mutant, "survives", f"{len(names)}", ""
+
+
+def prepared(keep: keeping.Kept, n: int) -> tuple[dict[str, Subject], dict[str, Any]]:
+    """Return all subjects, and what is known of them while they are correct."""
+    warnings.simplefilter("ignore")
+    for family in {*verify.FAMILIES.values(), "codes"}:
+        import_module(f"posenc.verify.{family}")
+    patching.set_truth_apart()
+    everything = subjects()
+    warm(everything)
+    gc.collect()
+    gc.freeze()
+    known = keep.known() or baseline(everything, n)
+    keep.keep_known(known)
+    return everything, known
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder that keeps what is judged, so that a run can go on later")
+    parser.add_argument("--write", action="store_true", help="write RESULTS.md")
+    parser.add_argument("--only", default="", help="files that hold this in their names")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    start = time.monotonic()
+    keep = keeping.Kept(options.keep, patching.ROOT)
+    everything, known = prepared(keep, options.processes)
+    print(f"{len(known)} correct subjects in {time.monotonic() - start:.0f} s", flush=True)
+    rows = []
+    for file in files():
+        if options.only not in file:
+            continue
+        made = mutants(file, (patching.ROOT / file).read_text())
+        done = keep.judged(file)
+        left = [m for m in made if not m.excluded and m.site not in done]
+        for mutant, *fate in judge(left, known, everything, options.processes):
+            done[mutant.site] = fate
+            keep.keep(file, mutant.site, fate)
+        here = [results.row(m, *(("excluded", "", m.excluded) if m.excluded else done[m.site])) for m in made]
+        print(f"{file}: {results.summary(here)}, after {time.monotonic() - start:.0f} s", flush=True)
+        rows += here
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    if options.write:
+        (Path(__file__).parent / "RESULTS.md").write_text(results.page(rows, SECONDS))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(results.summary(rows), f"({used.ru_utime + used.ru_stime:.0f} s of processor time)")
+
+
+if __name__ == "__main__":
+    main()

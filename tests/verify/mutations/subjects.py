@@ -1,0 +1,248 @@
+"""posenc's own implementations, as `check` calls them: one subject for each convention, option and encoding."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import unusual
+import wrapped
+
+from posenc import positions, registry
+from posenc.encodings import T5, ALiBi, RoPE, Sinusoidal, SinusoidalND, XPos
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is handed to `check`: how it is called, what it should be, and how it is made anew."""
+
+    convention: str
+    spec: dict[str, Any]
+    build: Callable[[], Any]
+
+
+def subjects() -> dict[str, Subject]:
+    """Return all, by name."""
+    found = {}
+    for part in (_rotations, _configured, _by_scaling, _pictures, _additive, _biases, _tokens, _models, _encodings):
+        for name, subject in part():
+            assert name not in found, name
+            found[name] = subject
+    return found
+
+
+def _rope_spec(**options: Any) -> dict[str, Any]:
+    spec = {"encoding": "rope", "head_dim": options["head_dim"], "base": options.get("base", 10000.0)}
+    spec["layout"] = options.get("pairing", "half")
+    return spec | {name: options[name] for name in ("rotary_dim", "rotary_side") if name in options}
+
+
+ROPES = {
+    "half": {"head_dim": 32},
+    "interleaved": {"head_dim": 24, "base": 123456.0, "pairing": "interleaved"},
+    "partial": {"head_dim": 40, "rotary_dim": 16, "base": 5e5},
+    "last": {"head_dim": 24, "rotary_dim": 8, "rotary_side": "last"},
+    "last, interleaved": {"head_dim": 20, "rotary_dim": 12, "rotary_side": "last", "pairing": "interleaved"},
+}
+
+
+XPOS = {"authors": {"head_dim": 32}, "half": {"head_dim": 16, "pairing": "half", "gamma": 0.6}}
+
+
+def _rotations() -> Iterator[tuple[str, Subject]]:
+    for name, options in ROPES.items():
+        spec = _rope_spec(**options)
+        yield f"rope_fn: {name}", Subject("rope_fn", spec, lambda o=options: wrapped.turned(RoPE(**o)))
+        yield f"rope_fn: eager, {name}", Subject("rope_fn", spec, lambda o=options: wrapped.eager_turn(**o))
+    half, pairs = ROPES["half"], ROPES["interleaved"]
+    declared = _rope_spec(**half) | {"activation_dtype": "bfloat16"}
+    yield "rope_fn: bfloat16", Subject("rope_fn", declared, lambda: wrapped.turned(RoPE(**half)))
+    for start in (0, -300):
+        spec = _rope_spec(**half)
+        yield f"rope_fn: long, {start}", Subject("rope_fn", spec, lambda s=start: wrapped.far(s, **half))
+    yield "rope_fn: scattered", Subject("rope_fn", _rope_spec(**half), lambda: wrapped.scattered(RoPE(**half)))
+    yield "rope_fn: in pieces", Subject("rope_fn", _rope_spec(**half), lambda: wrapped.in_pieces(RoPE(**half)))
+    made = {"no float64": unusual.without_float64, "in place": unusual.in_place}
+    made["in place, by a backend"] = lambda encoding: unusual.in_place(encoding, backend="formula")
+    for name, wrap in made.items():
+        yield f"rope_fn: {name}", Subject("rope_fn", _rope_spec(**half), lambda w=wrap: w(RoPE(**half)))
+    yield "rope_fn: by its keys", Subject("rope_fn", _rope_spec(**half), lambda: wrapped.by_keys(RoPE(**half)))
+    yield "rope_offset_fn", Subject("rope_offset_fn", _rope_spec(**pairs), lambda: wrapped.by_offset(RoPE(**pairs)))
+    yield "lucidrains", Subject("lucidrains", _rope_spec(**pairs), lambda: wrapped.lucid(RoPE(**pairs)))
+    yield "bshd_module", Subject("bshd_module", _rope_spec(**half), lambda: wrapped.Bshd(RoPE(**half)))
+    yield "meta_complex", Subject("meta_complex", _rope_spec(**pairs), lambda: wrapped.complex_pair(**pairs))
+    for name, options in XPOS.items():
+        spec = {"encoding": "xpos", "head_dim": options["head_dim"], "base": 10000.0, "scale_base": 512}
+        spec |= {"gamma": options.get("gamma", 0.4), "layout": options.get("pairing", "interleaved")}
+        yield f"xpos_fn: {name}", Subject("xpos_fn", spec, lambda o=options: wrapped.both_turned(XPos(**o)))
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "head_dim": 32, "rope_theta": 10000.0}
+LLAMA |= {"max_position_embeddings": 4096}
+TRAINED = {"original_max_position_embeddings": 256}
+YARN = {"rope_type": "yarn", "factor": 8.0, **TRAINED}
+LONGER = {"original_max_position_embeddings": 4096}
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1 + i / 50 for i in range(16)],
+    "long_factor": [1 + i / 3 for i in range(16)],
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}
+DEEPSEEK = {"type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.2, "beta_fast": 32, "beta_slow": 1}
+PHI3 = {"model_type": "phi3", "eos_token_id": 1, "original_max_position_embeddings": 64, "max_position_embeddings": 512}
+CONFIGS = {
+    "plain": LLAMA,
+    "linear": LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "dynamic": LLAMA | {"max_position_embeddings": 64, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    "yarn": LLAMA | {"rope_theta": 150000.0, "rope_scaling": YARN | {"truncate": False}},
+    "yarn, whole pairs": LLAMA | {"rope_theta": 1e6, "rope_scaling": YARN | {"beta_fast": 24.0, "beta_slow": 2.0}},
+    "yarn, stated gain": LLAMA | {"rope_scaling": YARN | {"attention_factor": 1.3}},
+    "yarn, mscale": LLAMA | {"rope_scaling": DEEPSEEK | TRAINED},
+    "yarn, a step": LLAMA | {"rope_scaling": YARN | {"beta_fast": 2.0, "beta_slow": 2.0, "truncate": False}},
+    "yarn, a small base": LLAMA
+    | {"rope_theta": 10.0, "rope_scaling": YARN | {"original_max_position_embeddings": 4096}},
+    "yarn, a small factor": LLAMA | {"rope_scaling": YARN | {"factor": 1.5}},
+    "yarn, no factor": LLAMA | {"rope_scaling": YARN | {"factor": 1.0}},
+    "llama3": LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+    "llama3, a step": LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 2.0}},
+    "ntk": LLAMA
+    | {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}},
+    "longrope": LLAMA | PHI3 | {"rope_scaling": LONGROPE},
+    "longrope, gains": LLAMA | PHI3 | {"rope_scaling": LONGROPE | {"attention_factor": 1.25}},
+    "longrope, a small factor": LLAMA | PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 96},
+    "longrope, no factor": LLAMA | PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 64},
+    "proportional": {name: value for name, value in LLAMA.items() if name != "rope_theta"}
+    | {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}},
+    "partial": LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5, "rotary_emb_base": 10000},
+}
+
+
+def _configured() -> Iterator[tuple[str, Subject]]:
+    for name, config in CONFIGS.items():
+        spec = {"encoding": "rope", "head_dim": 32, "layout": "half", "config": config}
+        yield (
+            f"hf_rope: {name}",
+            Subject("hf_rope", spec, lambda c=config: wrapped.hf_pair(RoPE.from_config(c).resolve)),
+        )
+        yield (
+            f"hf_rope: by frequencies, {name}",
+            Subject("hf_rope", spec, lambda c=config: wrapped.hf_pair(wrapped.of_length(c))),
+        )
+
+
+def _by_scaling() -> Iterator[tuple[str, Subject]]:
+    ramp = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 32.0, "factor": 8.0, **TRAINED}
+    for name, config in {"yarn": YARN, "by parts": ramp}.items():
+        spec = {"encoding": "rope", "head_dim": 32, "layout": "half", "config": LLAMA | {"rope_scaling": config}}
+        build = lambda n=name: wrapped.hf_pair(unusual.by_scaling(n))  # noqa: E731
+        yield f"hf_rope: by scalings, {name}", Subject("hf_rope", spec, build)
+
+
+def _pictures() -> Iterator[tuple[str, Subject]]:
+    for base in (10000.0, 100.0):
+        spec = {"encoding": "rope2d", "head_dim": 32, "base": base}
+        yield f"rope2d_table_fn: {base:g}", Subject("rope2d_table_fn", spec, lambda b=base: wrapped.angles_2d(b))
+    for layout, sections in {"blocks": (16, 24, 24), "interleaved": (24, 20, 20)}.items():
+        spec = {"encoding": "mrope", "head_dim": 128, "base": 1e6, "section": list(sections)}
+        spec["interleaved"] = layout == "interleaved"
+        yield f"mrope_fn: {layout}", Subject("mrope_fn", spec, lambda s=sections, o=layout: wrapped.mrope_angles(s, o))
+    for window in ((5, 7), (4, 4)):
+        spec = {"encoding": "swin_bias", "window": list(window)}
+        yield f"relative_index_fn: {window}", Subject("relative_index_fn", spec, lambda: wrapped.window_index)
+
+
+SINUSOIDS = {
+    "paper": ({"d_model": 64}, {"layout": "interleaved"}),
+    "odd": ({"d_model": 37}, {"layout": "interleaved"}),
+    "concatenated": ({"d_model": 40, "order": "concatenated"}, {"layout": "half"}),
+    "tensor2tensor": (
+        {"d_model": 30, "order": "concatenated", "exponent": "tensor2tensor"},
+        {"layout": "half", "variant": "tensor2tensor"},
+    ),
+}
+
+
+def _additive() -> Iterator[tuple[str, Subject]]:
+    for name, (options, words) in SINUSOIDS.items():
+        spec = {"encoding": "sinusoidal", "dim": options["d_model"], "base": 10000.0, **words}
+        yield (
+            f"additive_module: {name}",
+            Subject("additive_module", spec, lambda o=options: wrapped.Added(Sinusoidal(**o))),
+        )
+    spec = {"encoding": "sinusoidal2d", "dim": 32, "base": 10000.0, "variant": "detr", "start": 0}
+    yield "additive_2d_module", Subject("additive_2d_module", spec, lambda: wrapped.Added2d(SinusoidalND(d_model=32)))
+    spec = {"encoding": "relative_sinusoid", "dim": 32, "base": 10000.0}
+    made = {"interleaved": lambda: wrapped.relative_rows(Sinusoidal(d_model=32)), "half": wrapped.relative_rows_xl}
+    for layout, build in made.items():
+        yield f"relative_table_fn: {layout}", Subject("relative_table_fn", spec | {"layout": layout}, build)
+
+
+def _biases() -> Iterator[tuple[str, Subject]]:
+    for heads in (8, 12):
+        spec = {"encoding": "alibi", "heads": heads}
+        yield f"slopes_fn: {heads}", Subject("slopes_fn", spec, lambda: wrapped.slopes)
+        yield f"slopes_fn: learned, {heads}", Subject("slopes_fn", spec, lambda: wrapped.learned_slopes)
+        spec = {"encoding": "alibi", "heads": heads, "causal": True}
+        yield f"bias_fn: {heads}", Subject("bias_fn", spec, lambda: wrapped.alibi_bias)
+        yield f"bias_fn: of heads, {heads}", Subject("bias_fn", spec, lambda: wrapped.alibi_of_heads)
+        yield f"score_mod: {heads}", Subject("score_mod", spec, lambda n=heads: wrapped.score_mod(n))
+        yield f"score_mod: of heads, {heads}", Subject("score_mod", spec, lambda n=heads: wrapped.score_mod_of_heads(n))
+    spec = {"encoding": "alibi", "heads": 8, "causal": True}
+    yield "bias_fn: of keys", Subject("bias_fn", spec, lambda: lambda *sizes: wrapped.alibi_bias(*sizes, sides="key"))
+    yield (
+        "bias_fn: one side",
+        Subject("bias_fn", spec, lambda: lambda *sizes: wrapped.alibi_bias(*sizes, sides="one-sided")),
+    )
+    yield (
+        "bias_fn: ahead",
+        Subject("bias_fn", {"encoding": "alibi", "heads": 4, "causal": False}, lambda: wrapped.alibi_bias),
+    )
+    for both, n, far in ((True, 32, 128), (False, 32, 128), (True, 20, 50), (False, 24, 100)):
+        spec = {"encoding": "t5", "num_buckets": n, "max_distance": far, "bidirectional": both}
+        yield f"bucket_fn: {both}, {n}", Subject("bucket_fn", spec, lambda o=(both, n, far): wrapped.buckets(*o))
+
+
+def _tokens() -> Iterator[tuple[str, Subject]]:
+    for side, count in {"left": positions.left_padded, "right": positions.left_padded}.items():
+        spec = {"kind": "positions", "padding": side}
+        yield f"position_fn: {side}", Subject("position_fn", spec, lambda c=count.__name__: wrapped.counted(c))
+    spec = {"kind": "positions", "packed": True}
+    yield "packed_position_fn: lengths", Subject("packed_position_fn", spec, lambda: wrapped.packed)
+    yield "packed_position_fn: documents", Subject("packed_position_fn", spec, lambda: wrapped.packed_by_document)
+    spec = {"encoding": "learned", "offset": 2, "table_rows": 130, "max_positions": 128, "padding": "left"}
+    yield "learned_rows_fn", Subject("learned_rows_fn", spec, wrapped.learned_rows)
+
+
+def _models() -> Iterator[tuple[str, Subject]]:
+    made = {
+        "rope": (lambda: RoPE(head_dim=8), {"base": 10000.0, "layout": "half"}),
+        "xpos": (lambda: XPos(head_dim=8, scale_base=8.0), {"base": 10000.0, "layout": "interleaved", "scale_base": 8}),
+        "alibi": (lambda: ALiBi(n_heads=4), {}),
+        "t5": (lambda: T5(n_heads=4, n_buckets=8, max_distance=16), {"num_buckets": 8, "max_distance": 16}),
+    }
+    kind = {"kind": "decode_equivalence", "dim": 32, "heads": 4, "head_dim": 8, "layers": 1, "causal": True}
+    for name, (make, words) in made.items():
+        spec = kind | {"encoding": name, **words} | ({"bidirectional": False} if name == "t5" else {})
+        yield f"cached_model: {name}", Subject("cached_model", spec, lambda m=make: wrapped.Cached(m()))
+        if name in ("rope", "alibi"):
+            spec = {"encoding": name, "heads": 4, "head_dim": 8, "causal": True, **words}
+            yield f"attention: {name}", Subject("attention", spec, lambda m=make: wrapped.plain_attention(m()))
+
+
+MORE: dict[str, tuple[dict[str, Any], ...]] = {
+    "alibi": (  # options that no example of the registry has
+        {"n_heads": 6, "heads": 3},
+        {"n_heads": 6, "slopes": "learned", "heads": (4, 1)},
+    ),
+    "beit": ({"window": (64, 66)},),
+    "swin": ({"window": (64, 66)},),
+    "binary": ({"d_model": 66},),
+}
+
+
+def _encodings() -> Iterator[tuple[str, Subject]]:
+    """Each encoding by its laws, as the registry shows it and in its variants."""
+    for name in registry.names():
+        card = registry.card(name)
+        for i, options in enumerate(({}, *card.variants, *MORE.get(name, ()))):
+            made = {**card.example, **options}
+            yield f"encoding: {name}, {i}", Subject("encoding", {"encoding": name}, lambda c=card, o=made: c.cls(**o))
