@@ -55,6 +55,14 @@ def test_compiled_variants(encoding: posenc.Encoding, law: str, dtype: torch.dty
     assert laws.run(encoding, [law], dtype) == []
 
 
+KEYED = [posenc.ALiBi(n_heads=4, sides="key", precision=precision) for precision in (None, "falcon-bfloat16")]
+
+
+@laws.parametrize(KEYED, [name for name in PLAIN if name != "traits"], [torch.float64])  # a shift moves whole rows
+def test_law_of_biases_of_keys(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
+    assert laws.run(encoding, [law], dtype) == []
+
+
 NEAR = COMPOSED[2]  # XPos: float32 ends far from its centre, as its exception says
 
 
