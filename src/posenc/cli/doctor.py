@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
     "plot": "figures, and `posenc plot`",
-    "web": "the explorer in a browser: `posenc explore`",
+    "web": "a page to see them: `posenc explore`",
     "hf": "Hugging Face models",
     "onnx": "export to ONNX, and running it",
     "ray": "sweeps over many machines (to come)",

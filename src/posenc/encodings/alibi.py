@@ -120,7 +120,8 @@ class ALiBi(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return -m_h |q - k|, -m_h max(q - k, 0), or m_h k."""
         if self.sides == "key":
-            return torch.broadcast_tensors(self._of_key(h, k), q)[0]  # a row for each query, all alike
+            rows: Tensor = torch.broadcast_tensors(self._of_key(h, k), q)[0]  # one for each query, all alike
+            return rows
         distance = floating((q - k).abs() if self.sides == "symmetric" else (q - k).clamp(min=0))
         return -self.slope(h, distance.dtype) * distance
 
