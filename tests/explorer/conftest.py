@@ -85,6 +85,12 @@ class Tab:
         assert self.strangers == []
 
 
+@pytest.fixture(autouse=True)
+def _nothing_allowed(monkeypatch):
+    """A class that one test names on its command line is not named for the next one."""
+    monkeypatch.setattr("posenc.explorer.views.subjects._own", set())
+
+
 @pytest.fixture(scope="session")
 def server():
     """The explorer as people start it; its address."""
