@@ -2,7 +2,9 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q -n 2
+# Freed memory is kept: new pages cost more than most tests do, and short-lived processes ask for them again and again.
+KEEP := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
+PYTEST := $(KEEP) $(BIN)/python -m pytest -q -n 2
 # Shapes in annotations are checked while the tests run, in a process of their own: checks break compilation.
 SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.configured,posenc.encoding,posenc.encodings,posenc.families
 SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,posenc.nn,posenc.positions

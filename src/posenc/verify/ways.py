@@ -4,11 +4,15 @@ The laws ask in the ways that an attention layer does without a compiler or a GP
 and ranks of tensor parallelism use, and a fault in one of them is seen by no test of the others.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 import torch
 from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
 from posenc.encoding import Encoding, Placed
@@ -32,18 +36,25 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
             x = case.tokens(pos.shape[-1 - (case.encoding.n_axes > 1)])
             placed = case.place(pos, x)
             q, k, _ = case.project(x, placed)
-            inner, placed = case.encoding.layer(case.index, placed)
-            for way, got, wanted in _pairs(inner, q.detach(), k.detach(), placed):
-                got, wanted = got.detach(), wanted.detach()
-                off = float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0)) if got.numel() else 0.0
+            inner, of_layer = case.encoding.layer(case.index, placed)
+            found = _pairs(inner, q.detach(), k.detach(), of_layer)
+            for way, got, wanted in chain(found, _row_alone(case, x, pos, placed)):
+                off = _off(got.detach(), wanted.detach())
                 if not off <= bound:
                     yield way, off
+
+
+def _off(got: Tensor, wanted: Tensor) -> float:
+    if got.shape != wanted.shape:
+        return math.inf
+    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0)) if got.numel() else 0.0
 
 
 def _places(case: Case) -> Iterator[Tensor]:
     """Yield tokens in a row, apart, and a batch of rows; or the cells of the largest image that fits."""
     row = case.positions(16)
-    options = [torch.stack((row, row + 3)), 9 * row] if case.encoding.n_axes == 1 else []
+    batch = torch.stack((row, row + 3)), torch.stack((7 * row, 3 * row + 41))
+    options = [*batch, 9 * row] if case.encoding.n_axes == 1 else []
     options += [positions.grid(*shape) for shape in SHAPES] if case.encoding.n_axes == 2 else [row]
     for pos in options:
         try:
@@ -52,7 +63,18 @@ def _places(case: Case) -> Iterator[Tensor]:
             continue
         yield pos
         if case.encoding.n_axes == 2:
+            yield torch.stack((pos, pos.flip(0)))
             return
+
+
+def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what a batch of rows with positions of their own gives to the last, and what that row gets alone."""
+    if pos.ndim == 1 + (case.encoding.n_axes > 1):
+        return
+    alone = case.place(pos[-1:], x[-1:])
+    yield "embed, of a row in a batch", case.encoding.embed(x, placed)[-1:], case.encoding.embed(x[-1:], alone)
+    (q, k, _), (own_q, own_k, _) = case.project(x, placed), case.project(x[-1:], alone)
+    yield "scores, of a row in a batch", case.scores(q, k, placed)[-1:], case.scores(own_q, own_k, alone)
 
 
 @torch.no_grad()
@@ -61,8 +83,10 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
     whole = encoding.bias(q, k, placed, placed)
     if whole is not None:
         yield "bias, row by row", _by_rows(encoding, q, k, placed), whole
+        yield from _traced(encoding, q, k, placed, whole)
     if isinstance(encoding, Bias) and whole is not None:
         yield "score_mod", _by_pairs(encoding, placed, whole), whole
+        yield from _mapped(encoding, placed, whole)
         yield from _of_heads(encoding, q, k, placed, whole)
         yield from _of_factors(encoding, placed, whole)
     if isinstance(encoding, Rotary):
@@ -92,6 +116,38 @@ def _by_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Tensor:
                 at = (torch.tensor(t) for t in (batch - 1, h, i, j))
                 found[batch - 1, h, i, j] = mod(score, *at) - score
     return found
+
+
+def _mapped(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the scores of the last queries against all keys, mapped over indices as FlexAttention maps them."""
+    batch, n_heads, n, _ = whole.shape
+    ahead = placed.rows(n // 2, n)
+    found: Callable[..., Tensor] = encoding.score_mod(ahead, placed)
+    for axis in range(4):
+        found = vmap(found, in_dims=(0, *(0 if i == 3 - axis else None for i in range(4))))
+    zeros = whole.new_zeros(batch, n_heads, n - n // 2, n)
+    got = None
+    with suppress(RuntimeError, ValueError):  # what a transform cannot trace is the compiler's to refuse
+        got = found(zeros, *(torch.arange(size) for size in zeros.shape))
+    if got is not None:
+        yield "score_mod, mapped", got, whole[:, :, n // 2 :]
+
+
+def _traced(
+    encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the bias as a transform sees it, which may look at no value, as a compiler may not."""
+    leaves, spec = tree_flatten(placed)
+
+    def bias(q: Tensor, k: Tensor, *leaves: Tensor) -> Tensor | None:
+        inner = tree_unflatten(list(leaves), spec)
+        return encoding.bias(q, k, inner, inner)
+
+    got = None
+    with suppress(RuntimeError, ValueError):
+        got = vmap(bias)(*(t.expand(2, *t.shape) if isinstance(t, Tensor) else t for t in (q, k, *leaves)))
+    if got is not None:
+        yield "bias, traced", got[0].expand_as(whole), whole
 
 
 def _of_heads(

@@ -1,4 +1,8 @@
-"""What a run has judged so far, in a folder: of each file, as long as nothing changes that its mutants depend on."""
+"""What a run has judged so far, in a folder: of each file, as long as nothing changes that its mutants depend on.
+
+Beside that the folder remembers by which subject a mutant was found before, whatever the checks were then: a run asks
+that subject first, and with `--found-stays` it takes the word of the earlier check, since checks only grow.
+"""
 
 import hashlib
 import json
@@ -10,6 +14,7 @@ from typing import Any
 HERE = Path(__file__).parent
 JUDGES = ("verify/**/*.py", "laws/*.py", "definitions/*.py")  # below the package
 NOT_JUDGES = ("reasons.py", "results.py")
+MAKERS = ("mutants.py", "operators.py")  # what says which change a site is
 
 Site = tuple[int, int]
 
@@ -27,20 +32,24 @@ class Kept:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         own = (path for path in HERE.glob("*.py") if path.name not in NOT_JUDGES)
+        self._makers = _digest(HERE / name for name in MAKERS)
         self._judges = _digest((*own, *(path for pattern in JUDGES for path in root.glob(pattern))))
 
     def judged(self, file: str) -> dict[Site, list[str]]:
         """Return (fate, subject, cause) of the mutants of a file that are judged, by their sites."""
-        path = self._path(file)
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        return {tuple(site): fate for site, fate in map(json.loads, lines)}
+        return _read(self._path(file, self._judges))
+
+    def before(self, file: str) -> dict[Site, list[str]]:
+        """Return (fate, subject, cause) of the mutants of a file as they were judged last, by whatever checks."""
+        return _read(self._path(file, self._makers))
 
     def keep(self, file: str, site: Site, fate: Iterable[str]) -> None:
         """Keep what is judged of one mutant."""
-        path = self._path(file)
-        if path is not None:
-            with path.open("a") as out:
-                out.write(json.dumps([site, list(fate)]) + "\n")
+        for key in (self._judges, self._makers):
+            path = self._path(file, key)
+            if path is not None:
+                with path.open("a") as out:
+                    out.write(json.dumps([site, list(fate)]) + "\n")
 
     def known(self) -> dict[str, Any] | None:
         """Return what was found of the correct subjects, if nothing in the package has changed since."""
@@ -53,15 +62,20 @@ class Kept:
         if path is not None:
             path.write_bytes(pickle.dumps(known))
 
-    def _path(self, file: str) -> Path | None:
+    def _path(self, file: str, key: str) -> Path | None:
         if self.folder is None:
             return None
-        digest = _digest([self.root / file], self._judges)
+        digest = _digest([self.root / file], key)
         return self.folder / f"{file.replace('/', '-')}-{digest}.jsonl"
 
     def _path_of_known(self) -> Path | None:
         every = _digest(self.root.rglob("*.py"), self._judges)
         return None if self.folder is None else self.folder / f"known-{every}.pkl"
+
+
+def _read(path: Path | None) -> dict[Site, list[str]]:
+    lines = path.read_text().splitlines() if path is not None and path.exists() else []
+    return {tuple(site): fate for site, fate in map(json.loads, lines)}
 
 
 def _digest(paths: Iterable[Path], begin: str = "") -> str:

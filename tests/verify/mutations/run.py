@@ -4,7 +4,8 @@
 
 The parent imports everything once and forks a child for each mutant, which takes the change into the imported package,
 builds the subjects that run the changed line, the cheapest first, and checks them until one is not found right.
-With --keep it goes on where it was stopped, as long as neither the file, the checks nor these programs have changed.
+With --keep it goes on where it was stopped, as long as neither the file, the checks nor these programs have changed;
+with --found-stays, too, what an earlier check found stays found, and the others alone are judged.
 """
 
 import argparse
@@ -17,10 +18,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 for _library in ("OMP", "MKL"):  # one thread of arithmetic, in threads that laws start as well
@@ -197,14 +199,21 @@ def _judged(all_subjects: dict[str, Subject], known: dict[str, Any]) -> Callable
 
 
 def judge(
-    chosen: Iterable[Mutant], known: dict[str, Any], all_subjects: dict[str, Subject], n: int
+    chosen: Iterable[Mutant],
+    known: dict[str, Any],
+    all_subjects: dict[str, Subject],
+    n: int,
+    before: Mapping[keeping.Site, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[tuple[Mutant, str, str, str]]:
-    """Yield (mutant, fate, subject, cause) of each mutant: WRONG, "survives", or "unreached".
+    """Yield (mutant, fate, subject, cause) of each mutant of a file: WRONG, "survives", or "unreached".
+
+    Args:
+        before: How each was judged earlier, by its site: the subject by which it was found goes first.
 
     Raises:
         AssertionError: A change cannot be made.
     """
-    jobs = [(mutant, candidates(mutant, known, all_subjects)) for mutant in chosen]
+    jobs = [(mutant, _first(candidates(mutant, known, all_subjects), before.get(mutant.site))) for mutant in chosen]
     yield from ((mutant, "unreached", "", "") for mutant, names in jobs if not names)
     for (mutant, names), said in forked([job for job in jobs if job[1]], _judged(all_subjects, known), n, WALL):
         name, status, cause = said[-1] if said else ("", "hangs", "")
@@ -214,6 +223,12 @@ def judge(
             continue
         print(f"  {mutant.file}:{mutant.line} {mutant.function}: {mutant.change} survives", flush=True)
         yield mutant, "survives", f"{len(names)}", ""
+
+
+def _first(names: list[str], before: Sequence[str] | None) -> list[str]:
+    """Return the subjects, the one before the others by which a mutant was found earlier."""
+    found = [name for name in names if before is not None and before[0] in WRONG and name == before[1]]
+    return found + [name for name in names if name not in found]
 
 
 def prepared(keep: keeping.Kept, n: int) -> tuple[dict[str, Subject], dict[str, Any]]:
@@ -235,6 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder that keeps what is judged, so that a run can go on later")
+    parser.add_argument("--found-stays", action="store_true", help="trust what earlier checks found; judge the others")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md")
     parser.add_argument("--only", default="", help="files that hold this in their names")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -248,9 +264,11 @@ def main() -> None:
         if options.only not in file:
             continue
         made = mutants(file, (patching.ROOT / file).read_text())
-        done = keep.judged(file)
+        done, before = keep.judged(file), keep.before(file)
+        if options.found_stays:
+            done = {site: fate for site, fate in before.items() if fate[0] in WRONG} | done
         left = [m for m in made if not m.excluded and m.site not in done]
-        for mutant, *fate in judge(left, known, everything, options.processes):
+        for mutant, *fate in judge(left, known, everything, options.processes, before):
             done[mutant.site] = fate
             keep.keep(file, mutant.site, fate)
         here = [results.row(m, *(("excluded", "", m.excluded) if m.excluded else done[m.site])) for m in made]

@@ -78,3 +78,19 @@ def sum_of(terms: Floats, names: list[str], what: str) -> tuple[float, list[str]
     if others:
         sentences.append(f"The other {others:,} add up to {number(rest)}.")
     return total, sentences
+
+
+def dot_of(a: Floats, b: Floats, what: str, unit: str = "lane") -> tuple[float, list[str]]:
+    """Return the sum of products of two vectors (n,), and the sentences that say what it is made of."""
+    names = [f"{unit} {i}, {number(float(x))} · {number(float(y))}" for i, (x, y) in enumerate(zip(a, b, strict=True))]
+    return sum_of(a * b, names, what)
+
+
+def listed(values: Floats) -> str:
+    """Write the first numbers of a vector, and what all of them add up to.
+
+    >>> listed(np.array([1.0, 2.5])), listed(np.arange(8.0))
+    ('1, 2.5', '0, 1, 2, 3, 4, 5 and 2 more, 28 together')
+    """
+    first, others = ", ".join(number(float(v)) for v in values[:SHOWN]), len(values) - SHOWN
+    return f"{first} and {others:,} more, {number(float(values.sum()))} together" if others > 0 else first
