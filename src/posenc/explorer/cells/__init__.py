@@ -8,8 +8,11 @@ import numpy as np
 from posenc import measure
 from posenc.config.values import short
 from posenc.encoding import Encoding
-from posenc.explorer.cells import biases, lanes, maps, sums
+from posenc.explorer.cells import biases, draws, lanes, maps, sums
 from posenc.explorer.cells.explanation import Explanation, number
+from posenc.explorer.cells.mixtures import Cell
+from posenc.explorer.cells.pair import Pair, Watch
+from posenc.measure.asking import exact, read_positions
 
 __all__ = ["EXPLAINED", "Explanation", "explain"]
 
@@ -46,7 +49,7 @@ def _heat(encoding: Encoding, formula: str, asked: Asked, row: float, column: fl
         return lanes.explain_pair(encoding, formula, pos, place, asked["part"], head, float(value))
     shown = lanes.lanes_at(encoding, np.array([pos]), asked["length"], head)[0]
     place = _whole("column", column, len(shown))
-    return lanes.explain_lane(encoding, formula, pos, place, head, float(shown[place]))
+    return lanes.explain_lane(encoding, formula, Cell(pos, place, head, asked["length"]), float(shown[place]))
 
 
 def _similarity(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
@@ -71,24 +74,30 @@ def _distances(encoding: Encoding, formula: str, asked: Asked, row: float, colum
 
 
 def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
+    end = asked["length"]
     if asked["draw"] == "matrix":
-        q_pos, k_pos = _whole("row", row, asked["length"]), _whole("column", column, asked["length"])
-        values = measure.bias_matrix(encoding, [q_pos], [k_pos])[:, 0, 0]
+        q_pos, k_pos = _whole("row", row, end), _whole("column", column, end)
+        with Watch("randn") as seen:  # a text has the length that it has in the picture
+            values = measure.bias_matrix(encoding, [q_pos, end - 1], [k_pos, end - 1])[:, 0, 0]
         head = _whole("head", asked["head"], len(values))
-        return biases.explain_bias(encoding, formula, q_pos, k_pos, head, float(values[head]))
-    if not -asked["length"] < column < asked["length"] or column != int(column):
-        raise ValueError(f"{_WHO}: column must be a distance within {asked['length']:,}; got {column:g}.")
-    at = asked["length"] - 1  # where the query of the curves stands
-    values = measure.bias_curve(encoding, [int(column)], q_pos=at)[:, 0]
-    head = _whole("row", row, len(values))
-    return biases.explain_bias(encoding, formula, at, at - column, head, float(values[head]))
+    else:
+        if not -end < column < end or column != int(column):
+            raise ValueError(f"{_WHO}: column must be a distance within {end:,}; got {column:g}.")
+        q_pos, k_pos = end - 1, end - 1 - int(column)  # where the query of the curves stands
+        last = 1 - end if asked["ahead"] else 0
+        with Watch("randn") as seen:
+            values = measure.bias_curve(encoding, [int(column), last], q_pos=q_pos)[:, 0]
+        head = _whole("row", row, len(values))
+    model = exact(encoding, *(read_positions(_WHO, encoding, p) for p in (q_pos, k_pos)))
+    text = seen.results("randn")[0] if encoding.reads_x else None
+    return biases.explain_bias(Pair(model, q_pos, k_pos, head, text=text), formula, float(values[head]))
 
 
 def _profile(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
     distance = _whole("column", column, asked["length"])
     told = {**asked, "q_pos": asked["length"] - 1}
     n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
-    return sums.explain_score(encoding, formula, told, distance, _whole("row", row, n_heads))
+    return draws.explain_score(encoding, formula, told, distance, _whole("row", row, n_heads))
 
 
 def _wavelengths(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:

@@ -56,6 +56,11 @@ def number(value: float, digits: int = 7) -> str:
     return f"{value:,.2f}" if 1e5 <= abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
+def braced(value: float) -> str:
+    """Write a number that stands behind an operator."""
+    return f"({number(value)})" if value < 0 else number(value)
+
+
 def rounded(value: float) -> str:
     """Say what becomes of a value in each precision."""
     parts = (f"{number(float(torch.tensor(value).double().to(dtype)))} in {name}" for name, dtype in DTYPES.items())
@@ -76,7 +81,9 @@ def sum_of(terms: Floats, names: list[str], what: str) -> tuple[float, list[str]
     others = len(terms) - len(largest)
     sentences = [f"{what} has {len(terms):,} terms; the largest are {'; '.join(largest)}."]
     if others:
-        sentences.append(f"The other {others:,} add up to {number(rest)}.")
+        sentences.append(
+            f"The other {others:,} add up to {number(rest)}." if others > 1 else f"The other one is {number(rest)}."
+        )
     return total, sentences
 
 

@@ -1,7 +1,7 @@
 """Why a lane of a position has its number: waves, digits and tables."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,32 +10,15 @@ from numpy.typing import NDArray
 
 from posenc import measure
 from posenc.encoding import Encoding
-from posenc.encodings import CPVT
-from posenc.explorer.cells.explanation import Explanation, Floats, number, rounded
+from posenc.encodings import CPVT, Hierarchical
+from posenc.explorer.cells.explanation import Explanation, Floats, braced, number, rounded
+from posenc.explorer.cells.mixtures import Cell, explain_mixture, explain_series
 from posenc.explorer.cells.numbers import SPECIAL
+from posenc.explorer.cells.waves import FITS, Wave, find_wave
 from posenc.measure.asking import pairs_of
 
-_PROBES = np.array([0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 11.0, 12.0])  # whole, and early enough for any table
-_FITS = 1e-9  # of the amplitude
 _MOST_AROUND = 4096  # positions that are looked at together
 _WHO = "explore"
-
-
-@dataclass(frozen=True)
-class Wave:
-    """A lane as amplitude · sin(position · frequency + phase).
-
-    Args:
-        index: Of the frequency.
-        frequency: Radians per position on axis 0, along which positions run.
-        amplitude: Above zero.
-        phase: Radians, from -π to π.
-    """
-
-    index: int
-    frequency: float
-    amplitude: float
-    phase: float
 
 
 def lanes_at(encoding: Encoding, pos: NDArray[np.int64], end: int, head: int) -> Floats:
@@ -57,13 +40,15 @@ def looks_around(encoding: Encoding) -> bool:
     return any(isinstance(m, CPVT) for m in encoding.modules())
 
 
-def explain_lane(encoding: Encoding, formula: str, pos: float, lane: int, head: int, value: float) -> Explanation:
+def explain_lane(encoding: Encoding, formula: str, at: Cell, value: float) -> Explanation:
     """Explain a lane of the heat map at one position."""
-    why = Explanation(formula, value)
+    why, pos, lane, head = Explanation(formula, value), at.pos, at.lane, at.head
     why.say(f"Row: position p = {number(pos)}. Column: lane {lane}.")
     named = type(encoding).__name__
     if named in SPECIAL:
         SPECIAL[named](why, encoding, pos, lane)
+        return why
+    if _explain_members(why, encoding, at) or explain_mixture(why, encoding, at):
         return why
     if _explain_turn(why, encoding, pos, lane, head):
         return why
@@ -85,58 +70,75 @@ def explain_pair(
     why.say(f"Row: position p = {number(pos)}. Column: pair {pair}.")
     wave = find_wave(encoding, lambda p: measure.by_pair(encoding, p, head=head)[:, pair].imag, head)
     at = measure.by_pair(encoding, [int(pos)], head=head)[0, pair]
-    if wave is not None and _varies(encoding):
-        wave = Wave(wave.index, wave.frequency, abs(at), wave.phase)
+    if _explain_mixed_pair(why, encoding, pos, pair, part, head):
+        return why
+    wave = wave or _own_wave(encoding, pair, at, pos, head)
+    if wave is not None and abs(wave.phase) > math.pi / 2:  # half a turn: a learned factor below zero
+        wave = replace(wave, amplitude=-wave.amplitude)
     if wave is None:
-        why.say(f"The pair's numbers are {number(at.real)} (cosine) and {number(at.imag)} (sine).")
+        still = bool((measure.by_pair(encoding, [0, 1, 2], head=head)[:, pair] == at).all())
+        where = " at all positions: it does not see axis 0" if still else ""
+        why.say(f"The pair's numbers are {number(at.real)} (cosine) and {number(at.imag)} (sine){where}.")
         told = {"cos": at.real, "sin": at.imag, "angle": float(np.angle(at))}[part]
         why.end(told, f"Shown is its {'cosine' if part == 'cos' else part}: {number(told)}.")
         return why
     angle = _say_angle(why, encoding, wave, pos)
-    why.say(*([f"Its numbers are multiplied by {number(wave.amplitude)}."] if abs(wave.amplitude - 1) > _FITS else []))
+    why.say(*([f"Its numbers are multiplied by {number(wave.amplitude)}."] if abs(wave.amplitude - 1) > FITS else []))
+    if wave.amplitude < 0 and part == "angle":
+        why.say(f"A factor below zero adds half a turn: {number(angle)} + π = {number(angle + math.pi)}.")
+        angle += math.pi
     told = {
         "cos": wave.amplitude * math.cos(angle),
         "sin": wave.amplitude * math.sin(angle),
         "angle": math.remainder(angle, 2 * math.pi),
     }[part]
     if part == "angle":
-        why.end(told, f"Without whole turns the angle is {number(told)}.")
+        turns = round((angle - told) / (2 * math.pi))
+        why.end(told, f"Without whole turns it is {number(angle)} - {braced(turns)} · 2π = {number(told)}.")
     else:
-        times = "" if abs(wave.amplitude - 1) < _FITS else f"{number(wave.amplitude)} · "
+        times = "" if abs(wave.amplitude - 1) < FITS else f"{number(wave.amplitude)} · "
         why.end(told, f"{times}{part}({number(angle)}) = {number(told)}.")
         why.say(rounded(told), *_in_half(wave, pos, part))
     return why
 
 
-def find_wave(encoding: Encoding, ask: Any, head: int = 0) -> Wave | None:
-    """Find the frequency of which a lane holds a sine or cosine; None if it holds neither.
+def _explain_mixed_pair(why: Explanation, encoding: Encoding, pos: float, pair: int, part: str, head: int) -> bool:
+    """Explain a pair whose cosine and sine are mixtures; say whether it is one."""
+    asked = ("cos", "sin") if part == "angle" else (part,)
+    found = [explain_series(why, encoding, pos, pair, one, head) for one in asked]
+    told = [one for one in found if one is not None]
+    if not told:
+        return False
+    if part != "angle":
+        why.end(told[0], f"Shown is its {'cosine' if part == 'cos' else part}: {number(told[0])}.")
+        return True
+    angle = math.atan2(told[1], told[0])
+    why.end(angle, f"Its angle is atan2({number(told[1])}; {number(told[0])}) = {number(angle)}.")
+    return True
 
-    The lane is asked at a few positions, and held against each frequency that the encoding has.
-    """
-    try:
-        frequencies = measure.frequencies_of(encoding)
-    except ValueError:
-        return None
-    own = frequencies.reshape(-1, *frequencies.shape[-2:])
-    flat = own[min(head, len(own) - 1)].reshape(-1)  # axes one after another
-    probes = _PROBES
-    if (end := getattr(encoding, "max_len", None)) is not None:
-        probes = probes[probes < end]
-    try:
-        seen = ask(probes.astype(int))
-    except (TypeError, ValueError):
-        return None
-    best: Wave | None = None
-    for index, frequency in enumerate(flat):
-        angle = probes * frequency
-        basis = np.stack((np.sin(angle), np.cos(angle)), -1)
-        (a, b), *_ = np.linalg.lstsq(basis, seen, rcond=None)
-        amplitude = math.hypot(a, b)
-        if np.abs(basis @ (a, b) - seen).max() <= _FITS * max(amplitude, 1e-300) and amplitude > 0:
-            found = Wave(index, float(frequency), amplitude, math.atan2(b, a))
-            if best is None or abs(found.amplitude - 1) < abs(best.amplitude - 1):
-                best = found
-    return best
+
+def _explain_members(why: Explanation, encoding: Encoding, at: Cell) -> bool:
+    """Explain a lane that several encodings make, each of its own axis; say whether it is one."""
+    if not isinstance(encoding, Hierarchical):
+        return False
+    told, names, share = [], [], encoding.d_model // len(encoding.members)
+    chosen: list[Any] = list(enumerate(encoding.members))
+    lane = at.lane
+    if encoding.combine == "concat":
+        chosen, lane = [chosen[at.lane // share]], at.lane % share
+    for axis, member in chosen:
+        pos = at.pos if axis == 0 else 0.0
+        value = float(measure.heat_map(member, [int(pos)])[0, lane])
+        own = explain_lane(member, why.formula, replace(at, pos=pos, lane=lane, head=0), value)
+        why.say(f"Axis {axis} has {member.name}, at position {number(pos)}.", *own.steps[1:])
+        told.append(value if own.told is None else own.told)
+        names.append(braced(value))
+    if len(told) > 1:
+        why.end(sum(told), f"All axes together: {' + '.join(names)} = {number(sum(told))}.")
+        why.say(rounded(sum(told)))
+    else:
+        why.told = told[0]
+    return True
 
 
 def _explain_turn(why: Explanation, encoding: Any, pos: float, lane: int, head: int) -> bool:
@@ -169,7 +171,8 @@ def _explain_turn(why: Explanation, encoding: Any, pos: float, lane: int, head: 
     if abs(wave.amplitude - 1) > 1e-12:
         why.say(f"Turned lanes are multiplied by {number(wave.amplitude)} (gain and amplitude at this position).")
     told = wave.amplitude * plain
-    why.end(told, f"The value is {number(told)}.")
+    times = "" if abs(wave.amplitude - 1) <= 1e-12 else f"{number(wave.amplitude)} · {braced(plain)} = "
+    why.end(told, f"The value is {times}{number(told)}.")
     why.say(rounded(told), *_in_half(wave, pos, part))
     return True
 
@@ -193,9 +196,9 @@ def _explain_rest(why: Explanation, encoding: Encoding, lane: int) -> bool:
 def _explain_wave(why: Explanation, encoding: Encoding, wave: Wave, pos: float) -> None:
     """Explain a lane that holds a sine or cosine."""
     angle = _say_angle(why, encoding, wave, pos)
-    if abs(wave.phase) < _FITS:
+    if abs(wave.phase) < FITS:
         part, plain = "sin", math.sin(angle)
-    elif abs(wave.phase - math.pi / 2) < _FITS:
+    elif abs(wave.phase - math.pi / 2) < FITS:
         part, plain = "cos", math.cos(angle)
     else:
         part, plain = "", math.sin(angle + wave.phase)
@@ -209,7 +212,7 @@ def _explain_wave(why: Explanation, encoding: Encoding, wave: Wave, pos: float) 
             f"sin({number(angle)} + {number(wave.phase)}) = {number(plain)}."
         )
     told = wave.amplitude * plain
-    times = "" if abs(wave.amplitude - 1) < _FITS else f"{number(wave.amplitude)} · {number(plain)} = "
+    times = "" if abs(wave.amplitude - 1) < FITS else f"{number(wave.amplitude)} · {number(plain)} = "
     why.end(told, f"The value is {times}{number(told)}.")
     why.say(rounded(told), *(_in_half(wave, pos, part) if part else []))
 
@@ -249,8 +252,16 @@ def _in_half(wave: Wave, pos: float, part: str) -> list[str]:
     return [f"Code that forms the angle in half precision gets {' and '.join(told)}."]
 
 
-def _varies(encoding: Any) -> bool:
-    return hasattr(encoding, "amplitude") and type(encoding).__name__ in ("XPos", "RetNet")
+def _own_wave(encoding: Encoding, pair: int, at: complex, pos: float, head: int) -> Wave | None:
+    """Return the wave of a pair whose size changes with the position; None if it is none."""
+    try:
+        frequencies = measure.frequencies_of(encoding)
+    except ValueError:
+        return None
+    own = frequencies.reshape(-1, *frequencies.shape[-2:])
+    frequency = float(own[min(head, len(own) - 1), 0, pair]) if pair < own.shape[-1] else 0.0
+    turned = abs(at) * np.exp(1j * pos * frequency)
+    return Wave(pair, frequency, abs(at), 0.0) if frequency and abs(at - turned) <= 1e-6 * abs(at) else None
 
 
 def _by_code(why: Explanation, encoding: Encoding) -> None:

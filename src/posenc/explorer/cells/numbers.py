@@ -1,9 +1,10 @@
 """Why a lane has its number where no wave makes it: the position itself, its digits, a row of a table."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from posenc.explorer.cells.explanation import Explanation, number, rounded
+from posenc.explorer.cells.explanation import Explanation, braced, number, rounded
 
 
 def _integer(why: Explanation, encoding: Any, pos: float, lane: int) -> None:
@@ -46,10 +47,24 @@ def _learned_2d(why: Explanation, encoding: Any, pos: float, lane: int) -> None:
     why.say(rounded(found))
 
 
+def _time2vec(why: Explanation, encoding: Any, pos: float, lane: int) -> None:
+    frequency, phase = (float(learned.detach()[lane]) for learned in (encoding.inv_freq, encoding.phase))
+    angle = frequency * pos + phase
+    why.say(f"Learned: frequency {number(frequency)} and phase {number(phase)}.")
+    written = f"{number(frequency)} · {number(pos)} + {braced(phase)}"
+    if lane == 0:
+        why.end(angle, f"Lane 0 holds the line ω·p + φ = {written} = {number(angle)}.")
+    else:
+        why.say(f"Angle = ω·p + φ = {written} = {number(angle)}.")
+        why.end(math.sin(angle), f"The lane holds its sine: sin({number(angle)}) = {number(math.sin(angle))}.")
+    why.say(rounded(angle if lane == 0 else math.sin(angle)))
+
+
 SPECIAL: dict[str, Callable[[Explanation, Any, float, int], None]] = {
     "Learned2D": _learned_2d,
     "Integer": _integer,
     "Binary": _binary,
     "Normalised": _normalised,
     "Learned": _learned,
+    "Time2Vec": _time2vec,
 }
