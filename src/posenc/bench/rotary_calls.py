@@ -93,7 +93,7 @@ def title(name: str) -> str:
     ('posenc in place, blocked', 'timm')
     """
     plain = {"copy": "copy into given memory", "clone": "clone", "copies": "two copies into given memory"}
-    plain |= {"clones": "two clones", "compiled": "posenc, compiled formula"}
+    plain |= {"clones": "two clones", "compiled": "posenc, compiled"}
     plain |= {"loaded": "as transformers loads it", "hf.use": "posenc.hf.use"}
     way, _, backend = name.partition(":")
     if backend:

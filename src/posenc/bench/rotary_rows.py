@@ -125,7 +125,7 @@ def _long(half_precision: bool) -> tuple[Goal, ...]:
         Goal("in place, torch alone", ours("rotate_", torch_only), "copy", 4.5 if half_precision else 2.5),
         _fresh(BACKENDS),
         replace(_fresh(torch_only), title="fresh, torch alone"),
-        Goal("compiled formula", ("compiled",), "copy", 1.5, "reused"),
+        Goal("compiled", ("compiled",), "copy", 1.5, "reused"),
         Goal("a tenth of transformers", given, "transformers", 0.1, "fresh"),
         Goal("a fifth of it compiled", given, "transformers-compiled", 0.2, "fresh"),
     )
