@@ -131,10 +131,10 @@ class TUPE(Bias):
         a, b = self.factors(placed, k_placed)
         with no_autocast(a.device):
             product: Tensor = a @ b.mT
-        if self.cls_to is None:
+        q = placed.parts[0] if placed.seq_dim else placed.parts[0][None]
+        if self.cls_to is None or (_all(q != 0) and not (torch.is_grad_enabled() and self.cls_to.requires_grad)):
             return product
         first, n = self.held
-        q = placed.parts[0] if placed.seq_dim else placed.parts[0][None]
         pays = self._wide(self.cls_to, q.dtype)[first : first + n, None, None]
         return torch.where(q[:, None, :, None] == 0, pays, product)
 
@@ -149,5 +149,12 @@ class TUPE(Bias):
     def _rows(self, table: Tensor, row: Tensor, kind: torch.dtype, heads: tuple[int, int]) -> Tensor:
         """Look rows (batch, seq) up in the tables of some heads: (batch, heads, seq, head_dim)."""
         held = self._wide(table, kind).narrow(0, *heads)
+        if len(row) == 1 and row.shape[1] and _all(row.diff() == 1) and (start := int(row[0, 0])) >= 0:
+            return held[None, :, start : start + row.shape[1]]  # a view: blocks of queries ask for the keys again
         rows: Tensor = held.index_select(1, row.flatten()).unflatten(1, row.shape)
         return rows.transpose(0, 1)
+
+
+def _all(t: Tensor) -> bool:
+    """Whether all is true and may be looked at."""
+    return positions.may_look(t) and bool(t.all())
