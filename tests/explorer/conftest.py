@@ -1,14 +1,13 @@
 """A real browser before a real server: Debian's Chromium, driven by playwright's Python package."""
 
 import os
-import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
+from explorer_client import running
 
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE = 60_000  # ms: a loaded machine, torch imported in the background
@@ -86,40 +85,37 @@ class Tab:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_allowed(monkeypatch):
-    """A class that one test names on its command line is not named for the next one."""
+def _nothing_left_behind(monkeypatch):
+    """What one test names on its command line, or sets for its process, is not there for the next one."""
     monkeypatch.setattr("posenc.explorer.views.subjects._own", set())
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))  # which starting the explorer sets
 
 
 @pytest.fixture(scope="session")
-def server():
-    """The explorer as people start it; its address."""
+def _able():
+    """Skip aloud where there is no browser, or nothing to show in it."""
     for package in ("playwright", "starlette", "uvicorn", "plotly"):
         pytest.importorskip(package, reason=_MISSING.format(package))
     if not CHROMIUM.exists():
         pytest.skip(_MISSING.format(f"Debian's chromium at {CHROMIUM}"))
-    command = [sys.executable, "-m", "posenc", "explore", "rope", "--no-browser", "--port", "0"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as run:
-        assert run.stdout is not None
-        line = run.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        if found is None:
-            run.kill()
-            pytest.fail(f"posenc explore said: {line}{run.stdout.read()}")
-        yield found.group()
-        run.terminate()
-        run.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def server(_able):
+    """The explorer as people start it; its address."""
+    with running("rope", "--no-browser", "--port", "0") as (_, address):
+        yield address
 
 
 @pytest.fixture(scope="module")
-def browser(server):
+def browser(_able):
+    """Debian's Chromium; only as long as a file's tests need it, because its loop would be in the way of others."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+        opened = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

@@ -183,13 +183,23 @@ def model_views(held):
 
 def test_the_whole_shelf_is_in_every_file(held):
     names = [model["name"] for model in held["/api/start"]["models"]]
-    default = next(c["default"] for c in view_of(held, "model")["controls"] if c["name"] in ("model", "name"))
+    default = next(c["default"] for c in view_of(held, "model")["controls"] if c["name"] == "model")
     assert model_views(held) == ["" if name == default else name for name in names]
     assert len(names) >= 20
 
 
 def view_of(held, name):
     return next(view for view in held["/api/start"]["views"] if view["id"] == name)
+
+
+def test_of_the_model_that_it_is_about_layers_and_methods_are_in_the_file():
+    held = export.collect(Target("model", "gemma-3-27b"))
+    asked = [dict(parse_qsl(urlsplit(address).query)) for address in held if address.startswith("/api/view/model")]
+    own = [query for query in asked if query.get("model") == "gemma-3-27b"]
+    assert {query["layer"] for query in own if "layer" in query} == {str(i) for i in range(1, 62)}
+    methods = next(c["choices"] for c in view_of(held, "model")["controls"] if c["name"] == "method")
+    assert {query["method"] for query in own if "method" in query} == set(methods) - {"own"}
+    assert [query for query in asked if query.get("model") == "llama-2-7b"] == [{"model": "llama-2-7b"}]
 
 
 def test_a_file_of_ones_own(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
@@ -274,6 +275,25 @@ def test_the_own_addresses_are_no_news(started, host):
     except ValueError:
         pytest.skip(f"this machine has no {host}")
     assert len(seen["said"]) == 1
+
+
+def test_one_core_is_used_unless_the_environment_says_otherwise(started, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    started(browser=False)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    started(browser=False)
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_state_is_in_the_address_and_in_no_export(monkeypatch, tmp_path):
+    said = []
+    monkeypatch.setattr(launch, "_Web", lambda *settings: SimpleNamespace(run=lambda sockets: None))
+    monkeypatch.setattr(launch.Server, "_load", lambda self: None)
+    launch.explore("alibi?view=bias", say=said.append, port=0, browser=False)
+    assert said[0].split()[4].endswith("/?view=bias")
+    with pytest.raises(ValueError, match="takes no state"):
+        launch.export("alibi?view=bias", tmp_path / "page.html")
 
 
 def test_the_browser_opens(started):

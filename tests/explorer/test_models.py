@@ -48,14 +48,17 @@ def test_the_shelf_holds_at_least_25_models() -> None:
 def test_every_model_of_the_shelf_is_shown(name: str) -> None:
     shown = models.open_shown(name)
     for layer in sorted({shown.layers.index(place) for place in shown.layers}):
-        frame = ask("model", name=name, layer=layer)
+        frame = ask("model", model=name, layer=layer)
         encode(frame)
         assert json.dumps(frame.header["facts"])
+        offered = run(frame.header["code"]["python"])
         if frame.header["pairs"] is None:
+            assert offered["kind"] == frame.header["layers"][layer]["kind"]
             assert (frame.header["facts"]["encoding"], frame.header["series"]) == ("nope", [])
             continue
         counts = [frame.header["pairs"][fate] for fate in ("kept", "blended", "divided")]
         assert sum(counts) == frame.header["facts"]["rotary_dim"] // 2
+        np.testing.assert_allclose(offered, series(frame, "after", "wavelength"), rtol=1e-12)
         fates = series(frame, "fate", "fate")
         assert [(fates == i).sum() for i in range(3)] == counts
         np.testing.assert_allclose(
@@ -65,21 +68,21 @@ def test_every_model_of_the_shelf_is_shown(name: str) -> None:
 
 
 def test_layers_of_real_models_in_order() -> None:
-    gemma = [layer["does"] for layer in ask("model", name="gemma-3-27b").header["layers"]]
+    gemma = [layer["does"] for layer in ask("model", model="gemma-3-27b").header["layers"]]
     assert len(gemma) == 62
     assert [i for i, does in enumerate(gemma) if does.startswith("full")] == list(range(5, 62, 6))
     assert gemma[0] == "sliding of 1,024, RoPE base 10,000"
     assert gemma[5] == "full, RoPE base 1,000,000, linear"
-    smol = ask("model", name="smollm3-3b").header
+    smol = ask("model", model="smollm3-3b").header
     assert [layer["index"] for layer in smol["layers"] if layer["encoding"] == "nope"] == list(range(3, 36, 4))
-    llama4 = [layer["does"] for layer in ask("model", name="llama-4-maverick").header["layers"]]
+    llama4 = [layer["does"] for layer in ask("model", model="llama-4-maverick").header["layers"]]
     assert llama4[:4] == ["chunks of 8,192, RoPE base 500,000"] * 3 + ["NoPE"]
-    oss = [layer["kind"] for layer in ask("model", name="gpt-oss-20b").header["layers"]]
+    oss = [layer["kind"] for layer in ask("model", model="gpt-oss-20b").header["layers"]]
     assert oss == ["sliding_attention", "full_attention"] * 12
 
 
 def test_llama_before_and_after_its_extension() -> None:
-    frame = ask("model", name="llama-3.1-8b", layer=31)
+    frame = ask("model", model="llama-3.1-8b", layer=31)
     before, after = (series(frame, label, "wavelength") for label in ("before", "after"))
     k = np.arange(64)
     np.testing.assert_allclose(before, 2 * math.pi * 5e5 ** (2 * k / 128), rtol=1e-12)
@@ -95,20 +98,20 @@ def test_llama_before_and_after_its_extension() -> None:
 
 
 def test_a_method_can_be_tried_on_a_model() -> None:
-    frame = ask("model", name="llama-2-7b", method="linear", target=8192)
+    frame = ask("model", model="llama-2-7b", method="linear", target=8192)
     before, after = (series(frame, label, "wavelength") for label in ("before", "after"))
     np.testing.assert_allclose(after, 2 * before, rtol=1e-12)
     assert frame.header["pairs"]["divided"] == 64
     np.testing.assert_allclose(run(frame.header["code"]["python"]), after)
-    assert ask("model", name="llama-2-7b", method="yarn").header["lines"][1]["y"] == 4 * 4096
+    assert ask("model", model="llama-2-7b", method="yarn").header["lines"][1]["y"] == 4 * 4096
 
 
-def test_a_model_that_was_read_from_a_file_is_shown_by_its_id() -> None:
+def test_a_model_that_was_read_from_a_file_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_type": "gemma2", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3, "head_dim": 4}
     config |= {"max_position_embeddings": 64, "sliding_window": 16}
     found = posenc.inspection.inspect(config)
     key = shelf.keep({"title": "mine", "inspection": found, "config": config, "tensors": None})
-    header = ask("model", name=key).header
+    header = (shown := ask("model", model=key)).header
     assert header["subject"] == "mine"
     assert [layer["kind"] for layer in header["layers"]] == [
         "sliding_attention",
@@ -116,18 +119,21 @@ def test_a_model_that_was_read_from_a_file_is_shown_by_its_id() -> None:
         "sliding_attention",
     ]
     assert header["code"]["command"] == "posenc inspect config.json"
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("config.json").write_text(json.dumps(config))
+    np.testing.assert_allclose(run(shown.header["code"]["python"]), series(shown, "after", "wavelength"))
     bare = shelf.keep({"title": "weights", "inspection": {"layers": [], "warnings": []}, "config": None})
     with pytest.raises(ValueError, match=r"weights came without a config.json"):
-        ask("model", name=bare)
+        ask("model", model=bare)
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ({"name": "gpt-17"}, "there is no model 'gpt-17' on the shelf"),
-        ({"name": "file-0000"}, "Drop it again"),
-        ({"name": "../../etc/passwd"}, "there is no model"),
-        ({"name": "x" * 65}, "name must have at most 64 characters"),
+        ({"model": "gpt-17"}, "there is no model 'gpt-17' on the shelf"),
+        ({"model": "file-0000"}, "Drop it again"),
+        ({"model": "../../etc/passwd"}, "there is no model"),
+        ({"model": "x" * 65}, "model must have at most 64 characters"),
         ({"layer": "32"}, "layer must be from 0 to 31"),
         ({"layer": "-1"}, "layer must be from 0 to 9,999"),
         ({"method": "magic"}, "method must be one of own, none"),
@@ -187,6 +193,20 @@ def test_heads_by_distance_and_encodings_side_by_side(study: Path, monkeypatch: 
     frame = ask("attention", cell="alibi-s0", draw="profile")
     found = run(frame.header["code"]["python"])
     np.testing.assert_allclose([frame.arrays[s["low"]] for s in frame.header["series"]], found.low)
+    assert any("64 draws" in note for note in frame.header["notes"])
+
+
+@pytest.mark.parametrize("draw", ["encodings", "profiles"])
+def test_all_encodings_of_one_seed_beside_each_other(study: Path, monkeypatch: pytest.MonkeyPatch, draw: str) -> None:
+    monkeypatch.chdir(study)
+    frames = [ask("attention", cell=f"{name}-s1", text="abcabc", draw=draw, layer=1) for name in ("rope", "alibi")]
+    assert [s["label"] for s in frames[0].header["series"]] == ["rope", "alibi"]
+    for i, frame in enumerate(frames):
+        curves = [frame.arrays[s["array"]] for s in frame.header["series"]]
+        np.testing.assert_allclose(curves, [frames[0].arrays[s["array"]] for s in frames[0].header["series"]])
+        np.testing.assert_allclose(run(frame.header["code"]["python"]), curves[i], atol=1e-12)
+    if draw == "profiles":  # two heads of ALiBi have the slopes 1/16 and 1/256
+        np.testing.assert_allclose(np.diff(curves[1]), -(1 / 16 + 1 / 256) / 2, atol=1e-12)
 
 
 @pytest.mark.parametrize(

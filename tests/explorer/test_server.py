@@ -193,8 +193,8 @@ def test_a_table_has_all_numbers_in_full_precision(fresh, monkeypatch):
     monkeypatch.setattr(views, "answer", lambda view, query: asked.append(dict(query)) or frame)
     answer = fresh[1].get("/api/csv/heat?a=rope&rows=3&columns=5")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert answer.headers["content-disposition"] == 'attachment; filename="posenc-heat.csv"'
-    assert answer.text == "series,distance (tokens),score\nA,7.0,0.3333333333333333\n"
+    assert answer.headers["content-disposition"] == 'attachment; filename="posenc-heat-rope.csv"'
+    assert answer.text == "series,distance (tokens),score\nA,7,0.3333333333333333\n"
     assert asked[0]["a"] == "rope"
     assert int(asked[0]["rows"]) == int(asked[0]["columns"]) >= 4096  # and not what a canvas has
 

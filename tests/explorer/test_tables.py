@@ -19,10 +19,10 @@ def test_series_are_one_row_a_point_with_their_band():
     found = rows(Frame(header, [np.array([1.0, 2.0]), np.array([0.1, 0.2]), np.array([-1.0, np.nan])]))
     assert found == [
         ["series", "key (tokens)", "query", "low"],
-        ["a, b", "1.0", "0.1", "-1.0"],
-        ["a, b", "2.0", "0.2", "nan"],
-        ["c", "1.0", "-1.0", ""],
-        ["c", "2.0", "nan", ""],
+        ["a, b", "1", "0.1", "-1.0"],
+        ["a, b", "2", "0.2", "nan"],
+        ["c", "1", "-1.0", ""],
+        ["c", "2", "nan", ""],
     ]
 
 
@@ -32,9 +32,33 @@ def test_a_matrix_has_its_rows_and_columns_beside_it():
         Frame(header, [np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 1 / 3]]), np.array([10.0, 11.0]), np.arange(3.0)])
     )
     assert found == [
-        ["query \\ key (tokens)", "0.0", "1.0", "2.0"],
-        ["10.0", "1.0", "2.0", "3.0"],
-        ["11.0", "4.0", "5.0", "0.3333333333333333"],
+        ["query \\ key (tokens)", "0", "1", "2"],
+        ["10", "1.0", "2.0", "3.0"],
+        ["11", "4.0", "5.0", "0.3333333333333333"],
+    ]
+
+
+def test_points_have_their_positions_and_all_coordinates():
+    header = {"x": {"label": "lane 0"}, "y": {"label": "lane 1"}, "z": {"label": "lane 2"}, "along": 3}
+    header["series"] = [{"label": "positions", "x": 0, "array": 1, "z": 2}]
+    found = rows(Frame(header, [np.array([0.5, 0.25]), np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.arange(2.0)]))
+    assert found == [
+        ["series", "position", "lane 0", "lane 1", "lane 2"],
+        ["positions", "0", "0.5", "1.0", "3.0"],
+        ["positions", "1", "0.25", "2.0", "4.0"],
+    ]
+
+
+def test_curves_of_several_kinds_say_which_they_are():
+    header = {"x": {"label": "pair"}, "y": {"label": "wavelength"}, "fates": ["kept", "blended", "divided"]}
+    header["series"] = [
+        {"label": "yarn", "group": "wavelength", "x": 0, "array": 1},
+        {"label": "yarn", "group": "fate", "x": 0, "array": 2},
+    ]
+    assert rows(Frame(header, [np.array([0.0]), np.array([6.5]), np.array([2.0])])) == [
+        ["series", "group", "pair", "value"],
+        ["yarn", "wavelength", "0", "6.5"],
+        ["yarn", "fate: 0 kept, 1 blended, 2 divided", "0", "2.0"],
     ]
 
 

@@ -41,6 +41,32 @@ def test_names(given, kind, name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("given", "kind", "name", "state"),
+    [
+        ("alibi?view=bias&v.draw=matrix", "encoding", "alibi", "view=bias&v.draw=matrix"),
+        ("?view=extension&v.target=65536", "encoding", "rope", "view=extension&v.target=65536"),
+        ("llama-3.1-8b?theme=dark", "model", "llama-3.1-8b", "theme=dark"),
+    ],
+)
+def test_a_state_may_follow_a_name(given, kind, name, state, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert targets.find(given) == Target(kind, name, state=state)
+
+
+@pytest.mark.parametrize("state", ["view=heat\n", "<script>", "a b", '"', "?", "\x1b[31m", "é"])
+def test_a_state_has_characters_of_addresses_alone(state):
+    with pytest.raises(ValueError, match="must be the page's state"):
+        targets.find(f"rope?{state}")
+
+
+def test_a_directory_whose_name_has_a_question_mark_is_a_directory(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint.rename("what?now")
+    assert targets.find("what?now").state == ""
+    assert targets.find("what?now").kind == "file"
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ("nosuch", "there is nothing called 'nosuch'. Name an encoding"),

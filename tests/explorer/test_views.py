@@ -3,6 +3,8 @@
 import contextlib
 import json
 import math
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import posenc
+from posenc import cli
 from posenc.explorer import views
 from posenc.explorer.frames import Frame, encode
 from posenc.explorer.views import View
@@ -100,7 +103,7 @@ def _check_header(view: str, frame: Frame) -> None:
     assert (header["view"], header["of"]) == (view, "A")
     assert all(note.endswith((".", "!", "?", ")")) for note in header["notes"]), header["notes"]
     assert len(header["arrays"]) == len(frame.arrays)
-    assert header["code"]["command"].startswith("posenc plot ")
+    assert header["code"]["command"].startswith(("posenc plot ", "posenc explore "))
     for one in header["series"]:
         sizes = {len(frame.arrays[one[key]]) for key in ("x", "array", "low", "high", "z") if key in one}
         assert len(sizes) == 1
@@ -116,6 +119,30 @@ def _check_header(view: str, frame: Frame) -> None:
         assert about["low"] <= finite.min() <= finite.max() <= about["high"]
         assert not about["symmetric"] or about["low"] == -about["high"]
     encode(frame)
+
+
+@pytest.mark.parametrize(
+    ("name", "view"),
+    [
+        *((name, "precision") for name in ("rope", "binary", "fope", "retnet", "xpos")),
+        *((name, "wavelengths") for name in ("rope", "dynamic_ntk", "tape")),
+        *((name, "bias") for name in ("alibi", "graphormer", "deberta")),
+        ("rerope", "distances"),
+        ("sinusoidal", "points"),
+    ],
+)
+def test_the_offered_command_can_be_run(
+    name: str, view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, command, *rest = shlex.split(ask(view, a=name).header["code"]["command"])
+    assert program == "posenc"
+    if command == "explore":  # where there is no such figure, as posenc plot itself says, or none of such a graph
+        assert rest == [name]
+        assert name == "graphormer" or cli.run(["plot", name, "--kind", view, "-o", "x.svg"]) == 2
+    else:
+        assert cli.run([command, *rest]) == 0, capsys.readouterr().err
+        assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 
 def test_heat_of_sinusoids_and_of_a_rotation() -> None:
@@ -311,3 +338,15 @@ def test_views_say_what_they_fit_and_take() -> None:
         assert plain["help"].endswith(".")
         assert all(c["help"].endswith((".", "3")) for c in plain["controls"])
         assert all(c["default"] in c["choices"] for c in plain["controls"] if c["kind"] == "choice")
+
+
+def test_of_what_looks_at_whole_texts_long_ones_are_drawn_less_often_and_that_is_said() -> None:
+    frame = ask("profile", a="cope", length=65_536, points=5)
+    assert "Means of 8 draws; the band holds 90 % of them." in frame.header["notes"]
+    assert any(
+        "64 draws were asked for; CoPE looks at a whole text of 65,536 tokens" in n for n in frame.header["notes"]
+    )
+    assert "n_draws=8" in frame.header["code"]["python"]
+    _compare("profile", frame, run(frame.header["code"]["python"]))
+    assert "Means of 64 draws; the band holds 90 % of them." in ask("profile", a="cope", length=512).header["notes"]
+    assert "n_draws=64" in ask("profile", a="rope", length=65_536, points=5).header["code"]["python"]

@@ -1,6 +1,7 @@
 """Spectra, norms and covariances of tables, against other routes to the same numbers."""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,19 @@ def test_covariance_and_norms_are_numpy_s() -> None:
     with torch.no_grad():
         learned.weight.copy_(torch.from_numpy(TABLE))
     np.testing.assert_allclose(measure.norms(learned.weight), measure.norms(TABLE), rtol=1e-6)
+
+
+def test_large_tables_are_measured_part_by_part_in_little_memory() -> None:
+    table = strategies.normal(20_000, 24, seed=2).numpy() + 3.0
+    positions = np.ascontiguousarray(table[:50])
+    np.testing.assert_allclose(measure.covariance(table), np.cov(table.T, bias=True), atol=1e-12)
+    np.testing.assert_allclose(measure.norms(table), np.linalg.norm(table, axis=1), rtol=1e-14)
+    tracemalloc.start()
+    try:
+        measure.embedding_tables(table, positions)
+        assert tracemalloc.get_traced_memory()[1] < 0.8 * table.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_share_of_the_diagonal() -> None:

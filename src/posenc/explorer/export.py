@@ -18,7 +18,7 @@ from posenc.explorer.targets import FIRST, Target
 
 FRAMES, STATE = "/*POSENC_FRAMES*/{}", '/*POSENC_STATE*/""'  # each stands once in the shell
 _PLAIN = "-_.!~*'()"  # what JavaScript's encodeURIComponent leaves as it is, beside letters and digits
-_MODEL = {"model", "name"}  # what the view of a model calls it
+_MOST_LAYERS = 64  # of the model that the page is about
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -80,7 +80,8 @@ def collect(target: Target) -> dict[str, Any]:
 def questions(begin: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Return what the page asks while every control stands at its default: of one encoding, and of all models.
 
-    As the page does, it leaves out what is the default.
+    Of the model or study that the page is about, its layers, methods and pictures are asked for as well. As the page
+    does, it leaves out what is the default.
     """
     target = begin["target"]
     encoding = target["id"] if target["kind"] == "encoding" else FIRST
@@ -88,14 +89,44 @@ def questions(begin: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     shelf = [model["name"] for model in begin["models"]] + ([target["id"]] if target["kind"] == "file" else [])
     found: list[tuple[str, dict[str, str]]] = []
     for view in begin["views"]:
-        control = next((c for c in view["controls"] if view["id"] == "model" and c["name"] in _MODEL), None)
-        if control:
-            found += [("model", {} if name == control["default"] else {control["name"]: name}) for name in shelf]
+        if view["id"] == "model":
+            control = next(c for c in view["controls"] if c["name"] == "model")
+            asked = {name: {} if name == control["default"] else {"model": name} for name in shelf}
+            found += [("model", query) for query in asked.values()]
+            if target["kind"] in ("model", "file"):
+                found += [("model", {**asked[target["id"]], **more}) for more in _of_model(target["id"], view)]
+        elif view["id"] == "attention" and target["kind"] == "study":
+            found += [("attention", query) for query in _of_study(view)]
         elif not view["of_encoding"]:
             found.append((view["id"], {}))
         elif view["id"] in fitting:
             found.append((view["id"], {"a": encoding}))
     return found
+
+
+def _of_model(name: str, view: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what else is asked of one model: its other layers, and other methods on its first one."""
+    from posenc.explorer import models
+
+    try:
+        n_layers = min(len(models.open_shown(name).layers), _MOST_LAYERS)
+    except ValueError:  # a checkpoint without a configuration, which has no picture
+        return []
+    methods = next(c["choices"] for c in view["controls"] if c["name"] == "method")
+    return [{"layer": str(i)} for i in range(1, n_layers)] + [{"method": method} for method in methods[1:]]
+
+
+def _of_study(view: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what is asked of a study: every picture of each model, and all maps of the first."""
+    from posenc.explorer import studies
+
+    study = studies.open_study()
+    draws = next(c["choices"] for c in view["controls"] if c["name"] == "draw")
+    cells = [{}, *({"cell": cell} for cell in list(study.cells)[1:])]
+    pictures = [{**cell, **({"draw": draw} if i else {})} for cell in cells for i, draw in enumerate(draws)]
+    maps = [(layer, head) for layer in range(study.config.n_layers) for head in range(study.config.n_heads)]
+    named = ("layer", "head")
+    return pictures + [{k: str(v) for k, v in zip(named, at, strict=True) if v} for at in maps[1:_MOST_LAYERS]]
 
 
 def address(view: str, query: Mapping[str, str]) -> str:

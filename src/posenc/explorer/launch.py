@@ -41,6 +41,7 @@ def explore(
         ValueError: The target is unknown, or the port or address cannot be had.
         TypeError: The target is a class that is no encoding.
     """
+    use_one_core()
     chosen = targets.find(target)
     with contextlib.closing(listen(host or HOST, port)) as listener, contextlib.suppress(KeyboardInterrupt):
         origin = Origin(host or HOST, listener.getsockname()[1])
@@ -51,10 +52,11 @@ def explore(
                 f"Listening on {host}: whoever reaches this address over the network can use the explorer, ask this "
                 "machine to compute, and see what you open in it. There is no password and no encryption."
             )
-        say(f"The explorer is at {origin.url} (Ctrl-C ends it).")
+        url = origin.url + (f"?{chosen.state}" if chosen.state else "")
+        say(f"The explorer is at {url} (Ctrl-C ends it).")
         web = _Web(_settings(server), server.end)
         if browser:
-            threading.Thread(target=open_browser, args=(origin.url,), daemon=True).start()
+            threading.Thread(target=open_browser, args=(url,), daemon=True).start()
         web.run(sockets=[listener])
 
 
@@ -68,6 +70,15 @@ class _Web(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._end()
         super().handle_exit(sig, frame)
+
+
+def use_one_core() -> None:
+    """Let torch, once it is imported, work with one thread, unless the environment says another number.
+
+    What is drawn is small, and threads that wait for each other beside a browser that draws cost fifty times what they
+    bring.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _settings(server: Server) -> uvicorn.Config:
@@ -125,9 +136,16 @@ def export(target: str | None, path: Path) -> None:
     """Write the page about a target as one file.
 
     Raises:
-        ValueError: The target is unknown, or the file cannot be written.
+        ValueError: The target is unknown or has a state, or the file cannot be written.
         TypeError: The target is a class that is no encoding.
     """
+    use_one_core()
     from posenc.explorer import export as exporting
 
-    exporting.write(targets.find(target), path)
+    chosen = targets.find(target)
+    if chosen.state:
+        raise ValueError(
+            "explore: --export writes a target's pictures as they begin, and takes no state. Leave out what follows "
+            "the question mark, or open it and save the page there."
+        )
+    exporting.write(chosen, path)

@@ -1,6 +1,7 @@
 """The explorer's server: the page, its files, and the questions that it asks. Knows no formula and imports no torch."""
 
 import asyncio
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")  # in the name of a file
 Answer = tuple[bytes, str]  # and its media type
 
 
@@ -121,7 +123,8 @@ class Server:
             raise RefusedError(400, f"A question has at most {MAX_QUERY:,} characters.")
         self._check_loaded()
         data, media_type = await self._ask(request, form, view, query)
-        extra = {"content-disposition": f'attachment; filename="posenc-{view}.csv"'} if form == "csv" else {}
+        name = "-".join(["posenc", view, *_UNSAFE.split(query.get("a", ""))])[:MAX_NAME].rstrip("-")
+        extra = {"content-disposition": f'attachment; filename="{name}.csv"'} if form == "csv" else {}
         return Response(data, media_type=media_type, headers=extra)
 
     async def _ask(self, request: Request, form: str, view: str, query: Mapping[str, str]) -> Answer:

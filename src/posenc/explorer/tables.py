@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from posenc.explorer.frames import Frame
+from posenc.explorer.frames import Array, Frame
 
 MOST_CELLS = 2_000_000
+_EXACT = 2**53  # below it every whole number is a float
 
 
 def write(frame: Frame | Mapping[str, Any]) -> str:
@@ -23,8 +24,8 @@ def write(frame: Frame | Mapping[str, Any]) -> str:
     >>> header = {"x": {"label": "distance"}, "y": {"label": "score"}, "series": series}
     >>> print(write(Frame(header, [x, y])))
     series,distance,score
-    rope,0.0,1.0
-    rope,1.0,0.5
+    rope,0,1.0
+    rope,1,0.5
     <BLANKLINE>
     """
     if not isinstance(frame, Frame):
@@ -44,20 +45,46 @@ def _rows(frame: Frame) -> Iterator[Iterable[Any]]:
     if header.get("matrix"):
         about = header["matrix"]
         corner = f"{_label(header, 'y')} \\ {_label(header, 'x')}"
-        yield [corner, *arrays[about["columns"]].tolist()]
-        rows = arrays[about["rows"]].tolist()
+        yield [corner, *_places(arrays[about["columns"]])]
+        rows = _places(arrays[about["rows"]])
         yield from ([row, *values] for row, values in zip(rows, arrays[about["array"]].tolist(), strict=True))
         if not header.get("series"):
             return
         yield []
+    yield from _of_series(header, arrays)
+
+
+def _of_series(header: Mapping[str, Any], arrays: list[Array]) -> Iterator[Iterable[Any]]:
+    """Yield a row a point; which group a curve belongs to stands beside it where there are several."""
     series = header.get("series") or []
-    extra = [key for key in ("low", "high") if any(key in one for one in series)]
-    yield ["series", _label(header, "x"), _label(header, "y"), *extra]
+    groups = {one.get("group", "") for one in series}
+    several, along = len(groups) > 1, header.get("along")
+    extra = [key for key in ("z", "low", "high") if any(key in one for one in series)]
+    before = ["series", *(["group"] if several else []), *(["position"] if along is not None else [])]
+    named = [_label(header, "z") if key == "z" else key for key in extra]
+    yield [*before, _label(header, "x"), "value" if several else _label(header, "y"), *named]
     for one in series:
-        columns = [arrays[one[key]] if one.get(key) is not None else None for key in ("x", "array", *extra)]
-        n = len(np.atleast_1d(columns[1])) if columns[1] is not None else 0
-        values = [[""] * n if column is None else np.ravel(column).tolist() for column in columns]
-        yield from ([one.get("label", ""), *row] for row in zip(*values, strict=True))
+        n = len(np.atleast_1d(arrays[one["array"]]))
+        x = _places(arrays[one["x"]]) if one.get("x") is not None else [""] * n
+        rest = [arrays[one[key]].ravel().tolist() if key in one else [""] * n for key in ("array", *extra)]
+        where = [_places(arrays[along])] if along is not None else []
+        start = [one.get("label", ""), *([_group(header, one.get("group", ""))] if several else [])]
+        yield from ([*start, *row] for row in zip(*where, x, *rest, strict=True))
+
+
+def _group(header: Mapping[str, Any], group: str) -> str:
+    """Return a group's name, with what its numbers mean where they stand for words."""
+    if group != "fate":
+        return group
+    return "fate: " + ", ".join(f"{i} {word}" for i, word in enumerate(header.get("fates", ())))
+
+
+def _places(values: Array) -> list[Any]:
+    """Return positions and lanes as whole numbers, where they all are."""
+    flat = np.ravel(values)
+    whole = bool(np.isfinite(flat).all() and (flat == np.round(flat)).all() and (np.abs(flat) < _EXACT).all())
+    found: list[Any] = flat.astype(np.int64).tolist() if whole else flat.tolist()
+    return found
 
 
 def _label(header: Mapping[str, Any], name: str) -> str:

@@ -1,8 +1,9 @@
 """What the explorer is started on: an encoding, a model's settings, a checkpoint, or a study. Knows no torch."""
 
 import json
+import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal
 from posenc.config.known import known_models
 from posenc.config.values import short
 
+_STATE = re.compile(r"[A-Za-z0-9%&=+,.:/_~*()'!@-]*")
 FIRST = "rope"  # what is shown where nothing is asked for
 
 
@@ -22,21 +24,24 @@ class Target:
         kind: What it is; `own` is a class of one's own, `file` a config.json or a checkpoint.
         name: The encoding's or model's name; of files, what they are called.
         path: Of files and studies; never sent to the page.
+        state: What the page begins with, as it stands in its address behind the question mark.
     """
 
     kind: Literal["encoding", "own", "model", "file", "study"]
     name: str
     path: Path | None = None
+    state: str = ""
 
 
 def find(given: str | None) -> Target:
     """Find out what a target is.
 
     What exists on the disk wins over a name of the package. Only where a name is neither a file's, a model's nor that
-    of an encoding's module (an alias, say, or a mistake) the encodings are loaded to decide.
+    of an encoding's module (an alias, say, or a mistake) the encodings are loaded to decide. Behind a question mark the
+    page's state may follow, as in `alibi?view=bias`.
 
     Raises:
-        ValueError: It is none of the kinds.
+        ValueError: It is none of the kinds, or what follows is no state.
         TypeError: It is a class that is no encoding.
 
     >>> find("llama-3.1-8b").kind, find("alibi").kind
@@ -47,6 +52,9 @@ def find(given: str | None) -> Target:
     path = Path(given)
     if given and _exists(path):
         return _of_path(path)
+    if "?" in given:
+        name, _, state = given.partition("?")
+        return replace(find(name or None), state=_checked(state))
     if given in known_models():
         return Target("model", given)
     if f"{given}.py" in {entry.name for entry in files("posenc").joinpath("encodings").iterdir()} - {"__init__.py"}:
@@ -54,6 +62,20 @@ def find(given: str | None) -> Target:
     if path.suffix in {".json", ".safetensors"} or (len(path.parts) > 1 and ":" not in given):
         raise ValueError(f"explore: there is no file {short(given)}. Check the path.")
     return _loaded(given)
+
+
+def _checked(state: str) -> str:
+    """Return a state, which becomes part of an address.
+
+    Raises:
+        ValueError: It has characters that no address has there.
+    """
+    if not _STATE.fullmatch(state):
+        raise ValueError(
+            f"explore: what follows the question mark must be the page's state, as the page copies it; got "
+            f"{short(state)}. Write alibi?view=bias, in quotes for the shell."
+        )
+    return state
 
 
 def _exists(path: Path) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from posenc.attention import attend
+from posenc.measure.values import Numbers
 from posenc.nn import LanguageModel
 
 Array = np.ndarray
@@ -18,7 +18,7 @@ _WHO = "attention_maps"
 _MOST = 2**28  # weights, 2 GiB
 
 
-def attention_maps(model: LanguageModel, tokens: ArrayLike | Tensor) -> Float64[Array, "n_layers n_heads L L"]:
+def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_layers n_heads L L"]:
     """Return the attention weights of one text: row i holds what token i looks at, and sums to 1.
 
     They are those of the scores that the model forms itself, computed by the literal law in float64 from the queries
@@ -51,7 +51,7 @@ def attention_maps(model: LanguageModel, tokens: ArrayLike | Tensor) -> Float64[
     return torch.stack(maps).numpy()
 
 
-def attention_by_distance(maps: ArrayLike) -> Float64[Array, "*layers L"]:
+def attention_by_distance(maps: Numbers) -> Float64[Array, "*layers L"]:
     """Return the mean weight by distance: over all queries that have a key so far back.
 
     Args:
@@ -72,7 +72,7 @@ def attention_by_distance(maps: ArrayLike) -> Float64[Array, "*layers L"]:
     return np.stack(list(diagonals), -1)
 
 
-def _ids(model: LanguageModel, tokens: ArrayLike | Tensor) -> Tensor:
+def _ids(model: LanguageModel, tokens: Numbers) -> Tensor:
     ids = torch.as_tensor(tokens if isinstance(tokens, Tensor) else np.asarray(tokens))
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{_WHO}: tokens must be integers; got {ids.dtype}. Pass ids of the vocabulary.")

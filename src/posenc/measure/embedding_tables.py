@@ -47,7 +47,7 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
     """Measure tables of tokens and of positions, as a checkpoint has them.
 
     Su's reading of p_m · H p_n takes p for small and H for diagonal, and the latter from lanes of embeddings that
-    vary independently. This says how far that is so. All numbers are taken to float64, three copies of a table.
+    vary independently. This says how far that is so. All numbers are taken to float64, in one copy of each table.
 
     Args:
         tokens: (vocab_size, d_model), a tensor, an array or nested lists.

@@ -11,6 +11,7 @@ from posenc.config.values import short
 from posenc.measure.values import Numbers
 
 Array = np.ndarray
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def norms(table: Numbers) -> Float64[Array, " rows"]:
     >>> norms([[3.0, 4.0], [0.0, 0.0]]).tolist()
     [5.0, 0.0]
     """
-    found: Array = np.linalg.norm(matrix("norms", "table", table), axis=1)
+    rows = matrix("norms", "table", table)
+    found: Array = np.concatenate([np.linalg.norm(part, axis=1) for part in _parts(rows)])
     return found
 
 
@@ -76,9 +78,11 @@ def covariance(table: Numbers) -> Float64[Array, "lanes lanes"]:
     [[1.0, 2.0], [2.0, 4.0]]
     """
     rows = matrix("covariance", "table", table)
-    centred = rows - rows.mean(0)
-    found: Array = centred.T @ centred / len(rows)
-    return found
+    mean, found = rows.mean(0), np.zeros((rows.shape[1], rows.shape[1]))
+    for part in _parts(rows):
+        centred = part - mean
+        found += centred.T @ centred
+    return found / len(rows)
 
 
 def diagonal_share(square: Numbers) -> float:
@@ -101,8 +105,13 @@ def diagonal_share(square: Numbers) -> float:
     return float((np.diagonal(found) ** 2).sum()) / total if total else 0.0
 
 
+def _parts(rows: Array) -> list[Array]:
+    """Return some rows at a time, so that what is made of them takes little memory beside a large table."""
+    return [rows[i : i + _ROWS] for i in range(0, len(rows), _ROWS)]
+
+
 def matrix(who: str, name: str, values: Any) -> Float64[Array, "rows columns"]:
-    """Return numbers in two dimensions as a float64 array, checked.
+    """Return numbers in two dimensions as a float64 array, checked; one that is so already is not copied.
 
     Raises:
         TypeError: They are no real numbers.
@@ -119,4 +128,4 @@ def matrix(who: str, name: str, values: Any) -> Float64[Array, "rows columns"]:
         raise ValueError(f"{who}: {name} must have two dimensions, rows and columns; got shape {found.shape}.")
     if not np.isfinite(found).all():
         raise ValueError(f"{who}: {name} must be finite; got {found[~np.isfinite(found)][0]}.")
-    return found.astype(np.float64)
+    return found.astype(np.float64, copy=False)

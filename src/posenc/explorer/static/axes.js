@@ -30,7 +30,7 @@ function niceStep(rough) {
 export function drawAxes(node, { width, height, rows, columns, x, y, rowNames, columnNames }) {
   const ink = colours();
   const { left, top } = MARGIN;
-  const small = { columns: namesFit(columnNames, width), rows: namesFit(rowNames, height) };
+  const small = { columns: namesFit(columnNames, width), rows: Math.min(namesFit(rowNames, height), (1.1 * height) / rows.length) };
   const text = (attributes, words) => svg("text", { "font-family": FONT, "font-size": 11.5, fill: ink.soft, ...attributes }, words);
   const line = (x1, y1, x2, y2) => svg("line", { x1, y1, x2, y2, stroke: ink.line });
   const parts = [svg("rect", { x: left - 0.5, y: top - 0.5, width: width + 1, height: height + 1, fill: "none", stroke: ink.line })];
@@ -42,7 +42,8 @@ export function drawAxes(node, { width, height, rows, columns, x, y, rowNames, c
   for (const { value, at: cell } of ticksOf(rows, small.rows && rowNames, height, 44)) {
     const at = top + ((cell + 0.5) * height) / rows.length;
     parts.push(line(left - 4, at, left, at));
-    parts.push(text({ x: left - 7, y: at + 4, "text-anchor": "end", "font-size": small.rows || 11.5 }, small.rows ? value : tick(value)));
+    const letter = small.rows && String(value).length < 3; // letters below each other, in the middle of their column
+    parts.push(text({ x: letter ? left - 11 : left - 7, y: at + (small.rows || 11.5) * 0.36, "text-anchor": letter ? "middle" : "end", "font-size": small.rows || 11.5 }, small.rows ? value : tick(value)));
   }
   parts.push(text({ x: left + width / 2, y: top + height + 36, "text-anchor": "middle" }, withUnit(x)));
   const middle = top + height / 2;
@@ -61,6 +62,19 @@ function namesFit(names, pixels) {
   if (!names) return 0;
   const size = Math.min(11.5, (1.35 * pixels) / names.length);
   return size >= 8.5 ? size : 0;
+}
+
+/** Return a colour bar with its words for what is exported, as `{parts, height}`: on the page it is made of elements. */
+export function drawBar({ y, width, href, words }) {
+  const ink = colours();
+  const { left } = MARGIN;
+  const bar = svg("image", { x: left, y: y + 2, width, height: 8, preserveAspectRatio: "none", href });
+  const frame = svg("rect", { x: left - 0.5, y: y + 1.5, width: width + 1, height: 9, fill: "none", stroke: ink.line });
+  const [low, zero, high] = words;
+  const at = [[low, 0, "start"], [zero, !low ? 0 : !high ? width : width / 2, !low ? "start" : !high ? "end" : "middle"], [high, width, "end"]];
+  const said = at.filter(([word]) => word).map(([word, x, anchor]) =>
+    svg("text", { x: left + x, y: y + 23, "text-anchor": anchor, "font-family": FONT, "font-size": 11.5, fill: ink.soft }, word));
+  return { parts: [bar, frame, ...said], height: 30 };
 }
 
 /** Return the words under a colour bar: what its ends and its middle stand for. */

@@ -1,6 +1,6 @@
 // Heat maps on a canvas: one pixel a cell, enlarged without smoothing, with axes and a cursor over it.
 
-import { MARGIN, barWords, drawAxes } from "./axes.js";
+import { MARGIN, barWords, drawAxes, drawBar } from "./axes.js";
 import { paint } from "./colourmap.js";
 import { el, extent, nearest, say, svg } from "./dom.js";
 
@@ -84,8 +84,11 @@ export class HeatMap {
     image.style.imageRendering = "pixelated";
     const copy = this.axes.cloneNode(true);
     copy.prepend(image);
-    const size = { width: width + MARGIN.left + MARGIN.right, height: height + MARGIN.top + MARGIN.bottom };
+    const bar = drawBar({ y: height + MARGIN.top + MARGIN.bottom, width: Math.min(320, width), href: this.bar.toDataURL("image/png"), words: barWords(...this.#ends()) });
+    copy.append(...bar.parts);
+    const size = { width: width + MARGIN.left + MARGIN.right, height: height + MARGIN.top + MARGIN.bottom + bar.height };
     for (const [name, value] of Object.entries(size)) copy.setAttribute(name, value);
+    copy.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
     for (const name of ["class", "style"]) copy.removeAttribute(name);
     return { ...size, text: new XMLSerializer().serializeToString(copy) };
   }
@@ -106,11 +109,16 @@ export class HeatMap {
   }
 
   #drawBar() {
-    const [low, high] = [this.range[0] < 0 ? -this.top : 0, this.range[1] > 0 ? this.top : 0];
+    const [low, high] = this.#ends();
     const steps = Float32Array.from({ length: 256 }, (_, i) => low + ((high - low) * i) / 255);
     paint(this.bar, steps, 1, 256, this.top);
     barWords(low, high).forEach((words, i) => { this.words.children[i].textContent = words; });
     this.words.dataset.zero = low < 0 && high > 0 ? "middle" : low < 0 ? "right" : "left";
+  }
+
+  /** What the ends of the colour bar stand for. */
+  #ends() {
+    return [this.range[0] < 0 ? -this.top : 0, this.range[1] > 0 ? this.top : 0];
   }
 
   #find({ row, column }) {

@@ -49,7 +49,7 @@ export function sidesOf(view) {
 
 /** Say whether a control names the model, which the shelf sets. */
 export function isModel(view, control) {
-  return sectionOf(view) === "models" && (control.name === "model" || control.name === "name");
+  return sectionOf(view) === "models" && control.name === "model";
 }
 
 /** Return the question for one side of a view, as an object; what is at its default is left out. */

@@ -44,6 +44,11 @@ export function mix(one, other, share) {
   return `rgb(${a.map((value, i) => Math.round(value + (b[i] - value) * share)).join(", ")})`;
 }
 
+/** Return a colour that lets through what lies behind it; opacity 1 is the colour itself. */
+export function veil(colour, opacity) {
+  return `rgba(${numbers(colour).join(", ")}, ${opacity})`;
+}
+
 function numbers(colour) {
   if (colour.startsWith("#")) return [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   return colour.match(/[\d.]+/g).slice(0, 3).map(Number);

@@ -27,7 +27,8 @@ export function controlList(group, controls, values, set) {
 export function greyOut(node, controls, canHave) {
   if (!isExport()) return;
   for (const control of shown(controls)) {
-    const words = control.choices?.length ? control.choices : control.kind === "bool" ? ["true", "false"] : [];
+    const first = control.min ?? 0;
+    const words = control.choices?.length ? control.choices : control.kind === "bool" ? ["true", "false"] : control.kind === "int" ? [first, first + 1] : [];
     const free = words.filter((word) => canHave(control, String(word))).length > 1;
     const box = node.querySelector(`[data-option="${CSS.escape(control.name)}"]`);
     if (!free && box) for (const input of box.querySelectorAll("input, select, textarea")) input.disabled = true;

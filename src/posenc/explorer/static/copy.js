@@ -18,7 +18,7 @@ export function copyBar(node, { view, sides, frames, figures }) {
     type: "button", disabled, onclick: () => Promise.resolve(act()).then((done) => tell(done || ""), (error) => tell(error.message)),
   }, words);
   const python = joined(codes, "python", "#");
-  const command = joined(codes, "command", "#");
+  const command = [joined(codes.filter(({ command: text }) => !text?.startsWith("posenc explore")), "command", "#"), thisPage()].filter(Boolean).join("\n\n");
   const shown = () => [...figures.values()].filter((figure) => figure.picture);
   const name = (i) => ["posenc", view.id, whoIs(sides[i]).name].filter(Boolean).join("-");
   const csv = frames.map((frame, i) => (frame.error ? null : link(view, sides[i], name(i), sides.length > 1))).filter(Boolean);
@@ -27,7 +27,7 @@ export function copyBar(node, { view, sides, frames, figures }) {
     el("h2", { class: "unseen" }, "Take it along"),
     el("div", { class: "buttons" },
       button("Copy as Python", () => copy(python, "Python copied."), !python),
-      button("Copy as command", () => copy(command, "Command copied."), !command),
+      button("Copy as command", () => copy(command, "Command copied.")),
       button("PNG", () => picture(shown(), `${name(0)}.png`, true)),
       button("SVG", () => picture(shown(), `${name(0)}.svg`, false)),
       csv,
@@ -43,9 +43,18 @@ function link(view, side, name, many) {
 }
 
 function joined(codes, key, comment) {
-  const texts = codes.map((code) => (code[key] || "").trim()).filter(Boolean);
-  if (texts.length < 2) return texts[0] || "";
-  return codes.map((code, i) => `${comment} ${code.side}\n${texts[i]}`).join("\n\n");
+  const told = codes.filter((code) => code[key]?.trim());
+  if (told.length < 2) return told[0]?.[key].trim() || "";
+  return told.map((code) => `${comment} ${code.side}\n${code[key].trim()}`).join("\n\n");
+}
+
+/** The command that opens the explorer as it is now; a file that was dropped is not known to another one. */
+function thisPage() {
+  const { target } = catalogue;
+  const query = new URLSearchParams(writeState());
+  if (query.get("model")?.startsWith("file-")) query.delete("model");
+  const from = ["study", "file"].includes(target?.kind) || target?.name?.includes(":") ? target.name : "";
+  return `# this page\nposenc explore '${from}?${query}'`;
 }
 
 async function copy(text, done) {
@@ -78,14 +87,17 @@ async function picture(figures, name, raster) {
   if (!figures.length) throw new Error("There is no picture to save.");
   const drawings = await Promise.all(figures.map((figure) => figure.toSvg()));
   let [width, height, left, top, row] = [0, 0, 0, 0, null];
+  const ruler = el("canvas").getContext("2d");
+  ruler.font = "14px sans-serif";
   const parts = drawings.map((drawing, i) => {
     const at = figures[i].node.getBoundingClientRect().top;
     if (row !== null && Math.abs(at - row) > 8) [left, top] = [0, height]; // beside each other here as on the page
     row = at;
     const [x, y] = [left + 12, top + 12];
-    left = Math.ceil(x + drawing.width + 12);
+    const heading = [...figures[i].caption.children].map((part) => part.textContent.trim()).join(" · ");
+    left = Math.ceil(x + Math.max(drawing.width, ruler.measureText(heading).width + 4) + 12);
     [width, height] = [Math.max(width, left), Math.max(height, Math.ceil(y + drawing.height + 38))];
-    const words = svg("text", { x: x + 4, y: y + 16, fill: colours().ink, "font-family": "sans-serif", "font-size": 14 }, figures[i].caption.innerText.replace(/\s+/g, " "));
+    const words = svg("text", { x: x + 4, y: y + 16, fill: colours().ink, "font-family": "sans-serif", "font-size": 14 }, heading);
     return new XMLSerializer().serializeToString(words) + drawing.text.replace("<svg ", `<svg x="${x}" y="${y + 26}" `);
   });
   const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">` +

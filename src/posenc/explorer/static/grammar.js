@@ -6,6 +6,7 @@ const GROUPS = {
   factor: { title: "Frequency divided by" },
   wavelength: { title: "Wavelength of each pair", y: { label: "wavelength", unit: "positions per turn", log: true } },
   turns: { title: "Turns of each pair", y: { label: "turns", log: true } },
+  "dot product": { title: "Dot product", y: { label: "dot product" } },
   cosine: { title: "Cosine", y: { label: "cosine" } },
   posenc: { title: "As posenc computes it", share: "precision" },
   formula: { title: "With angles formed in the dtype itself, as most code has it", share: "precision" },

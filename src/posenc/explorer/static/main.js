@@ -5,10 +5,10 @@ import { SECTIONS, catalogue, fits, queryFor, sectionOf, setCatalogue, viewsOf }
 import { el } from "./dom.js";
 import { encodingsPanel, fittingView } from "./encodings.js";
 import { loadPlotly } from "./loader.js";
-import { firstModel, modelsPanel } from "./models.js";
+import { defaultModel, firstModel, modelsPanel } from "./models.js";
 import { attentionPanel, benchPanel, learnFromFrame } from "./sections.js";
 import { refresh, startStage } from "./stage.js";
-import { change, onChange, readState, state } from "./state.js";
+import { change, onChange, readState, state, usual } from "./state.js";
 import { startTheme } from "./theme.js";
 
 const PANELS = { encodings: encodingsPanel, models: modelsPanel, bench: benchPanel, attention: attentionPanel };
@@ -47,7 +47,9 @@ function complete() {
     Object.assign(state, { a: catalogue.encodings.has(wanted) ? wanted : [...catalogue.encodings.keys()][0], aOptions: {} });
   }
   if (state.b && !catalogue.encodings.has(state.b)) Object.assign(state, { b: "", bOptions: {} });
-  if (!state.model) state.model = firstModel();
+  const begun = firstModel();
+  if (begun === defaultModel()) usual.model = begun;
+  if (!state.model) state.model = begun;
   if (catalogue.views.has(state.view)) return;
   const section = { model: "models", file: "models", study: "attention" }[target?.kind] || "encodings";
   state.view = viewsOf(section)[0] && section !== "encodings" ? viewsOf(section)[0].id : fittingView(state.a);

@@ -35,8 +35,12 @@ export function modelsPanel(panel) {
 export function firstModel() {
   const { target } = catalogue;
   if (target && (target.kind === "model" || target.kind === "file") && target.id) return target.id;
-  const control = viewsOf("models")[0]?.controls.find(({ name }) => name === "model" || name === "name");
-  return control?.default || catalogue.models[0]?.name || "";
+  return defaultModel() || catalogue.models[0]?.name || "";
+}
+
+/** Return the model that the view shows where none is named. */
+export function defaultModel() {
+  return viewsOf("models")[0]?.controls.find(({ name }) => name === "model")?.default || "";
 }
 
 function fillShelf(list, count, text) {
@@ -56,8 +60,14 @@ function fillShelf(list, count, text) {
   }));
 }
 
+/** Show a model from its first layer on: another one may have fewer, and of other kinds. */
+function show(id) {
+  const { layer: _, ...v } = state.v;
+  change({ model: id, at: "", v }, "model");
+}
+
 function choose(list, id) {
-  change({ model: id, at: "" }, "model");
+  show(id);
   for (const button of list.children) {
     const chosen = button.dataset.model === id;
     button.setAttribute("aria-checked", String(chosen));
@@ -88,7 +98,7 @@ function dropZone(refresh) {
     own.unshift(model);
     said.className = "said";
     said.textContent = [`Read ${model.title}.`, ...(model.warnings || []).map((warning) => warning.message || warning)].join(" ");
-    change({ model: model.id, at: "" }, "model");
+    show(model.id);
     refresh();
   }, (error) => {
     said.className = "said error";
@@ -130,9 +140,4 @@ async function header(file) {
   if (length > MOST - 8) throw new Error(`${file.name}: its header says ${say(length)} bytes, and at most 1 MiB is read. Drop its config.json instead.`);
   if (length + 8 > file.size) throw new Error(`${file.name}: its header says ${say(length)} bytes, and the file has ${say(file.size)}: it is cut off, or no safetensors file.`);
   return file.slice(0, 8 + length);
-}
-
-/** Say whether there is something to show without a model. */
-export function hasModels() {
-  return viewsOf("models").length > 0;
 }

@@ -1,6 +1,6 @@
 // The main area: asks for the pictures of the present state, draws them side by side, and links their cursors.
 
-import { loadFrame } from "./api.js";
+import { canAnswer, loadFrame } from "./api.js";
 import { catalogue, queryFor, sidesOf, whoIs } from "./catalogue.js";
 import { explain, explains } from "./cell.js";
 import { copyBar } from "./copy.js";
@@ -216,11 +216,17 @@ function describe(view, frames, sides) {
 }
 
 function drawStrips(strips) {
-  const key = JSON.stringify([strips, state.v.layer]);
+  const key = JSON.stringify([strips, state.model, state.v.layer]);
   if (parts.strips.dataset.key === key) return; // hundreds of boxes, which most moves of a slider leave as they are
   parts.strips.dataset.key = key;
   parts.strips.replaceChildren(...strips.map((strip) =>
-    drawStrip(strip, strip.pick && ((i) => setOption("v", strip.pick, i, 0)), Number(state.v[strip.pick] || 0))));
+    drawStrip(strip, strip.pick && ((i) => setOption("v", strip.pick, i, 0)), Number(state.v[strip.pick] || 0), (i) => holds(strip, i))));
+}
+
+/** Say whether the picture behind a box can be shown: always with a server. */
+function holds({ pick }, i) {
+  const view = catalogue.views.get(state.view);
+  return canAnswer(`/api/view/${view.id}`, queryFor(view, "", {}, { [pick]: String(i) }));
 }
 
 function drawTable({ columns, rows }) {

@@ -3,6 +3,9 @@
 /** The present state: view, encodings with their options, the views' options, a model, and the cell that is explained. */
 export const state = { view: "", a: "", aOptions: {}, b: "", bOptions: {}, v: {}, model: "", at: "", scale: "", theme: "" };
 
+/** What is shown where the address says nothing, wherever it is opened: it need not stand there. */
+export const usual = { model: "" };
+
 const listeners = new Set();
 const KEYS = ["view", "a", "b", "model", "at", "scale", "theme"];
 const GROUPS = { a: "aOptions", b: "bOptions", v: "v" };
@@ -22,7 +25,7 @@ export function readState(query) {
 export function writeState() {
   const query = new URLSearchParams();
   for (const key of KEYS) {
-    if (state[key]) query.set(key, state[key]);
+    if (state[key] && state[key] !== usual[key]) query.set(key, state[key]);
     if (!GROUPS[key] || !state[key]) continue;
     for (const [option, value] of Object.entries(state[GROUPS[key]])) query.set(`${key}.${option}`, value);
   }

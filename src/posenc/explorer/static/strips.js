@@ -4,15 +4,15 @@ import { el } from "./dom.js";
 
 const LETTERS = { full: "F", sliding: "S", chunked: "C", nope: "N", linear: "L", kept: "K", blended: "B", divided: "D" };
 
-/** Draw a strip `{title, kinds, nameOf, details}`; `pick(i)`, where given, is called for the box that is chosen. */
-export function drawStrip({ title, narrow, kinds, nameOf, details }, pick, chosen) {
+/** Draw a strip `{title, kinds, nameOf, details}`; `pick(i)`, where given, is called for the box that is chosen, if it `can(i)` be. */
+export function drawStrip({ title, narrow, kinds, nameOf, details }, pick, chosen, can) {
   const counts = new Map();
   for (const kind of kinds) counts.set(kind, (counts.get(kind) || 0) + 1);
   const boxes = kinds.map((kind, i) => {
     const label = `${nameOf(i)}: ${details?.[i] || kind}`;
     const shared = { data: { kind: family(kind) }, title: label };
     if (!pick) return el("li", shared, el("span", { "aria-hidden": "true" }, letterOf(kind)), el("span", { class: "unseen" }, label));
-    return el("li", {}, el("button", { type: "button", ...shared, "aria-label": label, "aria-pressed": String(i === chosen), onclick: () => pick(i) }, letterOf(kind)));
+    return el("li", {}, el("button", { type: "button", ...shared, "aria-label": label, "aria-pressed": String(i === chosen), disabled: !can(i), onclick: () => pick(i) }, letterOf(kind)));
   });
   const legend = [...counts].map(([kind, n]) => el("span", { class: "key" },
     el("i", { data: { kind: family(kind) }, "aria-hidden": "true" }, letterOf(kind)), `${kind} ${n}`));

@@ -1,7 +1,7 @@
 // What plotly is given: traces, axes and reference lines in the page's own look.
 
 import { catalogue } from "./catalogue.js";
-import { mix } from "./colourmap.js";
+import { mix, veil } from "./colourmap.js";
 import { extent, say, tick, withUnit } from "./dom.js";
 import { colours, isDark } from "./theme.js";
 
@@ -17,7 +17,9 @@ const FONT = 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 export function traces(picture, arrays, { colour, pixels }) {
   const { series, kind } = picture;
   const painted = series.map((one, i) => look(one, i, series.length, colour, picture));
-  return series.flatMap((one, i) => {
+  const banded = (one) => one.low !== undefined && one.low !== null;
+  const behind = series.flatMap((one, i) => (banded(one) ? band(one, arrays, veil(painted[i].color, series.length > 4 ? 0.09 : 0.2), pixels) : []));
+  const lines = series.flatMap((one, i) => {
     const x = arrays[one.x];
     const y = arrays[one.array];
     const name = plain(one.label || "");
@@ -26,12 +28,10 @@ export function traces(picture, arrays, { colour, pixels }) {
     if (kind === "bars") return [{ ...common, type: "bar", x: picture.x?.labels?.map(plain) ?? x, y, marker: { color } }];
     if (kind === "points") return [points(one, arrays, { ...common, color })];
     const line = { color, width: series.length > 12 ? 1.1 : 1.8, dash };
-    const found = [];
-    if (one.low !== undefined && one.low !== null) found.push(...band(one, arrays, color, pixels));
     const mode = one.points || x.length === 1 ? "lines+markers" : "lines";
-    found.push({ ...common, type: "scatter", mode, ...thin(x, y, pixels), line, marker: { size: 5, color }, connectgaps: false });
-    return found;
+    return [{ ...common, type: "scatter", mode, ...thin(x, y, pixels), line, marker: { size: 5, color }, connectgaps: false }];
   });
+  return [...behind, ...lines]; // no band covers another one's line
 }
 
 function points(one, arrays, { color, ...common }) {
@@ -44,12 +44,12 @@ function points(one, arrays, { color, ...common }) {
   return { ...flat, type: "scatter" };
 }
 
-function band(one, arrays, color, pixels) {
+function band(one, arrays, fillcolor, pixels) {
   const base = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { width: 0 } };
   const x = arrays[one.x];
   return [
     { ...base, ...thin(x, arrays[one.low], pixels) },
-    { ...base, ...thin(x, arrays[one.high], pixels), fill: "tonexty", fillcolor: mix(color, colours().paper, 0.8) },
+    { ...base, ...thin(x, arrays[one.high], pixels), fill: "tonexty", fillcolor },
   ];
 }
 
@@ -109,12 +109,15 @@ export function layout(picture, arrays, { width, height, range }) {
   const made = {
     width, height, autosize: false, margin: { l: 62, r: 14, t: 10, b: 46 }, hovermode: false, dragmode: solid ? "orbit" : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: FONT, color: ink.ink, size: 12 }, separators: ".,",
-    showlegend: false, legend: { font: { size: 11.5, color: ink.soft } },
+    showlegend: false, legend: { font: { size: 11.5, color: ink.soft }, traceorder: "normal" },
     xaxis: axis(picture.x, along), yaxis: axis(picture.y, upright, height), bargap: 0.15, ...references(picture, arrays, ink),
   };
   if (picture.x?.labels) made.xaxis.type = "category";
   if (range) made.yaxis.range = picture.y?.log ? range.map((value) => Math.log10(value)) : range;
-  if (picture.kind === "points" && !solid && picture.equal !== false) Object.assign(made.yaxis, { scaleanchor: "x", scaleratio: 1 });
+  if (picture.kind === "points" && !solid && picture.equal !== false) {
+    Object.assign(made.yaxis, { scaleanchor: "x", scaleratio: 1, constrain: "domain" });
+    made.xaxis.constrain = "domain"; // a square, and not a wide one that is empty at its sides
+  }
   if (solid) {
     const deep = (about) => ({ title: { text: plain(withUnit(about)) }, gridcolor: ink.line, color: ink.soft, backgroundcolor: ink.paper });
     made.scene = { xaxis: deep(picture.x), yaxis: deep(picture.y), zaxis: deep(picture.z || { label: "" }) };

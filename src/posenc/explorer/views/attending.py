@@ -1,5 +1,8 @@
 """The view of trained models: where each head looks in a text, by token or by distance."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from posenc import measure
@@ -10,6 +13,11 @@ from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control
 from posenc.explorer.views.view import Series, Values, View, axis, of_lines, of_matrix, spread
 
 _MOST_TOKENS = 512
+_DRAWS = 64  # what `measure.profile` takes
+_SHOWN = (
+    "A head's map; weights by distance, of the heads or of all encodings; scores by distance, of the heads or of all "
+    "encodings."
+)
 _TEXT = "The position of a word says what it may mean; the word before it says more."
 
 
@@ -37,10 +45,11 @@ def _attention(asked: Values) -> Frame:
         "code": _code(study, cell, ids, asked),
     }
     drawn = {"map": _map, "distance": _by_distance, "encodings": _by_encoding, "profile": _profile}
+    drawn["profiles"] = _profiles
     return drawn[asked["draw"]](study, cell, ids, asked, head)
 
 
-def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     weights = measure.attention_maps(study.model(cell), ids)[asked["layer"], asked["head"]]
     n = len(ids)
     rows, columns = spread(n, asked["rows"]), spread(n, asked["columns"])
@@ -53,38 +62,66 @@ def _map(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str,
     return of_matrix(head, shown, rows, columns, (n, n))
 
 
-def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+def _by_distance(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     found = measure.attention_by_distance(measure.attention_maps(study.model(cell), ids))
     head |= _of_distance(f"{cell}: how far the heads of layer {asked['layer']} look")
     distance = np.arange(float(len(ids)))
     return of_lines(head, [Series(f"head {h}", distance, y) for h, y in enumerate(found[asked["layer"]])])
 
 
-def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
+def _by_encoding(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
     distance = np.arange(float(len(ids)))
     series = []
-    for name, (encoding, seed) in study.cells.items():
-        if ":" in encoding or seed != study.cells[cell][1]:
-            continue
+    for name, encoding in _beside(study, cell).items():
         maps = measure.attention_maps(study.model(name), ids)[asked["layer"]]
         series.append(Series(encoding, distance, measure.attention_by_distance(maps).mean(0)))
     head |= _of_distance(f"How far layer {asked['layer']} looks, mean of its heads, by encoding")
     return of_lines(head, series)
 
 
-def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, object]) -> Frame:
-    distance = np.arange(float(max(len(ids), study.config.train_len)))
+def _profile(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
+    distance = np.arange(float(_reach(study, ids)))
     found = measure.profile(study.model(cell).encoding, distance.astype(int), content="same", seed=0)
-    head |= {
-        **_of_distance(f"{cell}: score by distance of the trained encoding, q = k drawn at random"),
-        "y": axis("score"),
-        "lines": [{"label": f"trained {study.config.train_len}", "x": study.config.train_len}],
-    }
+    head |= _of_scores(f"{cell}: score by distance of the trained encoding, q = k drawn at random", study, head)
+    head["notes"][-1] += " The band holds 90 % of them."
     bands = zip(found.mean, found.low, found.high, strict=True)
-    return of_lines(head, [Series(f"head {h}", distance, *band) for h, band in enumerate(bands)])
+    several = len(found.mean) > 1
+    return of_lines(
+        head, [Series(f"head {h}" if several else "score", distance, *band) for h, band in enumerate(bands)]
+    )
 
 
-def _of_distance(title: str) -> dict[str, object]:
+def _profiles(study: Study, cell: str, ids: list[int], asked: Values, head: dict[str, Any]) -> Frame:
+    distance = np.arange(float(_reach(study, ids)))
+    series = []
+    for name, encoding in _beside(study, cell).items():
+        found = measure.profile(study.model(name).encoding, distance.astype(int), content="same", seed=0)
+        series.append(Series(encoding, distance, found.mean.mean(0)))
+    head |= _of_scores("Score by distance of each trained encoding, mean of its heads, q = k drawn", study, head)
+    return of_lines(head, series)
+
+
+def _beside(study: Study, cell: str) -> dict[str, str]:
+    """Return the encodings of all cells of the same seed; classes of one's own are not loaded."""
+    seed = study.cells[cell][1]
+    return {name: one for name, (one, its) in study.cells.items() if its == seed and ":" not in one}
+
+
+def _reach(study: Study, ids: list[int]) -> int:
+    return max(len(ids), study.config.train_len)
+
+
+def _of_scores(title: str, study: Study, head: Mapping[str, Any]) -> dict[str, Any]:
+    trained = study.config.train_len
+    return {
+        **_of_distance(title),
+        "y": axis("score"),
+        "lines": [{"label": f"trained {trained}", "x": trained}],
+        "notes": [*head["notes"], f"Means of {_DRAWS} draws."],
+    }
+
+
+def _of_distance(title: str) -> dict[str, Any]:
     return {"title": title, "x": axis("distance", "tokens"), "y": axis("mean weight")}
 
 
@@ -99,7 +136,8 @@ def _code(study: Study, cell: str, ids: list[int], asked: Values) -> dict[str, s
         "map": f"values = {maps}[{asked['layer']}, {asked['head']}]",
         "distance": f"values = measure.attention_by_distance({maps}[{asked['layer']}])",
         "encodings": f"values = measure.attention_by_distance({maps}[{asked['layer']}]).mean(0)",
-        "profile": f"values = measure.profile(model.encoding, range({max(len(ids), c.train_len)}), seed=0)",
+        "profile": f"values = measure.profile(model.encoding, range({_reach(study, ids)}), seed=0)",
+        "profiles": f"values = measure.profile(model.encoding, range({_reach(study, ids)}), seed=0).mean.mean(0)",
     }[asked["draw"]]
     sizes = f"d_model={c.d_model}, n_layers={c.n_layers}, n_heads={c.n_heads}"
     facts = f"{c.d_model}, {c.n_heads}, {c.n_heads}, {c.d_model // c.n_heads}, {max(c.test_lens)}, {c.train_len}"
@@ -124,10 +162,10 @@ ATTENTION = View(
     "A trained model of a study: where each head looks, by token, by distance, and beside the other encodings.",
     (
         Control("cell", "text", "", "A finished cell of the study, as rope-s0; the first if left out.", max=200),
-        Control("draw", "choice", "map", "What is shown.", ("map", "distance", "encodings", "profile")),
+        Control("draw", "choice", "map", _SHOWN, ("map", "distance", "encodings", "profile", "profiles")),
         Control("text", "text", _TEXT, "What the model reads.", max=2048),
-        Control("layer", "int", 0, "Which layer.", min=0, max=63),
-        Control("head", "int", 0, "Which head.", min=0, max=255),
+        Control("layer", "int", 0, "Which layer's weights.", min=0, max=63),
+        Control("head", "int", 0, "Whose map.", min=0, max=255),
         ROWS,
         COLUMNS,
     ),

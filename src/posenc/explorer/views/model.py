@@ -21,7 +21,7 @@ _FACTS = (
 
 
 def _model(asked: Values) -> Frame:
-    shown = models.open_shown(asked["name"])
+    shown = models.open_shown(asked["model"])
     if asked["layer"] >= len(shown.layers):
         last = len(shown.layers) - 1
         raise ValueError(f"{WHO}: layer must be from 0 to {last}, the layers of {shown.name}; got {asked['layer']}.")
@@ -138,7 +138,7 @@ MODEL = View(
     "Model",
     "A real model: which layers see all, a window, or no position; and the wavelengths of their pairs.",
     (
-        Control("name", "text", "llama-3.1-8b", "A model of the shelf, or one that was dropped.", max=64),
+        Control("model", "text", "llama-3.1-8b", "A model of the shelf, or one that was dropped.", max=64),
         Control("layer", "int", 0, "Which layer.", min=0, max=9999),
         Control("method", "choice", "own", "The model's own scaling, or one to try on it.", ("own", *METHODS)),
         Control(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from posenc import measure
 from posenc.encoding import Encoding
 from posenc.explorer.frames import Frame
+from posenc.explorer.views import fitting
 from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.vectors import no_vectors
@@ -28,6 +29,8 @@ from posenc.families import Bias
 
 _MOST_HEADS = 16  # curves in one picture
 _MOST_PAIRS = 2**24  # numbers of all heads, formed at once
+_MOST_TOKENS = 2**19  # of all texts that are drawn, about a second of the costliest encoding
+_LEAST_DRAWS = 4
 POINTS = Control("points", "int", 512, "How many distances are computed.", min=2, max=4096, log=True)
 
 
@@ -36,6 +39,7 @@ def _no_profile(encoding: Encoding) -> str | None:
 
 
 def _profile(subject: Subject, asked: Values) -> Frame:
+    wanted, asked = asked["draws"], settle("profile", subject, asked)
     distance = spread(asked["length"], asked["points"])
     found = measure.profile(
         subject.encoding, distance.astype(int), content=asked["content"], n_draws=asked["draws"], seed=0
@@ -56,6 +60,7 @@ def _profile(subject: Subject, asked: Values) -> Frame:
         "y": axis("score"),
         "notes": [
             f"Means of {asked['draws']} draws; the band holds 90 % of them.",
+            *_fewer(subject.encoding, wanted, asked),
             *_of_heads(n_heads),
         ],
         "code": code(subject, lines, subject.plot("profile")),
@@ -63,16 +68,29 @@ def _profile(subject: Subject, asked: Values) -> Frame:
     return of_lines(head, series)
 
 
+def _fewer(encoding: Encoding, wanted: int, asked: Values) -> list[str]:
+    """Say why fewer draws were taken than asked for, where that is so."""
+    if asked["draws"] == wanted:
+        return []
+    return [
+        f"{wanted} draws were asked for; {encoding.name} looks at a whole text of {asked['length']:,} tokens in each, "
+        "so fewer were taken. A shorter length allows more, and the Python code any number."
+    ]
+
+
 def _no_bias(encoding: Encoding) -> str | None:
     return refusal(encoding, "bias_matrix", lambda: measure.bias_matrix(encoding, [0]))
 
 
 def settle(view: str, subject: Subject, asked: Values) -> Values:
-    """Return the values with what depends on the encoding decided: whether there are curves, whether it is a map."""
-    if (
-        view == "bias"
-        and refusal(subject.encoding, "bias_curve", lambda: measure.bias_curve(subject.encoding, [0])) is not None
-    ):
+    """Return the values with what depends on the encoding decided: whether there are curves, whether it is a map.
+
+    Of an encoding that looks at whole texts, each draw is one as long as the distances reach, so fewer are taken of
+    long ones.
+    """
+    if view == "profile" and (subject.encoding.reads_x or subject.encoding.rescores):
+        return {**asked, "draws": min(asked["draws"], max(_LEAST_DRAWS, _MOST_TOKENS // asked["length"]))}
+    if view == "bias" and not _has_curve(subject.encoding):
         return {**asked, "draw": "matrix"}  # what has no distances has no curves over them
     return {**asked, "maps": _maps(subject.encoding)} if view == "distances" else asked
 
@@ -141,7 +159,15 @@ def _of_heads(n_heads: int) -> list[str]:
     return [f"Heads 0 to {_MOST_HEADS - 1} of {n_heads} are shown."] if n_heads > _MOST_HEADS else []
 
 
+def _has_curve(encoding: Encoding) -> bool:
+    if (told := fitting.has_bias_curve(encoding)) is not None:
+        return told
+    return refusal(encoding, "bias_curve", lambda: measure.bias_curve(encoding, [0])) is None
+
+
 def _maps(encoding: Encoding) -> bool:
+    if (told := fitting.maps_distances(encoding)) is not None:
+        return told
     return refusal(encoding, "effective_distance", lambda: measure.effective_distance(encoding, 1)) is None
 
 
@@ -179,12 +205,18 @@ def _dots(subject: Subject, asked: Values) -> Frame:
     head = {
         "title": f"{subject.encoding.name}: the vector of position {middle:,} and the others",
         "x": axis("position", "tokens"),
-        "y": axis("dot product, cosine"),
+        "y": axis("dot product"),
         "notes": [],
         "middle": middle,
         "code": code(subject, lines, subject.plot("dot")),
     }
-    return of_lines(head, [Series("dot product", pos, found.dot), Series("cosine", pos, found.cosine, group="cosine")])
+    return of_lines(
+        head,
+        [
+            Series("dot product", pos, found.dot, group="dot product"),
+            Series("cosine", pos, found.cosine, group="cosine"),
+        ],
+    )
 
 
 PROFILE = View(
@@ -199,6 +231,7 @@ PROFILE = View(
     ),
     _profile,
     _no_profile,
+    fitting.has_profile,
 )
 BIAS = View(
     "bias",
@@ -215,6 +248,7 @@ BIAS = View(
     ),
     _bias,
     _no_bias,
+    fitting.has_bias,
 )
 DISTANCES = View(
     "distances",
@@ -223,4 +257,5 @@ DISTANCES = View(
     (length(256), POINTS, ROWS, COLUMNS),
     _distances,
     _no_distances,
+    fitting.has_distances,
 )

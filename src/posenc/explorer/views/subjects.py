@@ -4,7 +4,7 @@ import inspect
 import shlex
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -47,7 +47,6 @@ class Subject:
         options: What the constructor was given.
         seed: Of the draw; None where nothing is learned.
         length: What it is resolved for, where it depends on that.
-        refusals: Why it has no such picture, by view, as far as that was asked; None where it has one.
     """
 
     encoding: Encoding
@@ -56,7 +55,6 @@ class Subject:
     options: Mapping[str, Any]
     seed: int | None
     length: int | None = None
-    refusals: dict[str, str | None] = field(default_factory=dict, compare=False)
 
     @property
     def python(self) -> list[str]:
@@ -72,8 +70,10 @@ class Subject:
         length = "" if self.length is None else f".resolve({self.length})"
         return [*imports, "", *draw, f"encoding = posenc.create({self.name!r}{given}).eval(){length}"]
 
-    def plot(self, kind: str) -> str:
-        """The command line that draws it."""
+    def plot(self, kind: str, *, fits: bool = True) -> str:
+        """The command line that draws it, or the one that opens it here where that has no such figure or option."""
+        if not fits or not all(value is None or _is_literal(value) for value in self.options.values()):
+            return shlex.join(["posenc", "explore", self.name])
         plain = {name: value for name, value in self.options.items() if _is_literal(value)}
         given = [word for name, value in plain.items() for word in ("--with", f"{name}={_written(value)}")]
         return shlex.join(["posenc", "plot", self.name, "--kind", kind, *given, "-o", f"{kind}.svg"])

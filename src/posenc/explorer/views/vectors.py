@@ -6,6 +6,7 @@ from posenc import measure
 from posenc.encoding import Encoding
 from posenc.explorer.cells.lanes import lanes_at, looks_around
 from posenc.explorer.frames import Frame
+from posenc.explorer.views import fitting
 from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control, length, read_integer, read_list
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.view import (
@@ -150,6 +151,7 @@ HEAT = View(
     ),
     _heat,
     _no_lanes,
+    fitting.has_lanes,
 )
 POINTS = View(
     "points",
@@ -161,6 +163,7 @@ POINTS = View(
     ),
     _points,
     no_vectors,
+    fitting.has_vectors,
 )
 SIMILARITY = View(
     "similarity",
@@ -169,4 +172,5 @@ SIMILARITY = View(
     (length(256), Control("cosine", "bool", False, "Divide by the lengths of the vectors."), ROWS, COLUMNS),
     _similarity,
     no_vectors,
+    fitting.has_vectors,
 )

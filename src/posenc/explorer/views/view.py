@@ -34,6 +34,7 @@ class View:
         draw: Answers: of an encoding and values of the controls, or of the values alone.
         refuses: Says in one sentence why an encoding has no such picture, or returns None; None for views that are
             about no encoding of the registry.
+        suits: Says whether it has one from what it is made of, and runs nothing; or returns None where it cannot.
     """
 
     id: str
@@ -42,12 +43,22 @@ class View:
     controls: tuple[Control, ...]
     draw: Callable[..., Frame]
     refuses: Callable[[Encoding], str | None] | None
+    suits: Callable[[Encoding], bool | None] | None = None
 
     def fits(self, encoding: Encoding | Card) -> bool:
         """Say whether an encoding has such a picture; of a card, whether its example has."""
         if isinstance(encoding, Card):
             encoding = read_subject({"a": encoding.name}, 0).encoding
-        return self.refuses is not None and self.refuses(encoding) is None
+        if self.refuses is None:
+            return False
+        told = None if self.suits is None else self.suits(encoding)
+        return self.refuses(encoding) is None if told is None else told
+
+    def lacks(self, encoding: Encoding) -> str | None:
+        """Say in one sentence why an encoding has no such picture, or return None."""
+        if self.refuses is None or (self.suits is not None and self.suits(encoding)):
+            return None
+        return self.refuses(encoding)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -84,9 +95,7 @@ def read_view(view: View, query: Mapping[str, str]) -> tuple[Subject, Values]:
     own = {key: text for key, text in query.items() if not (key == "a" or key.startswith("a."))}
     values = read_query(view.id, (*view.controls, SEED), own)
     subject = read_subject(query, values["seed"])
-    if view.id not in subject.refusals:  # asked once, and not at each move of a slider
-        subject.refusals[view.id] = None if view.refuses is None else view.refuses(subject.encoding)
-    if (reason := subject.refusals[view.id]) is not None:
+    if (reason := view.lacks(subject.encoding)) is not None:
         raise ValueError(f"{WHO}: {reason}")
     return fit_length(subject, values)
 

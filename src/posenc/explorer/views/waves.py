@@ -7,6 +7,7 @@ from posenc import measure, precision
 from posenc.character import DTYPES
 from posenc.encoding import Encoding
 from posenc.explorer.frames import Frame
+from posenc.explorer.views import fitting
 from posenc.explorer.views.controls import Control, length
 from posenc.explorer.views.subjects import Subject
 from posenc.explorer.views.view import Floats, Series, Values, View, axis, code, log_spread, of_lines, refusal
@@ -45,7 +46,11 @@ def _wavelengths(subject: Subject, asked: Values) -> Frame:
         "y": axis("wavelength", "positions per turn", log=True),
         "lines": [{"label": f"length {asked['length']:,}", "y": asked["length"]}],
         "notes": notes,
-        "code": code(subject, ["values = measure.wavelengths(encoding)"], subject.plot("wavelengths")),
+        "code": code(
+            subject,
+            ["values = measure.wavelengths(encoding)"],
+            subject.plot("wavelengths", fits=subject.length is None),
+        ),
     }
     return of_lines(head, series)
 
@@ -82,7 +87,7 @@ def _precision(subject: Subject, asked: Values) -> Frame:
         "collisions": found,
         "searched": searched,
         "notes": notes,
-        "code": code(subject, lines, subject.plot("precision")),
+        "code": code(subject, lines, subject.plot("precision", fits=bool(series) and subject.longest is None)),
     }
     return of_lines(head, series)
 
@@ -115,6 +120,7 @@ WAVELENGTHS = View(
     (length(4096),),
     _wavelengths,
     _no_waves,
+    fitting.has_waves,
 )
 PRECISION = View(
     "precision",
