@@ -96,7 +96,8 @@ def _run(
     """Turn plain memory, without gradients."""
     outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
     jobs = [_job(*what) for what in zip(xs, outs, tables, norms, strict=False)]
-    key = (way, out is None, *(_kind(job) for job in jobs))
+    shared = len(jobs) == 2 and jobs[0].cos is jobs[1].cos and jobs[0].sin is jobs[1].sin
+    key = (way, out is None, _kind(jobs[0]), *(_kind(job, shared) for job in jobs[1:]))
     found = _plans.get(key)  # not `in`: another thread may clear them in between
     if found is None:
         if check is not None:
@@ -116,12 +117,13 @@ def _run(
     return outs
 
 
-def _kind(job: Job) -> tuple[object, ...]:
-    """Return all that a plan depends on: everything but addresses."""
+def _kind(job: Job, same_tables: bool = False) -> tuple[object, ...]:
+    """Return all that a plan depends on, but addresses, and but for tables that are those of the job before."""
     x, out, cos, sin, weight, eps = job
-    places = x.stride(), out.stride(), cos.stride(), sin.stride()
-    tables = cos.shape, sin.shape, cos.dtype, cos.device
-    return x.shape, x.dtype, x.device, places, tables, weight is None, eps, out is x
+    own = x.shape, x.dtype, x.device, x.stride(), out is x or out.stride(), weight is None, eps
+    if same_tables:
+        return own
+    return *own, cos.shape, sin.shape, cos.stride(), sin.stride(), cos.dtype, cos.device
 
 
 def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | None:
