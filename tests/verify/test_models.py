@@ -114,9 +114,9 @@ def test_a_model_is_as_before():
 
 def test_what_cannot_be_told():
     model, fields = made("llama")
-    bloom = small("bloom")
+    bert = small("bert")
     assert models.check_model(model, {**fields, "model_type": "brandnew"}).status == "cannot_tell"
-    assert models.check_model(build(bloom), finite(bloom.to_dict())).status == "cannot_tell"
+    assert models.check_model(build(bert), finite(bert.to_dict())).status == "cannot_tell"
     model.forward = None
     assert "does not run" in models.check_model(model, fields).because
 

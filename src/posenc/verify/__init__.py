@@ -59,22 +59,28 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
     """
     from posenc.verify import conventions
     from posenc.verify import spec as words
-    from posenc.verify.guard import SubjectError
 
     if convention not in FAMILIES:
         raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
     asked, unread = words.read(spec)
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"verify: {wrong}.")
-    family: Check = import_module(f"posenc.verify.{FAMILIES[convention]}").check
-    try:
-        found = family(subject, convention, asked)
-    except SubjectError as error:
-        found = Findings(causes=[error.cause])
+    found = _found(subject, convention, asked)
     if unread:
         found.measured["unread"] = unread
     found.causes = [cause if cause.help else replace(cause, help=_mend(cause.code)) for cause in found.causes]
     return found.report(convention)
+
+
+def _found(subject: Any, convention: str, asked: Mapping[str, Any]) -> Findings:
+    """Return what the convention's family finds; a call that cannot be used is a finding too."""
+    from posenc.verify.guard import SubjectError
+
+    family: Check = import_module(f"posenc.verify.{FAMILIES[convention]}").check
+    try:
+        return family(subject, convention, asked)
+    except SubjectError as error:
+        return Findings(causes=[error.cause])
 
 
 def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:

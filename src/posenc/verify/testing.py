@@ -81,6 +81,13 @@ def parametrize_with_checks(
 
     named: dict[str, Any] = dict(subjects) if isinstance(subjects, Mapping) else _numbered(subjects)
     expected = expected or {}
+    _refuse(named, expected)
+    cases = [_case(pytest, name, subject, expected.get(name)) for name, subject in named.items()]
+    return pytest.mark.parametrize("check", cases)
+
+
+def _refuse(named: Mapping[str, Any], expected: Expected) -> None:
+    """Refuse subjects and expected failures that are none."""
     for name, subject in named.items():
         if not isinstance(subject, tuple | list) or len(subject) != 3 or not isinstance(subject[1], str):
             raise TypeError(
@@ -98,8 +105,6 @@ def parametrize_with_checks(
                 f"parametrize_with_checks: an expected failure is (code, reason); got {why!r} for {name!r}. "
                 f"Say why it is expected."
             )
-    cases = [_case(pytest, name, subject, expected.get(name)) for name, subject in named.items()]
-    return pytest.mark.parametrize("check", cases)
 
 
 def _numbered(subjects: Iterable[Any]) -> dict[str, Any]:

@@ -36,22 +36,11 @@ def factor(code: Array, table: Array, rows: Array) -> tuple[float, Array]:
 
 def named(rows: Array, first: int) -> tuple[str, str, str]:
     """Return a code, words and help for the rows (batch, seq) that tokens get, `first` + t being right."""
-    b, n = rows.shape
     line = rows[0]
-    t = np.arange(n)
+    t = np.arange(len(line))
     found = f"tokens 0, 1, 2, ... get rows {line.tolist()}"
-    if (rows[:, :1] == rows).all() and b > 1 and (np.diff(rows[:, 0]) == 1).all():
-        return (
-            "axis.batch",
-            "every token of sequence b gets row b: rows are counted along the batch",
-            "Use arange(x.size(1)).",
-        )
     if (rows != rows[:1]).any():
-        return (
-            "axis.batch",
-            f"the rows differ from sequence to sequence: {rows.tolist()}",
-            "Use arange(x.size(1)) for every sequence.",
-        )
+        return _by_sequence(rows)
     if (line == line[0]).all():
         return "slice.single_row", f"every token gets row {line[0]}", "Give token t its own row."
     if (np.diff(line) == 1).all() and line[0] >= 0:
@@ -75,3 +64,12 @@ def named(rows: Array, first: int) -> tuple[str, str, str]:
     if (line == -1).any():
         return "mismatch", "what is added is no row of the table", _START
     return "mismatch", found, _START
+
+
+def _by_sequence(rows: Array) -> tuple[str, str, str]:
+    """Return a code, words and help for rows that differ from sequence to sequence."""
+    if (rows[:, :1] == rows).all() and (np.diff(rows[:, 0]) == 1).all():
+        words = "every token of sequence b gets row b: rows are counted along the batch"
+        return "axis.batch", words, "Use arange(x.size(1))."
+    words = f"the rows differ from sequence to sequence: {rows.tolist()}"
+    return "axis.batch", words, "Use arange(x.size(1)) for every sequence."

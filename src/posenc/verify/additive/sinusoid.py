@@ -1,5 +1,6 @@
 """Fixed sinusoids, of sequences, images and distances: all their checks, in order."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,7 @@ def check(subject: Any, convention: str, asked: Asked) -> Findings:
         findings.causes = [cause]
         return findings
     shape = SHAPES[convention][0]
-    if not np.allclose(probe.code(shape), seen[shape], atol=1e-5):
-        # a function cannot be copied: what it keeps between calls shows here
-        message = f"{probe.say(shape)} gives other numbers after calls of the sizes {list(seen)} than before them"
-        help_ = "Compute the code from this call's sizes alone; a kept table must be cut anew for each call."
-        off = float(np.abs(probe.code(shape) - seen[shape]).max())
-        kept = Cause("sinusoidal.state_kept", message, off, call(probe, shape), help_)
+    if (kept := _kept(probe, seen, shape)) is not None:
         findings.causes = [kept] if convention == "relative_table_fn" else tokens(probe, "sinusoidal", shape) or [kept]
         return findings
     if convention != "relative_table_fn":
@@ -55,6 +51,16 @@ def check(subject: Any, convention: str, asked: Asked) -> Findings:
     if not any(c.code.endswith("mismatch") for c in findings.causes):
         findings.causes += gradients(probe, "sinusoidal", shape, trained=False)
     return findings
+
+
+def _kept(probe: Probe, seen: Mapping[Any, Any], shape: Any) -> Cause | None:
+    """Tell a code that hangs on earlier calls: a function cannot be copied, and what it keeps shows here."""
+    if np.allclose(probe.code(shape), seen[shape], atol=1e-5):
+        return None
+    message = f"{probe.say(shape)} gives other numbers after calls of the sizes {list(seen)} than before them"
+    help_ = "Compute the code from this call's sizes alone; a kept table must be cut anew for each call."
+    off = float(np.abs(probe.code(shape) - seen[shape]).max())
+    return Cause("sinusoidal.state_kept", message, off, call(probe, shape), help_)
 
 
 def _with_bfloat16(probe: Probe, asked: Asked, model: Any, findings: Findings) -> None:

@@ -108,75 +108,92 @@ class Fault(NamedTuple):
 
 def faults(rule: Rule) -> list[Fault]:
     """Return the known faults, those named most often in public first."""
-    both, nb, md = rule.bidirectional, rule.n_buckets, rule.max_distance
-    found = [
-        Fault(
-            "t5.bucket.direction", "query - key stands for key - query: past and future change places", {"turned": True}
-        ),
-        Fault("t5.bucket.not_clamped", "far distances run on past the last bucket of their side", {"clamp": "off"}),
-        Fault("t5.bucket.not_clamped", "the last bucket is one too high", {"clamp": "over"}),
-    ]
-    fixed = {"max_distance": 128} if md != 128 else {}, {"n_buckets": 32} if nb != 32 else {}
-    if fixed[0]:
-        found.append(Fault("t5.bucket.max_distance_hardwired", f"max_distance is 128, not {md}", fixed[0]))
-    if fixed[1]:
-        found.append(Fault("t5.bucket.num_buckets_hardwired", f"there are 32 buckets, not {nb}", fixed[1]))
+    kinds = (_ends(rule), _hardwired(rule), _sides(rule), _shares(), _counts(), _formulas(), _numbers(rule))
+    return [fault for kind in kinds for fault in kind]
+
+
+def _ends(rule: Rule) -> Iterator[Fault]:
+    """Yield rules whose direction or whose last bucket is wrong."""
+    words = "query - key stands for key - query: past and future change places"
+    yield Fault("t5.bucket.direction", words, {"turned": True})
+    words = "far distances run on past the last bucket of their side"
+    yield Fault("t5.bucket.not_clamped", words, {"clamp": "off"})
+    yield Fault("t5.bucket.not_clamped", "the last bucket is one too high", {"clamp": "over"})
+
+
+def _hardwired(rule: Rule) -> Iterator[Fault]:
+    """Yield rules that do not read what they are asked for."""
+    nb, md = rule.n_buckets, rule.max_distance
+    if md != 128:
+        yield Fault("t5.bucket.max_distance_hardwired", f"max_distance is 128, not {md}", {"max_distance": 128})
+    if nb != 32:
+        yield Fault("t5.bucket.num_buckets_hardwired", f"there are 32 buckets, not {nb}", {"n_buckets": 32})
+
+
+def _sides(rule: Rule) -> Iterator[Fault]:
+    """Yield rules that deal buckets out to both sides, or to one, in another way."""
+    both = rule.bidirectional
     if both:
-        found += [
-            Fault(
-                "t5.bucket.not_clamped",
-                "far distances stop at the last of all buckets, not of their side",
-                {"clamp": "all"},
-            ),
-            Fault("t5.bucket.sign_lost", "keys ahead share the buckets of keys behind", {"ahead": 0.0}),
-            Fault("t5.bucket.not_halved", "each side has as many buckets as both should", {"halves": 1}),
-            Fault("t5.bucket.not_halved", "each side has as many buckets as both", {"halves": 1, "ahead": 1.0}),
-            Fault("t5.bucket.halved_twice", "each side has a quarter of the buckets", {"halves": 4}),
-            Fault("t5.bucket.halved_twice", "each side has a quarter of the buckets", {"halves": 4, "ahead": 0.25}),
-            Fault("t5.bucket.zero", "distance 0 is counted as a key ahead", {"zero_ahead": True}),
-        ]
+        words = "far distances stop at the last of all buckets, not of their side"
+        yield Fault("t5.bucket.not_clamped", words, {"clamp": "all"})
+        yield Fault("t5.bucket.sign_lost", "keys ahead share the buckets of keys behind", {"ahead": 0.0})
+        yield Fault("t5.bucket.not_halved", "each side has as many buckets as both should", {"halves": 1})
+        yield Fault("t5.bucket.not_halved", "each side has as many buckets as both", {"halves": 1, "ahead": 1.0})
+        yield Fault("t5.bucket.halved_twice", "each side has a quarter of the buckets", {"halves": 4})
+        words = "each side has a quarter of the buckets"
+        yield Fault("t5.bucket.halved_twice", words, {"halves": 4, "ahead": 0.25})
+        yield Fault("t5.bucket.zero", "distance 0 is counted as a key ahead", {"zero_ahead": True})
     words = "both sides have buckets" if not both else "keys ahead all fall into bucket 0"
-    found.append(Fault("t5.bucket.bidirectional", words, {"bidirectional": not both}))
+    yield Fault("t5.bucket.bidirectional", words, {"bidirectional": not both})
+
+
+def _shares() -> Iterator[Fault]:
+    """Yield rules that have another share of exact buckets."""
     for share, name in ((0.25, "a quarter"), (1.0, "all"), (0.75, "three quarters")):
-        found.append(
-            Fault("t5.bucket.exact_range", f"{name} of a side's buckets are exact, not half", {"exact": share})
-        )
-    for cut in ("round", "ceil"):
-        found.append(
-            Fault(
-                "t5.bucket.rounding",
-                f"the bucket is {cut}ed, not cut down".replace("ceiled", "rounded up"),
-                {"cut": cut},
-            )
-        )
+        words = f"{name} of a side's buckets are exact, not half"
+        yield Fault("t5.bucket.exact_range", words, {"exact": share})
+
+
+def _counts() -> Iterator[Fault]:
+    """Yield rules that round or count distances in another way."""
+    for cut, word in (("round", "rounded"), ("ceil", "rounded up")):
+        yield Fault("t5.bucket.rounding", f"the bucket is {word}, not cut down", {"cut": cut})
     for off in (1, -1):
-        found.append(Fault("t5.bucket.off_by_one", f"|distance| {off:+d} stands for |distance|", {"reach": off}))
-        found.append(Fault("t5.bucket.off_by_one", f"key - query {off:+d} stands for key - query", {"shift": off}))
-    says = {
-        "side": "the logarithm is spread over all buckets of a side, not over those beyond the exact ones",
-        "exact_not_divided": "log(|d|) stands for log(|d| / exact)",
-        "span_not_divided": "log(max_distance) stands for log(max_distance / exact)",
-        "neither_divided": "log(|d|) / log(max_distance) is taken, neither divided by exact",
-        "log2_over_ln": "log2 is divided by a natural logarithm",
-        "ln_over_log2": "a natural logarithm is divided by log2",
-        "ln_over_log10": "a natural logarithm is divided by log10",
-        "no_start": "the number of exact buckets is not added to the logarithm's share",
-        "linear": "distances beyond the exact ones are spread evenly, without a logarithm",
-        "log1p": "log(1 + |d| / exact) stands for log(|d| / exact)",
-        "less_one": "the logarithm is spread over one bucket too few",
-        "whole_first": "|d| / exact is cut down before the logarithm",
-    }
-    found += [Fault("t5.bucket.formula", words, {"log": name}) for name, words in says.items()]
+        yield Fault("t5.bucket.off_by_one", f"|distance| {off:+d} stands for |distance|", {"reach": off})
+        yield Fault("t5.bucket.off_by_one", f"key - query {off:+d} stands for key - query", {"shift": off})
+
+
+_FORMULAS = {
+    "side": "the logarithm is spread over all buckets of a side, not over those beyond the exact ones",
+    "exact_not_divided": "log(|d|) stands for log(|d| / exact)",
+    "span_not_divided": "log(max_distance) stands for log(max_distance / exact)",
+    "neither_divided": "log(|d|) / log(max_distance) is taken, neither divided by exact",
+    "log2_over_ln": "log2 is divided by a natural logarithm",
+    "ln_over_log2": "a natural logarithm is divided by log2",
+    "ln_over_log10": "a natural logarithm is divided by log10",
+    "no_start": "the number of exact buckets is not added to the logarithm's share",
+    "linear": "distances beyond the exact ones are spread evenly, without a logarithm",
+    "log1p": "log(1 + |d| / exact) stands for log(|d| / exact)",
+    "less_one": "the logarithm is spread over one bucket too few",
+    "whole_first": "|d| / exact is cut down before the logarithm",
+}
+
+
+def _formulas() -> Iterator[Fault]:
+    """Yield rules with another formula for the logarithm's share."""
+    for name, words in _FORMULAS.items():
+        yield Fault("t5.bucket.formula", words, {"log": name})
+
+
+def _numbers(rule: Rule) -> Iterator[Fault]:
+    """Yield the right rule with other numbers."""
+    nb, md = rule.n_buckets, rule.max_distance
     tops = {20, 32, 64, 100, 200, 256, 512, 1024, 2048, md // 2, md // 4, md * 2, md * 4, md - 1, md + 1} - {128, md}
-    found += [
-        Fault("t5.bucket.max_distance", f"max_distance is {top}, not {md}", {"max_distance": top})
-        for top in sorted(tops)
-    ]
+    for top in sorted(tops):
+        yield Fault("t5.bucket.max_distance", f"max_distance is {top}, not {md}", {"max_distance": top})
     counts = {8, 16, 64, 128, 256, nb // 2, nb * 2, nb - 1, nb + 1, nb - 2, nb + 2} - {32, nb}
-    found += [
-        Fault("t5.bucket.num_buckets", f"there are {n} buckets, not {nb}", {"n_buckets": n}) for n in sorted(counts)
-    ]
-    return found
+    for n in sorted(counts):
+        yield Fault("t5.bucket.num_buckets", f"there are {n} buckets, not {nb}", {"n_buckets": n})
 
 
 def rules_of(rule: Rule) -> Iterator[tuple[list[Fault], Rule]]:

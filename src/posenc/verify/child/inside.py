@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Never
+from typing import Any, BinaryIO, Literal, Never
 
 from posenc.verify.child.plain import plain, string
 from posenc.verify.child.target import Loaded, Target, load, spec_of
@@ -84,26 +84,12 @@ def _built(loaded: Loaded, convention: str, spec: Mapping[str, Any]) -> Any:
 
 def serve() -> Never:
     """Do what the request on stdin asks, answer on what was stdout, and leave."""
-    leave, write, pid = os._exit, os.write, os.getpid()
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.dup(1)
-    os.dup2(2, 1)  # the user's prints are no answers
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    leave = os._exit
+    requests, answers = _apart()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = json.loads(requests.readline())
     threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
-    token = request.pop("token")
-    encode = json.JSONEncoder(allow_nan=False).encode
-
-    def answer(fields: dict[str, Any]) -> None:
-        if os.getpid() != pid:  # a fork that came back here
-            leave(0)
-        line = b"\n" + encode({"token": token, **fields}).encode() + b"\n"  # first ends what others left there
-        while line:
-            line = line[write(answers, line) :]
-
+    answer = _answering(request.pop("token"), answers)
     for entry in request["search"]:
         if entry not in sys.path:
             sys.path.append(entry)
@@ -113,9 +99,45 @@ def serve() -> Never:
     import posenc.verify  # noqa: F401
 
     _limit_memory(request["memory_limit"])
+    found = _found(request, answer)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    answer(found)
+    leave(0)  # at once: what the user's code left to be done at the end is not waited for
+
+
+def _apart() -> tuple[BinaryIO, int]:
+    """Take stdin and stdout away from the user's code; return where requests come from, and where answers go."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.dup(1)
+    os.dup2(2, 1)  # the user's prints are no answers
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return requests, answers
+
+
+def _answering(token: str, answers: int) -> Callable[[dict[str, Any]], None]:
+    """Return what writes an answer as a line of its own, with what it needs of modules that user code may change."""
+    leave, write, getpid, pid = os._exit, os.write, os.getpid, os.getpid()
+    encode = json.JSONEncoder(allow_nan=False).encode
+
+    def answer(fields: dict[str, Any]) -> None:
+        if getpid() != pid:  # a fork that came back here
+            leave(0)
+        line = b"\n" + encode({"token": token, **fields}).encode() + b"\n"  # first ends what others left there
+        while line:
+            line = line[write(answers, line) :]
+
+    return answer
+
+
+def _found(request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Return what an examination found, also where the code ends the program."""
     target = Target(request["path"] and Path(request["path"]), request["module"], request["name"])
     try:
-        found = examine(
+        return examine(
             target,
             request["convention"],
             request["spec"],
@@ -125,12 +147,7 @@ def serve() -> Never:
     except BaseException as error:  # nobody presses Ctrl-C here
         message = f"the code raised {string(error, type(error).__name__)}, which ends the program that uses it"
         cause = Cause("subject.exits", message, 1.0, {}, "Raise an Exception instead.")
-        found = {"report": Report("fail", "", (cause,)).to_dict()}
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
-    answer(found)
-    leave(0)  # at once: what the user's code left to be done at the end is not waited for
+        return {"report": Report("fail", "", (cause,)).to_dict()}
 
 
 def _named(convention: str | None, style: Any) -> str:

@@ -62,17 +62,8 @@ def run(
     """
     seconds = TIME_LIMIT if time_limit is None else time_limit
     token = secrets.token_hex(16)
-    request = {
-        "path": None if target.path is None else str(target.path.resolve()),
-        "module": target.module,
-        "name": target.name,
-        "convention": convention,
-        "spec": None if spec is None else dict(spec),
-        "task": task,
-        "token": token,
-        "memory_limit": MEMORY_LIMIT if memory_limit is None else memory_limit,
-        "search": [str(Path(entry or ".").resolve()) for entry in sys.path],
-    }
+    asked = {"convention": convention, "spec": None if spec is None else dict(spec), "task": task, "token": token}
+    request = _request(target) | asked | {"memory_limit": MEMORY_LIMIT if memory_limit is None else memory_limit}
     mark = secrets.token_hex(16)
     process = _start(mark)
     try:
@@ -85,6 +76,16 @@ def run(
     printed.join(1.0)
     outcome = _outcome(heard, printed.text(), None if not in_time else code, seconds)
     return outcome if task == "check" else as_identified(outcome)
+
+
+def _request(target: Target) -> dict[str, Any]:
+    """Return where a target stands, as a child that starts elsewhere finds it."""
+    return {
+        "path": None if target.path is None else str(target.path.resolve()),
+        "module": target.module,
+        "name": target.name,
+        "search": [str(Path(entry or ".").resolve()) for entry in sys.path],
+    }
 
 
 class _Heard(threading.Thread):

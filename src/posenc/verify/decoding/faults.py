@@ -20,6 +20,7 @@ from posenc.verify.decoding.scores import (
 
 _GIVEN = "Look up the positions that are given: cos[positions], not cos[:seq]."
 _AXES = "Turn along the sequence: bring x to (batch, heads, seq, dim), or broadcast the table over heads."
+_TABLE = "Make the table as long as the longest text, or let it grow."
 # code, the scores under the fault, what they are, how to mend it
 RULES: dict[str, list[tuple[str, Any, str, str]]] = {
     "rope": [
@@ -148,6 +149,24 @@ RULES: dict[str, list[tuple[str, Any, str, str]]] = {
             lambda s, q, k, p: both(s, q, k, p.double(), inv_freq=s.inv_freq.to(torch.bfloat16).double()),
             "are those of frequencies rounded to bfloat16",
             "Keep inv_freq in float32.",
+        ),
+        *(
+            (
+                "rope.table.too_short",
+                lambda s, q, k, p, end=end: both(s, q, k, p.double().clamp(max=end - 1)),
+                f"are those of a table that ends before position {where}, where all farther tokens share its last row",
+                _TABLE,
+            )
+            for end, where in ((512, 900), (1024, 1024), (2048, 2048))
+        ),
+        *(
+            (
+                "rope.table.wraps",
+                lambda s, q, k, p, end=end: both(s, q, k, (p % end).double()),
+                f"are those of positions that begin again at {end}",
+                _TABLE,
+            )
+            for end in (64, 128, 256, 512, 1024, 2048)
         ),
     ],
     "xpos": [

@@ -139,6 +139,10 @@ def _beside(by: int) -> Start:
     return lambda s: s.seen + by
 
 
+def _always(past: int) -> Start:
+    return lambda _: past
+
+
 def _at_most(room: int) -> Start:
     return lambda s: min(s.seen, room)
 
@@ -166,6 +170,8 @@ def rules(window: int | None) -> Iterator[Rule]:
         yield Rule("count_early", _from(lambda s: s.seen + s.new), first)
         yield Rule("count_early", _from(lambda s: s.seen + s.layer * s.new), first)
     yield Rule("calls", _from(lambda s: s.call))
+    for past in range(1, 9):
+        yield Rule("past_constant", _from(_always(past)))
     yield Rule("calls", _from(lambda s: s.sizes[0] + s.call - 1))
     for start in _DOUBLE:
         yield Rule("double", _from(start))

@@ -52,6 +52,12 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "gives all tokens of a part of several one position, where each should stand one further than the one before",
         "Add 0, 1, 2, .. to the start, one for each token: arange(past_len, past_len + seq).",
     ),
+    "past_constant": (
+        "kv_cache.past_constant",
+        "places what follows the first call behind the same number of tokens, whatever the cache holds, as where its "
+        "length is read off the axis of the batch or of the heads",
+        _OFFSET,
+    ),
     "eviction": (
         "kv_cache.eviction_offset",
         "places new tokens by the number of keys that are left in the cache, not by the number of tokens seen",

@@ -12,7 +12,7 @@ from posenc.verify.identity.ramps import blended
 from posenc.verify.rotary.matrix import Array
 
 
-def fit(freq: Array, resolution: float, width: int, other: int) -> Fit:
+def fit(freq: Array, resolution: float | Array, width: int, other: int) -> Fit:
     """Return the rule of frequencies, fastest pair first.
 
     Args:
@@ -26,7 +26,7 @@ def fit(freq: Array, resolution: float, width: int, other: int) -> Fit:
         return _few(freq, width)
     if (line := line_of(i, freq, slack(freq, resolution))) is not None:
         return _straight(line, i, freq, slack(freq, resolution), (width, other))
-    for found in (_rounded(i, freq, width), blended(i, freq, resolution, width)):
+    for found in (_rounded(i, freq, resolution, width), blended(i, freq, resolution, width)):
         if found is not None:
             return found
     if (line := _aliased(i, freq, resolution)) is not None:
@@ -101,7 +101,7 @@ def _straight(line: Line, i: Array, freq: Array, off: Array, widths: tuple[int, 
     return Fit("none", own, inv_freq, parameters, tuple(unknown))
 
 
-def _rounded(i: Array, freq: Array, width: int) -> Fit | None:
+def _rounded(i: Array, freq: Array, resolution: float | Array, width: int) -> Fit | None:
     """Return a plain rule that holds once its frequencies are rounded to half precision."""
     if (freq <= 0).any():
         return None
@@ -110,7 +110,7 @@ def _rounded(i: Array, freq: Array, width: int) -> Fit | None:
         plain = base ** (-2 * i / width)
         for dtype in (torch.bfloat16, torch.float16):
             near = torch.from_numpy(plain).to(dtype).double().numpy()
-            if base > 1 and np.abs(near / freq - 1).max() < 1e-5:
+            if base > 1 and bool((np.abs(near - freq) <= 1e-5 * freq + resolution).all()):
                 name = str(dtype)[6:]
                 why = f"the base to more digits than frequencies in {name} have; {base:,.8g} gives these"
                 return Fit("none", base, plain, {}, (why,), name)
@@ -122,11 +122,12 @@ def _rough(i: Array, freq: Array) -> Line:
     return Line(float(offset), -float(slope))
 
 
-def _aliased(i: Array, freq: Array, resolution: float) -> Line | None:
+def _aliased(i: Array, freq: Array, resolution: float | Array) -> Line | None:
     """Return a line through the slow half that gives the fast ones modulo 2 pi; None if none does."""
     half = len(freq) // 2
     part = slice(half, None)
-    if half < LEAST or (line := line_of(i[part], freq[part], slack(freq[part], resolution))) is None:
+    close = slack(freq, resolution)
+    if half < LEAST or (line := line_of(i[part], freq[part], close[part])) is None:
         return None
     want = line.at(i)
     away = np.abs(np.angle(np.exp(1j * (want - freq))))

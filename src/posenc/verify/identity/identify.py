@@ -88,7 +88,8 @@ class Identification:
             said.append(f"Position 0 is turned as {number(self.first_position)}.")
         for dtype, parts in self.precision.items():
             listed = ", ".join(f"{what} in {name}" for what, name in parts.items())
-            said.append(f"Fed {dtype}: {listed}.")
+            short = " (vectors in it show no more)" if dtype == "bfloat16" and "finer" in listed else ""
+            said.append(f"Fed {dtype}: {listed}{short}.")
         return said
 
     def _slopes(self) -> list[str]:

@@ -51,7 +51,7 @@ class Line:
         return math.exp(min(self.slope * width / 2, 700.0))
 
 
-def slack(freq: Array, resolution: float) -> Array:
+def slack(freq: Array, resolution: float | Array) -> Array:
     """Return what a frequency may be off: float32 on the way to it, and what was seen of it."""
     found: Array = 6e-6 * np.abs(freq) + resolution
     return found

@@ -1,11 +1,13 @@
 """In which precision positions, frequencies and their products are formed: the guess that predicts angles best."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from posenc.verify.guard import SubjectError
 from posenc.verify.identity.identify import Identification
@@ -73,23 +75,69 @@ def _told(turns: Turns, freq: Array, fit: Fit, first: float, dtype: torch.dtype)
     z, where = turns.first / size, turns.pos + first
     half = dtype != torch.float32
     right = _right(freq, fit)
-    guesses = list(_guesses(where, freq, right, half=half))
+    guesses = list(_guesses(where, _float32(freq, fit), right, half=half))
     off = np.array([np.abs(z - np.exp(1j * g.angles)).max() for g in guesses])
-    best = float(off.min())
+    best, table = float(off.min()), ""
     limit = 4 * torch.finfo(dtype).eps if half else 20 * FINE
+    if best > limit and not half:
+        best, table, off = _tabled(turns.first, guesses)
     if best <= limit:
         alive = [g for g, o in zip(guesses, off, strict=True) if o <= (limit if half else max(3 * best, FINE))]
         names = [{g.names[i] for g in alive} for i in range(len(PARTS))]
         if names[1] - {"float64", "float32"} and "float64" not in names[1]:
             names[1] -= {"float32"}  # which is measured; that rounding the rule gives the same is no chance
-        return {part: _name(n) for part, n in zip(PARTS, names, strict=True)}, ""
-    if (table := _table(turns, where, right)) is not None:
-        return {**dict.fromkeys(PARTS, "float32 or finer"), "cosines and sines": table}, ""
-    reach = float(np.abs(np.outer(where, freq)).max()) * 2.0**-24
-    if not half and best < 1e-5 + 4 * reach:
-        return dict.fromkeys(PARTS, "float32 or finer"), "the order in which float32 angles are rounded"
+        told = {part: _name(n) for part, n in zip(PARTS, names, strict=True)}
+        return told | ({"cosines and sines": table} if table else {}), _open(names, half=half)
+    if (table := _table(turns, where, right) or "") and len(fit.inv_freq) == len(freq):
+        return {**_fine(where), "cosines and sines": table}, ""
+    if not half:
+        allowed = 1e-5 + 4 * 2.0**-24 * np.abs(np.outer(where, freq))
+        if any(bool((np.abs(z - np.exp(1j * g.angles)) <= allowed).all()) for g in guesses):
+            return _fine(where), "the order in which float32 angles are rounded"
     why = f"in which precision angles are formed: the best guess is off by {best:.3g}"
     return {}, why
+
+
+def _tabled(first: NDArray[np.complex128], guesses: list[Guess]) -> tuple[float, str, Array]:
+    """Return how far the best guess is off where cosines and sines are rounded too, to what, and how far all are."""
+    gain = float(np.median(np.abs(first)))
+    gain = 1.0 if abs(gain - 1) < 0.02 else gain
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        for size in dict.fromkeys((1.0, gain)):  # the gain may be in the table, or come after it
+            tables = [size * np.exp(1j * g.angles) for g in guesses]
+            rounded = (_near(t.real, dtype) + 1j * _near(t.imag, dtype) for t in tables)
+            off = np.array([np.abs(first * size / gain - t).max() for t in rounded])
+            found.append((float(off.min()), str(dtype)[6:], off))
+    return min(found, key=lambda one: one[0])
+
+
+def _fine(where: Array) -> dict[str, str]:
+    """Return what is known where angles are right; positions that all types hold tell nothing of their own."""
+    most = np.abs(where).max()
+    positions = next((name for name, end in (("bfloat16", 257), ("float16", 2049)) if most < end), "float32")
+    return dict.fromkeys(PARTS, "float32 or finer") | {"positions": f"{positions} or finer"}
+
+
+def _open(names: list[set[str]], *, half: bool) -> str:
+    """Return why frequencies cannot be told more sharply, empty where they can or where vectors are short."""
+    both, short = {"float64", "float32"} <= names[1], names[2] <= {"bfloat16", "float16"}
+    if half or not both or not short:
+        return ""
+    return f"whether frequencies are float32 or finer: rounding of products to {_name(names[2])} hides the difference"
+
+
+def _float32(freq: Array, fit: Fit) -> list[Array]:
+    """Return frequencies as honest code forms them in float32: those measured, and the rule in several orders."""
+    right = _right(freq, fit)
+    found = [_near(freq, torch.float32), _near(right, torch.float32)]
+    if fit.kind == "none" and fit.base is not None and fit.inv_freq[0] == 1 and len(right) > 1:
+        x = torch.from_numpy(-np.log(fit.inv_freq) / math.log(fit.base)).float()
+        base, log = torch.tensor(fit.base), math.log(fit.base)
+        sign = np.sign(right)
+        ways = (base**-x, 1 / base**x, torch.exp(-x * log), 1 / torch.exp(x * log))
+        found += [sign * way.double().numpy() for way in ways]
+    return found
 
 
 def _right(freq: Array, fit: Fit) -> Array:
@@ -99,12 +147,12 @@ def _right(freq: Array, fit: Fit) -> Array:
     return sign * fit.inv_freq if ruled else freq
 
 
-def _guesses(where: Array, freq: Array, right: Array, *, half: bool) -> Iterator[Guess]:
+def _guesses(where: Array, float32: list[Array], right: Array, *, half: bool) -> Iterator[Guess]:
     """Yield what angles would be, the finest precision first."""
     wide = "float32 or finer" if half else "float64"
     freqs = [(wide, right)]
     if not half:
-        freqs.append(("float32", _near(freq, torch.float32)))
+        freqs += [("float32", way) for way in float32]
     short = [(name, dtype) for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))]
     freqs += [(name, _near(right, dtype)) for name, dtype in short]
     places = [(wide if half else "float32 or finer", where)]

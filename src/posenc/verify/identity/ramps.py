@@ -14,7 +14,7 @@ Which = NDArray[np.bool_]
 Places = NDArray[np.intp]
 
 
-def blended(i: Array, freq: Array, resolution: float, width: int) -> Fit | None:
+def blended(i: Array, freq: Array, resolution: float | Array, width: int) -> Fit | None:
     """Return the rule that keeps fast pairs, divides slow ones, and blends between."""
     if (freq <= 0).any():
         return None
@@ -33,7 +33,7 @@ def blended(i: Array, freq: Array, resolution: float, width: int) -> Fit | None:
     return None
 
 
-def _ends(i: Array, freq: Array, resolution: float) -> tuple[int, Line | None, int, Line | None]:
+def _ends(i: Array, freq: Array, resolution: float | Array) -> tuple[int, Line | None, int, Line | None]:
     """Return how many pairs lie on the line of the first ones, and of the last ones, and these lines."""
     off, n = slack(freq, resolution), len(freq)
     found: list[tuple[int, Line | None]] = []

@@ -13,10 +13,14 @@ from posenc.verify.identity.fit import proportional
 from posenc.verify.identity.growth import bounded, decaying, growth
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.reading import Reader, reader, width_of
+from posenc.verify.identity.rounded import Rounded
 from posenc.verify.identity.turns import (
     CLOSE,
+    Angles,
     angles_of,
+    exact,
     ignored,
+    rounded,
     untold,
     with_alias,
     with_direction,
@@ -109,6 +113,24 @@ def _lanes(found: Identification, side: Structure, read: Reader) -> tuple[Identi
     return found, width
 
 
+def _angles(
+    found: Identification, read: Reader, end: int, whole: bool | None
+) -> tuple[Identification, Angles | None, Rounded | None]:
+    """Return angles that grow with the position, or what is behind those that are rounded; None if nothing is."""
+    if (angles := angles_of(read, end, whole)) is not None:
+        return found, angles, None
+    if ignored(read):
+        return untold(found, "frequencies: positions that are given are not used, tokens are counted"), None, None
+    if (seen := rounded(read)) is not None:
+        return found, *seen
+    beyond = "angles beyond position 255: they are not proportional to the position there"
+    if (angles := exact(read, end)) is not None:
+        return untold(found, beyond), angles, None
+    if (angles := angles_of(read, min(end, 256), whole)) is not None:
+        return untold(found, beyond), angles, None
+    return untold(found, "frequencies: angles are not proportional to the position"), None, None
+
+
 def _turned(found: Identification, read: Reader, near: tuple[Turns, Turns], width: int) -> Identification:
     """Fill in all that angles and lengths say."""
     grows = growth(*near)
@@ -116,16 +138,15 @@ def _turned(found: Identification, read: Reader, near: tuple[Turns, Turns], widt
     end = read.top if switch is None else switch
     if grows is not None:
         end = bounded(read)
-    if (angles := angles_of(read, end, whole)) is None:
-        if ignored(read):
-            return untold(found, "frequencies: positions that are given are not used, tokens are counted")
-        if (angles := angles_of(read, min(end, 256), whole)) is None:
-            return untold(found, "frequencies: angles are not proportional to the position")
-        found = untold(found, "angles beyond position 255: they are not proportional to the position there")
+    found, angles, half = _angles(found, read, end, whole)
+    if angles is None:
+        return found
     found, noise = with_gain(found, angles, grows is not None)
     found, freq = with_direction(found, angles)
     turning = 2 * len(freq)
-    fit = fitted(freq, noise / angles.top, width, turning if width > turning else read.head_dim)
+    off = noise / angles.top if half is None else half.spread
+    fit = fitted(freq, off, width, turning if width > turning else read.head_dim)
+    fit = fit if half is None else half.roundest(fit, freq)
     if fit.parameters.get("exponent_width", width) > turning:
         fit = proportional(fit, freq, width)
     if switch is not None:

@@ -8,6 +8,7 @@ import torch
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.lines import snap
 from posenc.verify.identity.reading import Reader, positions
+from posenc.verify.identity.rounded import NEAR, Rounded, behind
 from posenc.verify.rotary.angles import Turns, slopes
 from posenc.verify.rotary.matrix import Array
 
@@ -23,12 +24,14 @@ class Angles:
         q: Queries.
         k: Keys.
         freq: Signed radians a position of queries.
+        k_freq: Those of keys.
         top: The farthest position.
     """
 
     q: Turns
     k: Turns
     freq: Array
+    k_freq: Array
     top: int
 
 
@@ -41,8 +44,32 @@ def angles_of(read: Reader, end: int, whole: bool | None) -> Angles | None:
     """Return angles in a text; None if they do not grow with the position as they should."""
     q, k = read.text(end, whole=True) if whole else read.at(positions(end))
     freq, _, bent = slopes(q)
-    _, _, other = slopes(k)
-    return None if max(bent, other) > BENT else Angles(q, k, freq, int(q.pos[-1]))
+    k_freq, _, other = slopes(k)
+    return None if max(bent, other) > BENT else Angles(q, k, freq, k_freq, int(q.pos[-1]))
+
+
+def exact(read: Reader, end: int) -> Angles | None:
+    """Return angles at powers of two, which no rounding of positions changes; None if those are not proportional."""
+    if read.turner.reach != "any":
+        return None
+    for top in (end, min(end, 2**15)):  # float16 has no larger ones
+        powers = torch.tensor([0, *(2**i for i in range(30) if 2**i < top)])
+        q, k = read.at(powers)
+        if not (np.isfinite(q.first).all() and np.isfinite(k.first).all()):
+            continue
+        (freq, _, bent), (k_freq, _, other) = slopes(q), slopes(k)
+        if max(bent, other) <= BENT:
+            return Angles(q, k, freq, k_freq, int(powers[-1]))
+    return None
+
+
+def rounded(read: Reader) -> tuple[Angles, Rounded] | None:
+    """Return angles near 0 and the frequencies behind them, where products of both are rounded; None if not."""
+    found = behind(read)
+    if found is None:
+        return None
+    q, k = read.at(torch.arange(min(NEAR, read.top)))
+    return Angles(q, k, found[0].freq, found[1].freq, int(q.pos[-1])), found[0]
 
 
 def ignored(read: Reader) -> bool:
@@ -85,7 +112,7 @@ def with_direction(found: Identification, angles: Angles) -> tuple[Identificatio
     freq = angles.freq
     clear = freq[np.abs(freq) < 3] if bool((np.abs(freq) < 3).any()) else freq
     clockwise = bool(np.median(np.sign(clear)) < 0)
-    other, _, _ = slopes(angles.k)
+    other = angles.k_freq
     if np.abs(np.angle(np.exp(1j * (freq + other)))).max() < CLOSE * np.abs(freq).max():
         direction = "opposite"
     elif np.abs(np.angle(np.exp(1j * (freq - other)))).max() < CLOSE * np.abs(freq).max():

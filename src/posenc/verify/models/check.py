@@ -9,9 +9,9 @@ from torch import nn
 from posenc import config
 from posenc.compose import PerLayer
 from posenc.config import kinds
-from posenc.config.model import open_model
+from posenc.config.model import Model, open_model
 from posenc.config.reading import Checked
-from posenc.verify.models import loading
+from posenc.verify.models import biased, biases, loading
 from posenc.verify.models.judging import judge
 from posenc.verify.models.report import reported
 from posenc.verify.models.runs import TOKENS, once, run_all
@@ -58,7 +58,10 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         mean cosine of the angle error by position.
     """
     try:
-        order = kinds.layers(open_model(Checked(config.read(dict(fields)))))
+        opened = open_model(Checked(config.read(dict(fields))))
+        if biases.has_bias(opened):
+            return _by_bias(model, opened)
+        order = kinds.layers(opened)
         PerLayer.from_config(dict(fields))
     except (ValueError, TypeError) as error:
         because = f"the configuration does not say what turns: {error} `posenc verify-config` says more."
@@ -76,3 +79,12 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         "longest_position": max(int(run.pos.max()) for run in runs),
     }
     return reported(judged, [(run.name, run.pos) for run in runs], measured).report(CONVENTION)
+
+
+def _by_bias(model: nn.Module, opened: Model) -> Report:
+    """Hold the scores of a model with a bias for distance against its configuration."""
+    try:
+        return biased.check(model, opened).report(CONVENTION)
+    except (Exception, SystemExit) as error:
+        because = f"the model does not run: {type(error).__name__}: {str(error)[:300]}"
+        return Findings(unknown=because).report(CONVENTION)

@@ -20,6 +20,7 @@ from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.config.values import short
 from posenc.interop.checkpoint import PICKLES, open_checkpoint
+from posenc.verify.models.biases import has_bias
 
 WHO = "verify-model"
 LARGE = 1 << 30  # bytes of weights on disk; beyond it the model is built small
@@ -36,14 +37,18 @@ _DROPPED: tuple[str, ...] = (
 _DROPPED += ("_attn_implementation", "_attn_implementation_internal", "experts_implementation", "torch_dtype", "dtype")
 _SMALL = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 512),
-    **dict.fromkeys(("intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "n_inner", "ffn_dim"), 64),
+    **dict.fromkeys(
+        ("intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"), 64
+    ),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp"), 32),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    "d_ff": 64,
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts"), 2),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "hidden_size_per_layer_input"), 32),
 }
 _HEADS = 4
+_UNEVEN = 3  # heads where they were no power of two, which slopes of a bias for distance depend on
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
                 str(target.resolve()),
                 config=theirs,
                 dtype=torch.float32,
-                attn_implementation="eager",
+                attn_implementation=_attention(fields),
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -178,6 +183,11 @@ def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
             raise CannotBuildError(f"transformers cannot load it: {_first_line(error)}") from error
     ready: nn.Module = model.eval()
     return ready
+
+
+def _attention(fields: dict[str, Any]) -> str | None:
+    """Return how attention runs: where it is looked at itself, as it does by default."""
+    return None if has_bias(open_model(Checked(fields))) else "eager"
 
 
 def _small(fields: dict[str, Any]) -> nn.Module:
@@ -195,7 +205,7 @@ def _small(fields: dict[str, Any]) -> nn.Module:
                 raise CannotBuildError(f"it cannot be built small: {count:,} parameters are left")
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                model = AutoModel.from_config(theirs, dtype=torch.float32, attn_implementation="eager")
+                model = AutoModel.from_config(theirs, dtype=torch.float32, attn_implementation=_attention(fields))
                 _stir(model)
         except CannotBuildError:
             raise
@@ -242,11 +252,12 @@ def _shrink(theirs: Any) -> None:
         return
     own = getattr(theirs, "head_dim", None)
     width = own if isinstance(own, int) else hidden // heads
-    keys = getattr(theirs, "num_key_value_heads", None)
-    if isinstance(keys, int):
-        theirs.num_key_value_heads = _HEADS if keys == heads else min(keys, 2)
-    theirs.num_attention_heads = _HEADS
-    theirs.hidden_size = _HEADS * width  # where head_dim is no key of its own it follows from both
+    few = _UNEVEN if heads & (heads - 1) else _HEADS
+    for key in ("num_key_value_heads", "num_kv_heads"):
+        if isinstance(keys := getattr(theirs, key, None), int):
+            setattr(theirs, key, few if keys == heads else min(keys, 2))
+    theirs.num_attention_heads = few
+    theirs.hidden_size = few * width  # where head_dim is no key of its own it follows from both
 
 
 def _stir(model: nn.Module) -> None:

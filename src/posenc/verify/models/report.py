@@ -1,6 +1,5 @@
 """What was found of a model's layers, as one report: causes that layers share, and numbers by layer and position."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +27,7 @@ class Layer:
         mean_cos: Mean cosine of the angle error over all positions and pairs.
         scale: What scores are multiplied by; None where it was not seen.
         configured_scale: What the configuration says of it.
+        bias_error: The largest of a bias for distance, less the mean of its row; None where none is asked for.
         said: What it does, where that is not what it should.
     """
 
@@ -42,7 +42,12 @@ class Layer:
     mean_cos: float | None = None
     scale: float | None = None
     configured_scale: float | None = None
+    bias_error: float | None = None
     said: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers and strings."""
+        return asdict(self)
 
 
 Judged = tuple[Layer, Sequence[Reason], list[View]]
@@ -70,21 +75,19 @@ def reported(judged: Sequence[Judged], runs: Sequence[tuple[str, Tensor]], told:
         "gain_error": max(gains, default=None),
         "scale_error": max(scaled, default=None),
         "mean_cos_by_position": _by_position([view for _, _, views in judged for view in views], runs),
-        "layers": [asdict(layer) for layer in layers],
+        "layers": [layer.to_dict() for layer in layers],
     }
-    found = Findings(
-        causes=_causes(judged), measured=measured, definitions=["posenc.PerLayer.from_config(config.json)"]
-    )
+    found = Findings(causes=causes(judged), measured=measured, definitions=["posenc.PerLayer.from_config(config.json)"])
     if same := [layer for layer in layers if layer.status == "equivalent"]:
-        found.equivalent = f"{_named([one.layer for one in same])}: {same[0].said}"
+        found.equivalent = f"{named([one.layer for one in same])}: {same[0].said}"
     if open_ := [layer for layer in layers if layer.status == "cannot tell"]:
-        found.unknown = f"{_named([one.layer for one in open_])}: {open_[0].said}"
+        found.unknown = f"{named([one.layer for one in open_])}: {open_[0].said}"
     elif not angles and not wrong:
         found.unknown = "no layer turns queries and keys, and this command looks at nothing else"
     return found
 
 
-def _causes(judged: Sequence[Judged]) -> list[Cause]:
+def causes(judged: Sequence[Judged]) -> list[Cause]:
     """Return one cause for all layers that are wrong for the same reason, the first wrong layer's first."""
     groups: dict[tuple[str, str], list[tuple[Layer, Reason]]] = {}
     for layer, reasons, _ in judged:
@@ -92,22 +95,29 @@ def _causes(judged: Sequence[Judged]) -> list[Cause]:
             groups.setdefault((reason.code, reason.said), []).append((layer, reason))
     causes = []
     for (code, said), group in groups.items():
-        numbers = [layer.layer for layer, _ in group]
         layer, reason = group[0]
-        counted = Counter(one.kind for one, _ in group)
-        kind = ", ".join(f"{name}" for name in counted)
-        message = f"{_named(numbers)} ({kind}) {said}; evidence {reason.evidence:.4g}"
+        message = f"{_places([one for one, _ in group])} {said}"
         if layer.angle_error is not None and code not in ("model.rotation.gain", "model.scores.scale"):
-            message = (
-                f"{_named(numbers)} ({kind}) {said}; the largest angle error is {layer.angle_error:.4g} rad, and "
-                f"mean cos(angle error) {layer.mean_cos:.4f}"
-            )
+            message += f"; the largest angle error is {layer.angle_error:.4g} rad, and mean cos(angle error) "
+            message += f"{layer.mean_cos:.4f}"
+        else:
+            message += f"; evidence {reason.evidence:.4g}"
         case = {"layer": layer.layer, **dict(reason.case)}
         causes.append(Cause(code, message, reason.evidence, case, reason.help))
     return causes
 
 
-def _named(numbers: Sequence[int]) -> str:
+def _places(layers: Sequence[Layer]) -> str:
+    """Name layers with their kinds; by kind, where a number stands for several, as in an encoder and a decoder."""
+    kinds = dict.fromkeys(one.kind for one in layers)
+    numbers = [one.layer for one in layers]
+    if len(set(numbers)) == len(numbers):
+        return f"{named(numbers)} ({', '.join(kinds)})"
+    return "; ".join(f"{named([one.layer for one in layers if one.kind == kind])} ({kind})" for kind in kinds)
+
+
+def named(numbers: Sequence[int]) -> str:
+    """Name layers by their numbers."""
     if len(numbers) == 1:
         return f"layer {numbers[0]}"
     shown = ", ".join(map(str, numbers[:8]))

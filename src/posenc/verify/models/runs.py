@@ -37,7 +37,7 @@ class Run:
 
 def run_all(model: nn.Module, fields: dict[str, Any]) -> tuple[list[Run], Run | None]:
     """Run a text near and far, and once with all tokens at position 0."""
-    ids = _text(model)
+    ids = text(model, TOKENS)
     near = torch.arange(TOKENS)
     runs, origin = [], None
     was = model.training
@@ -76,13 +76,14 @@ def once(entries: int, seen: watching.Seen) -> int:
     return len(calls) if again else entries
 
 
-def _text(model: nn.Module) -> Tensor:
+def text(model: nn.Module, tokens: int) -> Tensor:
+    """Return two texts (2, tokens) that differ in nearly every token."""
     table = model.get_input_embeddings()  # type: ignore[operator]
     vocab = int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
     generator = torch.Generator().manual_seed(0)
     low = min(16, vocab // 2)  # the first ones are often special
     device = next(model.parameters()).device
-    return torch.randint(low, vocab, (_BATCH, TOKENS), generator=generator).to(device)
+    return torch.randint(low, vocab, (_BATCH, tokens), generator=generator).to(device)
 
 
 def _far(fields: dict[str, Any]) -> Tensor | None:

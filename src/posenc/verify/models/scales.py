@@ -1,7 +1,7 @@
 """By what a layer multiplies its scores, held against what its configuration says."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,32 @@ def explain(
     if math.isclose(got, want.value, rel_tol=_SAME):
         return want, None
     known = [*_of_factor(want, fields, kind), *_of_widths(want, fields, head_dim, rotary_dim or head_dim)]
+    return want, hold(got, want, known, head_dim)
+
+
+def hold(got: float, want: Scale, known: Sequence[tuple[str, float]], head_dim: int) -> Reason | None:
+    """Return why scores are multiplied by another number, None if they are not; `known`: numbers of known faults."""
+    if math.isclose(got, want.value, rel_tol=_SAME):
+        return None
     words = next((said for said, value in known if math.isclose(got, value, rel_tol=_SAME)), None)
     words = words or f"{got / want.value:.6g} times as much as it should"
-    said = f"multiplies scores by {got:.6g} ({words}), where {want.because} {want.value:.6g}"
+    said = f"multiplies scores by {got:.4g} ({words}), where {want.because} {want.value:.6g}"
     help_ = "Hand the scale of the configuration to attention, once."
-    return want, Reason(CODE, said, abs(got / want.value - 1), help_, (("head_dim", head_dim),))
+    return Reason(CODE, said, abs(got / want.value - 1), help_, (("head_dim", head_dim),))
+
+
+def of_widths(want: Scale, head_dim: int, hidden: int) -> list[tuple[str, float]]:
+    """Return scales by wrong widths, or by the right one in a wrong way."""
+    found = [
+        ("divided by the root of head_dim", head_dim**-0.5),
+        ("not divided at all", 1.0),
+        ("divided by head_dim, and not by its root", 1 / head_dim),
+        ("divided by the root of head_dim twice", want.value * head_dim**-0.5),
+        ("multiplied by what should divide", 1 / want.value),
+    ]
+    if hidden:
+        found.append((f"divided by the root of the whole width {hidden}", hidden**-0.5 * want.factor))
+    return found
 
 
 def _of_factor(want: Scale, fields: Mapping[str, Any], kind: str) -> Iterator[tuple[str, float]]:
@@ -107,15 +128,10 @@ def _of_factor(want: Scale, fields: Mapping[str, Any], kind: str) -> Iterator[tu
 def _of_widths(want: Scale, fields: Mapping[str, Any], head_dim: int, rotary_dim: int) -> Iterator[tuple[str, float]]:
     """Yield scales by wrong widths, or by the right one in a wrong way."""
     told = open_model(Checked(dict(fields))).fields
-    yield "divided by the root of head_dim", head_dim**-0.5
-    yield "not divided at all", 1.0
-    yield "divided by head_dim, and not by its root", 1 / head_dim
-    yield "divided by the root of head_dim twice", want.value * head_dim**-0.5
-    yield "multiplied by what should divide", 1 / want.value
+    yield from of_widths(want, head_dim, told.get("hidden_size") or 0)
     latent = (told.get("kv_lora_rank") or 0) + rotary_dim
     still = head_dim - rotary_dim
     for what, width in (
-        ("the whole width", told.get("hidden_size") or 0),
         ("the lanes that turn,", rotary_dim),
         ("the lanes that do not turn,", still),
         ("the compressed keys,", latent),

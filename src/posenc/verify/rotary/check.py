@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings
-from posenc.verify.rotary import expected, extras
+from posenc.verify.rotary import expected, extras, halves
 from posenc.verify.rotary.angles import probe
 from posenc.verify.rotary.bench import Bench
 from posenc.verify.rotary.diagnose import explain, of_angles
@@ -59,7 +59,7 @@ def of_turner(turner: Turner, asked: Expected) -> Findings:
     for ask in (_far, extras.lengths, extras.single, extras.rows, extras.state, extras.gradient):
         if (cause := ask(bench)) is not None:
             return _failed(found, cause, verdict)
-    if (cause := extras.precision(bench)) is not None:
+    if (cause := halves.precision(bench)) is not None:
         if asked.activation_dtype is not None:
             return _failed(found, cause, verdict)
         found.measured["half_precision"] = f"{cause.message} ({cause.code}); no activation_dtype is declared"

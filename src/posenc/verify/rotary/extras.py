@@ -1,21 +1,13 @@
-"""What goes wrong beside the formula: lengths, single tokens, rows, what is kept, gradients, half precision."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+"""What goes wrong beside the formula: lengths, single tokens, rows, what is kept, gradients."""
 
 import numpy as np
 import torch
 
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
-from posenc.verify.rotary.angles import probe
+from posenc.verify.rotary.bench import Bench
 from posenc.verify.rotary.matrix import HEADS, Array, at
-from posenc.verify.rotary.scores import EPS, lanes
 from posenc.verify.rotary.turner import HFRope
-
-if TYPE_CHECKING:
-    from posenc.verify.rotary.bench import Bench
 
 LONGEST = 20_000  # tokens that are fed at once
 WRONG = 1e-3  # of a turned lane, beyond all rounding
@@ -42,7 +34,30 @@ def lengths(bench: Bench) -> Cause | None:
             raise
         if cause is not None:
             return _by_offset(bench, _by_heads(bench, cause))
+        if (cause := _by_tokens(bench, seq_len)) is not None:
+            return cause
     return None
+
+
+def _by_tokens(bench: Bench, seq_len: int) -> Cause | None:
+    """Tell a choice that hangs on how many tokens a call has, and not on where the text ends.
+
+    Only where positions come as in transformers, by whose definition the longest position counts.
+    """
+    from posenc.verify.rotary.check import right_at
+
+    asked, few = bench.asked, 8
+    if asked.scaling not in ("dynamic", "longrope") or type(bench.turner) is not HFRope or seq_len <= few:
+        return None
+    if right_at(bench, torch.arange(seq_len - few, seq_len), seq_len):
+        return None
+    message = (
+        f"{few} tokens that end a text of {seq_len:,} are turned otherwise than in a call with all of it: the tokens "
+        "of a call are counted for the length of the text"
+    )
+    help_ = "Take the length from the positions: the last one and one."
+    case = {"positions": [seq_len - few, seq_len - 1]}
+    return Cause(f"rope.{asked.scaling}.by_tokens", message, float(seq_len), case, help_)
 
 
 def _by_offset(bench: Bench, cause: Cause) -> Cause:
@@ -196,99 +211,3 @@ def gradient(bench: Bench) -> Cause | None:
             code = "rope.grad.severed" if severed else "rope.grad.not_inverse"
             return Cause(code, message, off, {"side": name}, help_)
     return None
-
-
-def precision(bench: Bench) -> Cause | None:
-    """Feed half precision: angles must stay those of the positions."""
-    pairs, freq = tuple(lanes(bench.asked, bench.layout)), bench.asked.inv_freq(bench.seq_len)
-    end = int(bench.matrices.pos[-1]) + 1
-    listed = sorted({*bench.matrices.pos.tolist(), *(p for p in (255, 256, 257, 259, 511, 1023, 2049) if p < end)})
-    if bench.turner.reach == "start":
-        listed = list(range(end))
-    pos = torch.tensor(listed)
-    turner = bench.turner.fresh()
-    declared = bench.asked.activation_dtype
-    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
-        if declared not in (None, str(dtype)[6:]):
-            continue
-        try:
-            q, _ = probe(turner, bench.asked.head_dim, pairs, pos, dtype)
-        except SubjectError:
-            continue  # it does not take this dtype
-        if not np.isfinite(q.first).all() or not np.abs(q.first).all():
-            continue  # lengths that this dtype does not hold
-        if (cause := _rounded(bench, q.pos, q.first, freq, dtype, name)) is not None:
-            return cause
-    q, _ = probe(turner, bench.asked.head_dim, pairs, bench.matrices.pos)
-    clean, _ = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.matrices.pos)
-    if (off := float(np.abs(q.first - clean.first).max())) > WRONG:
-        message = f"after a call in half precision float32 is off by up to {off:.3g}: a rounded table is kept"
-        help_ = "Keep the table in float32, and cast what is taken from it."
-        return Cause("rope.precision.table_kept_in_half", message, off, bench.case(), help_)
-    return None
-
-
-def _only_later(bench: Bench, dtype: torch.dtype) -> bool:
-    """Whether a short call in half precision leaves right tables behind, and a long one does not."""
-    pairs, near = tuple(lanes(bench.asked, bench.layout)), bench.matrices.pos[:4]
-    clean, _ = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.matrices.pos)
-    left = []
-    for pos in (near, bench.matrices.pos):
-        turner = bench.turner.fresh()
-        probe(turner, bench.asked.head_dim, pairs, pos, dtype)
-        found, _ = probe(turner, bench.asked.head_dim, pairs, bench.matrices.pos)
-        left.append(float(np.abs(found.first - clean.first).max()) > WRONG)
-    return left == [False, True]
-
-
-def _rounded(bench: Bench, pos: Array, z: Any, freq: Array, dtype: torch.dtype, name: str) -> Cause | None:
-    eps = torch.finfo(dtype).eps
-    start = z[0] / np.abs(z[0])
-    ahead = np.abs(np.angle(z[1:4] / start * np.exp(-1j * np.outer(pos[1:4], freq)))).max() < 0.2
-    signed = freq if ahead else -freq
-
-    def error(angles: Array) -> Array:
-        found: Array = np.abs(np.angle(z / start * np.exp(-1j * angles)))
-        return found
-
-    right = error(np.outer(pos, signed))
-    slack = 8 * eps + 16 * EPS * np.outer(pos, np.abs(freq))
-    if not (right > slack).any():
-        return None
-
-    def near(t: Array) -> Array:
-        rounded: Array = torch.from_numpy(np.ascontiguousarray(t)).to(dtype).double().numpy()
-        return rounded
-
-    guesses = [
-        ("positions", "positions are rounded to", np.outer(near(pos), signed)),
-        ("frequencies", "frequencies are rounded to", np.outer(pos, near(signed))),
-        ("product", "products of positions and frequencies are rounded to", near(np.outer(pos, signed))),
-        ("positions", "positions and frequencies are rounded to", np.outer(near(pos), near(signed))),
-        (
-            "product",
-            "positions, frequencies and their products are rounded to",
-            near(np.outer(near(pos), near(signed))),
-        ),
-        ("product", "frequencies and their products with positions are rounded to", near(np.outer(pos, near(signed)))),
-    ]
-    begin = int((right > slack).any(1).argmax())
-    errors = [float((error(angles) / slack)[begin:].max()) for _, _, angles in guesses]
-    best, first = int(np.argmin(errors)), int(pos[begin])
-    off = float(right.max())
-    help_ = "Form angles in float32 from integer or float32 positions; round cos and sin, or the result."
-    case = {"dtype": str(dtype)[6:], "position": first}
-    if errors[best] > 4:
-        message = f"in {str(dtype)[6:]} angles are off by up to {off:.3g} rad, from position {first} on"
-        return Cause(f"rope.precision.angle_{name}", message, float(first), case, help_)
-    what, says, _ = guesses[best]
-    if what == "frequencies" and _only_later(bench, dtype):
-        message = (
-            f"{says} {str(dtype)[6:]}, but for positions below {first}: a table is formed anew from rounded numbers"
-        )
-        code = "rope.precision.cache_rebuilt_in_low_precision"
-        return Cause(code, message, float(first), case, help_)
-    message = (
-        f"{says} {str(dtype)[6:]} before the cosine is taken: wrong from position {first} on, by up to {off:.3g} rad"
-    )
-    return Cause(f"rope.precision.{what}_{name}", message, float(first), case, help_)

@@ -9,8 +9,9 @@ import torch
 
 from posenc import frequencies
 from posenc.verify.rotary.expected import Expected
+from posenc.verify.rotary.guess import Guess
 from posenc.verify.rotary.matrix import Array
-from posenc.verify.rotary.scalings import Guess, of_scaling
+from posenc.verify.rotary.scalings import of_scaling
 
 BASES = (10000.0, 500000.0, 1000000.0, 100.0, 1000.0, 100000.0, 5000000.0, 160000.0)
 
@@ -55,6 +56,7 @@ def _of_form(asked: Expected, seq_len: int) -> Iterator[Guess]:
         yield Guess("rope.partial.head_dim_used", says, base ** (-2.0 * i / asked.head_dim))
     forms = {
         "rope.frequency.inverted": ("frequencies rise from pair to pair: base^(2i/d)", 2.0 * i / width),
+        "rope.frequency.whole_exponents": ("exponents are whole numbers: every pair turns by 1", np.zeros(n)),
         "rope.frequency.exponent_halved": ("the exponent is i/d instead of 2i/d", -1.0 * i / width),
         "rope.frequency.exponent_doubled": ("the exponent is 4i/d instead of 2i/d", -4.0 * i / width),
         "rope.frequency.starts_at_one": ("pairs are counted from 1: base^(-2(i+1)/d)", -2.0 * (i + 1) / width),

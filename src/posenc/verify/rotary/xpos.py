@@ -113,12 +113,14 @@ def _lengths(asked: Expected, spec: Mapping[str, Any], q: Array, k: Array) -> Ca
     want = np.log(zeta) / base
     case = {"positions": [0, 1], "query": float(slopes[0][0]), "key": float(slopes[1][0]), "wanted": float(want[0])}
     help_ = "Queries times zeta^((p - centre) / scale_base), keys by the inverse; zeta = (2i/d + gamma) / (1 + gamma)."
-    for code, says, of_q, of_k in _guesses(want, zeta, base, gamma, asked.rotary_dim):
-        if all(
-            np.abs(got - guess).max() < 1e-6 + CLOSE * np.abs(guess).max()
-            for got, guess in zip(slopes, (of_q, of_k), strict=True)
-        ):
+    for code, says, *guess in _guesses(want, zeta, base, gamma, asked.rotary_dim):
+        if all(_grows(side, by) for side, by in zip(logs, guess, strict=True)):
             return Cause(code, says, float(slopes[0][0]), case, help_)
+    steps = np.array([np.diff(side, axis=0)[:, 0] for side in logs])
+    if np.isfinite(steps).all() and np.ptp(steps, 1).max() > CLOSE * np.abs(want).max() + 1e-6:
+        message = "lengths do not change by the same factor from each position to the next, so that scores depend on "
+        message += "more than the distance"
+        return Cause("xpos.scale.mismatch", message, float(np.ptp(steps, 1).max()), case, help_)
     message = (
         f"from one position to the next the first pair of a query grows by exp({slopes[0][0]:.4g}) and of a key by "
         f"exp({slopes[1][0]:.4g}); they should by exp({want[0]:.4g}) and exp({-want[0]:.4g})"
@@ -126,61 +128,56 @@ def _lengths(asked: Expected, spec: Mapping[str, Any], q: Array, k: Array) -> Ca
     return Cause("xpos.scale.mismatch", message, float(slopes[0][0]), case, help_)
 
 
+def _grows(logs: Array, by: Array) -> bool:
+    """Whether logarithms of lengths (positions, pairs) grow by so much a position, as far as they are finite."""
+    first = logs[1] - logs[0]
+    if not np.abs(first - by).max() < 1e-6 + CLOSE * np.abs(by).max():
+        return False
+    with np.errstate(invalid="ignore"):
+        off = np.abs(logs - logs[0] - np.outer(np.arange(len(logs)), by))
+    seen = np.isfinite(off)
+    return bool((off[seen] < len(logs) * (1e-6 + CLOSE * np.abs(by).max())).all())
+
+
 def _guesses(want: Array, zeta: Array, base: float, gamma: float, d: int) -> Iterator[tuple[str, str, Array, Array]]:
-    nothing, n = np.zeros_like(want), len(want)
-    yield (
-        "xpos.scale.missing",
-        "nothing decays: queries and keys keep their lengths, as in plain RoPE",
-        nothing,
-        nothing,
-    )
-    yield (
-        "xpos.scale.key_missing",
-        "queries are scaled and keys are not: scores depend on more than the distance",
-        want,
-        nothing,
-    )
-    yield (
-        "xpos.scale.query_missing",
-        "keys are scaled and queries are not: scores depend on more than the distance",
-        nothing,
-        -want,
-    )
+    """Yield faults: a code, words, and by what logarithms of queries and of keys would grow a position."""
+    yield from _of_sides(want)
+    for code, says, powers in _of_powers(want, zeta, base, gamma, d):
+        yield code, says, powers, -powers
+
+
+def _of_sides(want: Array) -> Iterator[tuple[str, str, Array, Array]]:
+    """Yield right powers on the wrong sides."""
+    nothing = np.zeros_like(want)
+    says = "nothing decays: queries and keys keep their lengths, as in plain RoPE"
+    yield "xpos.scale.missing", says, nothing, nothing
+    says = "queries are scaled and keys are not: scores depend on more than the distance"
+    yield "xpos.scale.key_missing", says, want, nothing
+    says = "keys are scaled and queries are not: scores depend on more than the distance"
+    yield "xpos.scale.query_missing", says, nothing, -want
     yield "xpos.scale.not_inverted", "keys are scaled as queries are, and should be by the inverse", want, want
     yield "xpos.scale.not_inverted", "queries are scaled as keys are, and should be by the inverse", -want, -want
-    yield (
-        "xpos.scale.sign",
-        "scores grow with the distance: queries have the scale of keys and keys that of queries",
-        -want,
-        want,
-    )
-    whole = want * base
+    says = "scores grow with the distance: queries have the scale of keys and keys that of queries"
+    yield "xpos.scale.sign", says, -want, want
+
+
+def _of_powers(want: Array, zeta: Array, base: float, gamma: float, d: int) -> Iterator[tuple[str, str, Array]]:
+    """Yield wrong powers of queries; those of keys are the inverse."""
+    whole, i = want * base, np.arange(len(want))
     says = f"powers are not divided by scale_base = {base:g}: the division binds to the centre alone"
-    yield "xpos.power.precedence", says, whole, -whole
+    yield "xpos.power.precedence", says, whole
     for other in (512.0, 1024.0, 256.0, 2048.0, 64.0, 1.0):
         if other != base:
-            yield (
-                f"xpos.scale_base.{'too_small' if other < base else 'too_large'}",
-                f"scale_base is {other:g} whatever is asked for; it should be {base:g}",
-                whole / other,
-                -whole / other,
-            )
-    i = np.arange(n)
+            says = f"scale_base is {other:g} whatever is asked for; it should be {base:g}"
+            yield f"xpos.scale_base.{'too_small' if other < base else 'too_large'}", says, whole / other
     for g in (0.4, 0.0, 1.0):
         if g != gamma:
-            other_zeta = np.log((2 * i / d + g) / (1 + g), where=(2 * i / d + g) > 0, out=np.full(n, -np.inf)) / base
-            yield (
-                "xpos.gamma.not_read",
-                f"gamma is {g:g} whatever is asked for; it should be {gamma:g}",
-                other_zeta,
-                -other_zeta,
-            )
-    lanes_counted = np.log((i / d + gamma) / (1 + gamma)) / base
-    yield (
-        "xpos.zeta.counts_lanes",
-        "zeta counts pairs over all lanes: (i/d + gamma) instead of (2i/d + gamma)",
-        lanes_counted,
-        -lanes_counted,
-    )
-    undivided = np.log(2 * i / d + gamma) / base
-    yield "xpos.zeta.precedence", "zeta is not divided by 1 + gamma", undivided, -undivided
+            other_zeta = (2 * i / d + g) / (1 + g)
+            logs = np.log(other_zeta, where=other_zeta > 0, out=np.full(len(want), -np.inf)) / base
+            says = f"gamma is {g:g} whatever is asked for; it should be {gamma:g}"
+            yield "xpos.gamma.not_read", says, logs
+    says = "zeta counts pairs over all lanes: (i/d + gamma) instead of (2i/d + gamma)"
+    yield "xpos.zeta.counts_lanes", says, np.log((i / d + gamma) / (1 + gamma)) / base
+    yield "xpos.zeta.precedence", "zeta is not divided by 1 + gamma", np.log(2 * i / d + gamma) / base
+    says = "gamma alone is divided by 1 + gamma, and 2i/d is not"
+    yield "xpos.zeta.precedence", says, np.log(2 * i / d + gamma / (1 + gamma)) / base
