@@ -125,6 +125,7 @@ def test_the_bench_answers_to_target_and_methods(tab):
     before = tab.look()
     farther = tab.after(lambda: tab.slide("target", 0.9))
     assert farther != before
+    assert tab.after(lambda: tab.slide("beta_slow", 0.6)) != farther
     n = rows.count()
     tab.after(lambda: tab.page.uncheck('.methods input[value="yarn"]'))
     assert rows.count() == n - 1

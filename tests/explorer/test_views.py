@@ -224,6 +224,10 @@ def test_extension_shows_what_becomes_of_each_pair() -> None:
     np.testing.assert_allclose(shown(frame)[1], 8, rtol=1e-12)
     np.testing.assert_allclose(run(frame.header["code"]["python"])["values"], shown(frame)[:2])
     assert len(ask("extension").header["methods"]) == 8
+    turns = ask("extension", methods="llama3,yarn", low_freq_factor=2, beta_fast=8)
+    values = run(turns.header["code"]["python"])["values"]
+    np.testing.assert_allclose(values, shown(turns)[:2])
+    assert not np.allclose(values, shown(ask("extension", methods="llama3,yarn"))[:2])
 
 
 def test_what_is_learned_is_drawn_by_a_seed_and_said() -> None:

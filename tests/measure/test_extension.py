@@ -34,6 +34,23 @@ def test_frequencies_are_those_of_the_formulas() -> None:
     np.testing.assert_allclose(after("dynamic_ntk"), base ** (-2 * np.arange(64) / D), rtol=1e-13)
 
 
+def test_ramps_may_lie_elsewhere() -> None:
+    def found(method: str, **turns: float) -> np.ndarray:
+        return extend(D, BASE, TRAINED, TARGET, method, **turns).after
+
+    np.testing.assert_allclose(found("by_parts", beta_slow=2.0, beta_fast=16.0), ramp(2, 16), rtol=1e-13)
+    np.testing.assert_allclose(found("llama3", low_freq_factor=0.5, high_freq_factor=8.0), ramp(0.5, 8), rtol=1e-13)
+    low, high = (D * math.log(TRAINED / (turns * 2 * math.pi)) / (2 * math.log(BASE)) for turns in (16, 2))
+    kept = 1 - np.clip((np.arange(64) - math.floor(low)) / (math.ceil(high) - math.floor(low)), 0, 1)
+    wanted = PLAIN * kept + PLAIN / 8 * (1 - kept)
+    np.testing.assert_allclose(found("yarn", beta_slow=2.0, beta_fast=16.0), wanted, rtol=1e-13)
+    np.testing.assert_allclose(found("llama3", beta_slow=2.0), ramp(1, 4), rtol=1e-13)
+    with pytest.raises(ValueError, match=r"beta_slow must be below beta_fast.*got beta_slow=4, beta_fast=4"):
+        found("none", beta_slow=4.0, beta_fast=4.0)
+    with pytest.raises(ValueError, match="low_freq_factor must be a finite number above zero"):
+        found("none", low_freq_factor=0.0)
+
+
 def test_yarn_is_the_ramp_over_the_pairs_with_its_gain() -> None:
     found = extend(D, BASE, TRAINED, TARGET, "yarn")
     low, high = 20, 46  # 20.944 and 45.027, as the authors' code rounds them outwards

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posenc import frequencies, inspection
 from posenc.inspection import Fate
-from posenc.measure.values import count
+from posenc.measure.values import count, size
 
 Array = np.ndarray
 _WHO = "extend"
@@ -57,6 +57,8 @@ class _Task:
     base: float
     trained: int
     target: int
+    ramp: tuple[float, float]  # turns in training: below the first pairs are divided, above the second kept
+    llama3_ramp: tuple[float, float]
 
     @property
     def factor(self) -> float:
@@ -90,16 +92,19 @@ def _dynamic(task: _Task) -> tuple[Tensor, float, float]:
 
 
 def _by_parts(task: _Task) -> tuple[Tensor, float, float]:
-    return frequencies.by_parts(task.plain, factor=task.factor, original_max_len=task.trained), task.base, 1.0
+    low, high = task.ramp
+    how = {"factor": task.factor, "original_max_len": task.trained, "low_turns": low, "high_turns": high}
+    return frequencies.by_parts(task.plain, **how), task.base, 1.0
 
 
 def _yarn(task: _Task) -> tuple[Tensor, float, float]:
     how = {"width": task.width, "base": task.base, "factor": task.factor, "original_max_len": task.trained}
+    how |= {"beta_slow": task.ramp[0], "beta_fast": task.ramp[1]}
     return frequencies.yarn(**how), task.base, frequencies.mscale(task.factor)  # type: ignore[arg-type]
 
 
 def _llama3(task: _Task) -> tuple[Tensor, float, float]:
-    turns = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    turns = dict(zip(("low_freq_factor", "high_freq_factor"), task.llama3_ramp, strict=True))
     scaled = frequencies.llama3(task.plain, factor=task.factor, original_max_len=task.trained, **turns)
     return scaled, task.base, 1.0
 
@@ -118,18 +123,35 @@ _METHODS: Mapping[str, tuple[Callable[[_Task], tuple[Tensor, float, float]], str
         _dynamic,
         "NTK-aware with a base for the current length, here the target, and a factor of 2 (emozilla 2023)",
     ),
-    "by_parts": (_by_parts, "pairs of under 1 turn in training are divided, those over 32 kept (Peng 2023, 3.2)"),
+    "by_parts": (
+        _by_parts,
+        "pairs of under beta_slow turns in training are divided, those over beta_fast kept (Peng 2023, 3.2)",
+    ),
     "yarn": (_yarn, "the same with a ramp over the pair's number, and sharper scores (Peng 2023, the authors' code)"),
-    "llama3": (_llama3, "pairs of under 1 turn in training are divided, those over 4 kept (Meta 2024)"),
+    "llama3": (
+        _llama3,
+        "pairs of under low_freq_factor turns in training are divided, those over high_freq_factor kept (Meta 2024)",
+    ),
     "larger_base": (_larger_base, "a base with which as many pairs turn fully within the target as in training did"),
 }
 METHODS: Mapping[str, str] = {name: said for name, (_, said) in _METHODS.items()}
 
 
-def extend(head_dim: int, base: float, original_max_len: int, target_len: int, method: str) -> Extension:
+def extend(
+    head_dim: int,
+    base: float,
+    original_max_len: int,
+    target_len: int,
+    method: str,
+    *,
+    beta_slow: float = 1.0,
+    beta_fast: float = 32.0,
+    low_freq_factor: float = 1.0,
+    high_freq_factor: float = 4.0,
+) -> Extension:
     """Return what a method does to each pair, for texts of `target_len` positions.
 
-    Its parameters are those that its authors recommend. `METHODS` says what each one is.
+    Its parameters are those that its authors recommend, unless given. `METHODS` says what each one is.
 
     Args:
         head_dim: Lanes that turn; even.
@@ -137,9 +159,13 @@ def extend(head_dim: int, base: float, original_max_len: int, target_len: int, m
         original_max_len: The trained length, at least 7 positions, more than the fastest pair's turn.
         target_len: The length to reach, at least the trained one.
         method: A key of `METHODS`.
+        beta_slow: Of "by_parts" and "yarn": turns within the trained length below which pairs are divided.
+        beta_fast: Turns above which they are kept.
+        low_freq_factor: The same for "llama3".
+        high_freq_factor: The same for "llama3".
 
     Raises:
-        TypeError: A length is no whole number, or the base no number.
+        TypeError: A length is no whole number, or the base or a number of turns no number.
         ValueError: A number is out of range, or there is no such method.
 
     >>> found = extend(128, 5e5, 8192, 65536, "llama3")
@@ -166,7 +192,21 @@ def extend(head_dim: int, base: float, original_max_len: int, target_len: int, m
         )
     if method not in _METHODS:
         raise ValueError(f"{_WHO}: method must be one of {', '.join(METHODS)}; got {method!r}.")
-    task = _Task(width, base, trained, target)
+    ramps = (
+        _ramp("beta_slow", beta_slow, "beta_fast", beta_fast),
+        _ramp("low_freq_factor", low_freq_factor, "high_freq_factor", high_freq_factor),
+    )
+    task = _Task(width, base, trained, target, *ramps)
     after, grown, gain = _METHODS[method][0](task)
     fates = inspection.fates(task.plain, after, task.factor)
     return Extension(method, task.factor, grown, task.plain.numpy(), after.numpy(), gain, fates)
+
+
+def _ramp(low_name: str, low: float, high_name: str, high: float) -> tuple[float, float]:
+    low, high = (size(_WHO, name, value) for name, value in ((low_name, low), (high_name, high)))
+    if low >= high:
+        raise ValueError(
+            f"{_WHO}: {low_name} must be below {high_name}, both in turns; got {low_name}={low:g}, "
+            f"{high_name}={high:g}."
+        )
+    return low, high

@@ -11,14 +11,23 @@ from posenc.measure import Extension
 
 FATES = ("kept", "blended", "divided")  # as numbers: 0, 1, 2
 _FASTEST = 7  # positions: more than a turn of the fastest pair
+_TURNS = {"beta_slow": 1.0, "beta_fast": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_SAID = {
+    "beta_slow": "by_parts, yarn: pairs of fewer turns in training are divided.",
+    "beta_fast": "by_parts, yarn: pairs of more turns in training are kept.",
+    "low_freq_factor": "llama3: pairs of fewer turns in training are divided.",
+    "high_freq_factor": "llama3: pairs of more turns in training are kept.",
+}
 
 
 def _extension(asked: Values) -> Frame:
     chosen = _methods(asked["methods"])
     lengths = asked["original"], asked["target"]
-    found = [measure.extend(asked["head_dim"], asked["base"], *lengths, method) for method in chosen]
+    turns = {name: asked[name] for name in _TURNS}
+    found = [measure.extend(asked["head_dim"], asked["base"], *lengths, method, **turns) for method in chosen]
     pair = np.arange(asked["head_dim"] / 2)
-    call = f"measure.extend({asked['head_dim']}, {asked['base']!r}, {lengths[0]}, {lengths[1]}, method)"
+    others = "".join(f", {name}={value!r}" for name, value in turns.items() if value != _TURNS[name])
+    call = f"measure.extend({asked['head_dim']}, {asked['base']!r}, {lengths[0]}, {lengths[1]}, method{others})"
     lines = [f"found = [{call} for method in {tuple(chosen)}]", "values = [one.divided_by for one in found]"]
     head = {
         "title": f"{lengths[0]:,} positions read as {lengths[1]:,}: what becomes of each pair",
@@ -82,6 +91,7 @@ EXTENSION = View(
         Control("base", "float", 10_000.0, "Of the trained frequencies.", min=1.001, max=1e12, log=True),
         Control("original", "int", 4096, "The trained length.", min=_FASTEST, max=10_000_000, log=True),
         Control("target", "int", 32_768, "The length to reach.", min=_FASTEST, max=10_000_000, log=True),
+        *(Control(name, "float", _TURNS[name], _SAID[name], min=0.01, max=1024.0, log=True) for name in _TURNS),
         Control("methods", "text", "all", f"all, or some of {', '.join(measure.METHODS)}.", max=256),
     ),
     _extension,
