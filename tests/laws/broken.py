@@ -46,6 +46,57 @@ class KeepsTheKind(posenc.KERPLE):
         return Placed(pos, (pos,))
 
 
+class CastsItsFrequencies(posenc.RoPE):
+    """Learned frequencies go to bfloat16 with everything else."""
+
+    keeps_float32 = False
+
+
+class DividesByItsStart(posenc.RelativeBias):
+    """Normalises its table, which starts as zeros."""
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.zeros_(self.weight)
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return super().at(h, q, k) / self.weight.abs().max()
+
+
+class LearnsARowMore(posenc.RelativeBias):
+    """Its table has a row that no distance reads."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.weight = torch.nn.Parameter(torch.cat((self.weight, self.weight[:1]), 0))
+
+
+class EndsTooEarly(posenc.Binary):
+    """Refuses positions that it says it has."""
+
+    def vectors(self, pos: Tensor) -> Tensor:
+        if int(pos.max()) > 2**20:
+            raise ValueError("Binary: too far; got more.")
+        return super().vectors(pos)
+
+
+class CountsFromTheEnd(posenc.Learned):
+    """Position -1 takes the last row, as an index of Python does."""
+
+    accepts_real = False
+
+    def place(self, pos: Tensor, x: Any = None, **options: Any) -> Placed:
+        return super().place(torch.where(pos < 0, pos + self.max_len, pos), x, **options)
+
+
+class TakesTheNextRow(posenc.Learned2D):
+    """A column too far to the right is the first one of the next row."""
+
+    def vectors(self, pos: Tensor) -> Tensor:
+        row, column = pos.unbind(-1)
+        over = column == self.width
+        return super().vectors(torch.stack((row + over, column.masked_fill(over, 0)), -1))
+
+
 class TurnsBackTooLittle(posenc.RoPE):
     """The inverse knows the angle but not the gain."""
 

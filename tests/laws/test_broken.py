@@ -15,12 +15,16 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
     "traits": [
         (broken.SeesPlaces, {"n_heads": 4}, "declared shift_invariant, but moving all positions changes scores"),
         (broken.RoundsPositions, {"n_heads": 4}, "takes real positions and ignores them"),
+        (broken.LearnsARowMore, {"n_heads": 4, "max_distance": 16}, "declared learned="),
+        (broken.EndsTooEarly, {"d_model": 32}, "declared longest="),
     ],
     "integer kinds": [(broken.KeepsTheKind, {"n_heads": 4}, "torch.uint8 positions give another result")],
     "inverse": [(broken.TurnsBackTooLittle, {"head_dim": 8}, "q differs by")],
     "sincere errors": [
         (broken.TakesAnything, {"head_dim": 8}, "half-precision positions: raised nothing"),
         (broken.MumblesErrors, {"n_heads": 4}, "q of other heads: the message names neither"),
+        (broken.CountsFromTheEnd, {"d_model": 32, "max_len": 128}, "position [-1] gets what position [127] has"),
+        (broken.TakesTheNextRow, {"d_model": 8, "height": 64, "width": 70}, "but not together"),
     ],
     "permutation": [(broken.CountsByIndex, {"n_heads": 4}, "differs by")],
     "cache": [(broken.StartsAtZero, {"head_dim": 8}, "in chunks (11, 1)")],
@@ -36,6 +40,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
     "far positions": [
         (broken.HalvesPositions, {"head_dim": 64}, "from position 100000: off by"),
         (broken.KeepsABuffer, {"head_dim": 64}, "from position 100000: off by"),
+        (broken.CastsItsFrequencies, {"head_dim": 64, "trainable": True}, "keep it in float32"),
     ],
     "autocast": [(broken.MultipliesUnderAutocast, {"head_dim": 64}, "under autocast: off by")],
     "state": [
@@ -45,7 +50,10 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
     ],
     "no graph": [(broken.FixedWithAGraph, {"head_dim": 8}, "requires gradients")],
     "gradients": [(broken.CutsTheGradient, {"n_heads": 2}, "no gradient reaches log_r1")],
-    "meta": [(broken.ForgetsToReset, {"n_heads": 4}, "log_r2 differs from a fresh module's")],
+    "meta": [
+        (broken.ForgetsToReset, {"n_heads": 4}, "log_r2 differs from a fresh module's"),
+        (broken.DividesByItsStart, {"n_heads": 4, "max_distance": 16}, "attention is not finite"),
+    ],
     "copies": [(broken.HoldsALambda, {"n_heads": 4}, "pickle")],
     "threads": [(broken.SharesItsTables, {"head_dim": 8}, "")],
     "compile": [

@@ -19,7 +19,8 @@ Positions = NDArray[Any]
 
 def _steps(q_at: Positions, k_at: Positions, window: tuple[int, int]) -> tuple[int, int]:
     """Return (dy, dx), which must be a distance between two patches of the window."""
-    dy, dx = int(q_at[0] - k_at[0]), int(q_at[1] - k_at[1])
+    (y, x), (k_y, k_x) = q_at, k_at
+    dy, dx = int(y - k_y), int(x - k_x)
     if abs(dy) >= window[0] or abs(dx) >= window[1]:
         raise IndexError(f"distance ({dy}, {dx}) does not occur in a window of {window[0]} x {window[1]}")
     return dy, dx
@@ -122,7 +123,7 @@ def swin_v2(
     side = [max(w - 1, 1) for w in (window if pretrained_window is None else pretrained_window)]
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for h, i, j in np.ndindex(out.shape):
-        share = [8 * float(q_pos[i][a] - k_pos[j][a]) / side[a] for a in range(2)]
+        share = [8 * float(q - k) / n for q, k, n in zip(q_pos[i], k_pos[j], side, strict=True)]
         y, x = (math.copysign(math.log(1 + abs(d), 8), d) for d in share)
         z = sum(w2[h, u] * max(w1[u, 0] * y + w1[u, 1] * x + b1[u], 0.0) for u in range(width))
         out[h, i, j] = 16 * math.exp(-np.logaddexp(0, -z))

@@ -162,14 +162,18 @@ def graphormer(
     q_pos (m,), k_pos (n,): numbers of nodes, 0.. (or it raises); distances (nodes, nodes), whole, in edges, from row
     to column, -1 where no path leads there; weight (n_heads, max_distance + 2): column = the distance, max_distance for
     all beyond it, and the last column for no path. Centrality and edge encodings are not part of this.
+    Of several graphs, distances (graphs, nodes, nodes), the numbers are (graph, node), and no path leads from one
+    graph into another (our convention).
     """
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    sizes = np.shape(distances)[:-1]
     for p in (*q_pos, *k_pos):
-        if not 0 <= p < len(distances):
-            raise IndexError(f"node {p} is outside 0..{len(distances) - 1}")
+        if any(not 0 <= number < size for number, size in zip(np.atleast_1d(p), sizes, strict=True)):
+            raise IndexError(f"node {p} is outside {sizes}")
     for i, source in enumerate(q_pos):
         for j, goal in enumerate(k_pos):
-            steps = int(distances[int(source)][int(goal)])
+            (*graph, start), (*other, end) = (np.atleast_1d(p).astype(int) for p in (source, goal))
+            steps = int(np.asarray(distances)[(*graph, start, end)]) if graph == other else -1
             out[:, i, j] = weight[:, max_distance + 1 if steps < 0 else min(steps, max_distance)]
     return out
 

@@ -32,7 +32,7 @@ def cache(case: Case) -> Iterable[str]:
     seen = torch.rand(12, 12, generator=case.random) > 0.3
     for options in ({}, {"window": 5}, {"document_ids": torch.arange(12) // 5}, {"mask": seen}):
         wanted = case.layer(x, pos, **options)
-        for chunks in ((11, 1), (5, 7), (1,) * 12, (4, 1, 3, 4)):
+        for chunks in ((11, 1), (5, 7), (1,) * 12, (4, 1, 3, 4), *(() if options else ((0, 3, 0, 9),))):
             got = case.cached(x, pos, chunks, **options)
             yield from (f"in chunks {chunks} with {list(options)} it {m}" for m in case.differ(got, wanted, largest))
 
@@ -60,7 +60,7 @@ def left_padding(case: Case) -> Iterable[str]:
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, :pad] = False
     pos = _on_axes(case, positions.left_padded(real))
-    padded = x.masked_fill(~real[..., None], torch.nan)
+    padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)  # one lane is enough
     largest = case.largest(x, case.positions(9))
     masks = {"boolean": real[:, None, None, :]}
     masks["floating"] = torch.zeros(2, 1, 1, 9, dtype=case.dtype).masked_fill(~masks["boolean"], -torch.inf)

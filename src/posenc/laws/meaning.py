@@ -12,9 +12,11 @@ from torch import Tensor
 
 from posenc import character, definitions, positions, registry
 from posenc.encoding import Encoding
+from posenc.laws import limits
 from posenc.laws.case import TOLERANCE, Case, Law, statute
 
 LAWS: list[Law] = []
+RELATIVE = ("bias", "content_bias", "piecewise")
 
 
 @statute(LAWS, "definition")
@@ -26,12 +28,18 @@ def definition(case: Case) -> Iterable[str]:
         return
     x = case.tokens(19, batch=1)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
+    images = 0
     for pos in _places(case):
-        placed = case.place(pos, x)
+        if images:
+            break
         try:
             wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k))
         except NotImplementedError:  # a definition covers what can be said in a few lines
             return
+        except IndexError:  # no class token there, or a smaller window
+            continue
+        images += pos.ndim > 1 and int(pos[0, 0]) == -1
+        placed = case.place(pos, x)
         if card.family in ("additive", "embedded"):
             embedded = case.encoding.embed(x, placed)[0]
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
@@ -51,17 +59,13 @@ def _places(case: Case) -> Iterable[Tensor]:
         yield torch.stack(mixed, -1).view_as(pos)
     if case.encoding.n_axes == 1 and case.max_len is None:
         yield 7 * near + 259
-    image = torch.cat((near.new_full((1, 2), -1), positions.grid(3, 6))) if case.encoding.n_axes == 2 else None
-    if image is not None and _takes(case, image):
-        yield image
-
-
-def _takes(case: Case, pos: Tensor) -> bool:
-    try:
-        case.place(pos, case.tokens(len(pos), batch=1))
-    except ValueError:  # no class token, or a smaller window
-        return False
-    return True
+    before = near - 9  # and some before the first, where distances are all that counts
+    if case.max_len is None and case.encoding.family in RELATIVE and limits.takes(case, before):
+        yield before
+    if case.encoding.n_axes == 2:  # class tokens stand before the image, on both axes or on one
+        yield from (
+            torch.cat((near.new_tensor([first]), positions.grid(3, 6))) for first in ((-1, -1), (-1, 0), (1, 7))
+        )
 
 
 def _define(
@@ -164,8 +168,10 @@ def traits(case: Case) -> Iterable[str]:
     moved = change is not None and change > TOLERANCE[case.dtype]
     if moved and card.traits["shift_invariant"]:
         yield f"declared shift_invariant, but moving all positions changes scores by {change:.2g} of the largest"
-    if not moved and card.traits["shift_invariant"] is False:
+    shown = {repr(example.eval()) for example in card.examples()}  # other options may have less to see
+    if not moved and card.traits["shift_invariant"] is False and repr(case.original) in shown:
         yield "declared not shift_invariant, but moving all positions changes nothing"
+    yield from limits.declared(case, card)
     accepts = character.accepts_real(case)
     # an encoding made of others accepts what they do
     as_its_class = case.encoding.accepts_real == type(case.encoding).accepts_real
@@ -190,10 +196,11 @@ def integer_kinds(case: Case) -> Iterable[str]:
 @statute(LAWS, "inverse")
 def inverse(case: Case) -> Iterable[str]:
     """Turning back after turning gives q and k."""
-    x, pos = case.tokens(9), case.positions(9)
+    x, pos, k_pos = case.tokens(9), case.positions(9), case.positions(9, start=4)
     encoding, placed = case.encoding.layer(case.index, case.place(pos, x))
+    k_placed = case.encoding.layer(case.index, case.place(k_pos, x))[1]
     q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
-    back = encoding.rotate(*encoding.rotate(q, k, placed), placed, inverse=True)
+    back = encoding.rotate(*encoding.rotate(q, k, placed, k_placed), placed, k_placed, inverse=True)
     for name, got, wanted in zip("qk", back, (q, k), strict=True):
         yield from (f"{name} {m}" for m in case.differ(got, wanted))
 
@@ -224,6 +231,7 @@ def sincere_errors(case: Case) -> Iterable[str]:
             yield f"{what}: raised {type(error).__name__} instead of {kind.__name__}: {error}"
         else:
             yield f"{what}: raised nothing"
+    yield from limits.inconsistencies(case)
 
 
 def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exception], Any]]:
@@ -247,9 +255,8 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
     if family == "score_map" and (hasattr(encoding, "head_dim") or hasattr(encoding, "n_heads")):
         odd = q[..., :3] if hasattr(encoding, "head_dim") else torch.cat((q, q), 1)
         yield "q of another shape", ValueError, lambda: encoding.rescore(odd @ odd.mT, odd, odd, placed, placed, None)
-    if case.max_len is not None:
-        far = positions.arange(5, start=case.max_len)
-        yield "a position beyond the last", ValueError, lambda: encoding.place(far)
+    for what, call in limits.refused(case):
+        yield what, ValueError, call
 
 
 def _card(encoding: Encoding) -> registry.Card | None:

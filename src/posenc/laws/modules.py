@@ -91,7 +91,7 @@ class _Layer(torch.nn.Module):
 
 @statute(LAWS, "meta", by_dtype=False)
 def meta(case: Case) -> Iterable[str]:
-    """Moved to the meta device, materialised and reset, it equals a fresh one."""
+    """Moved to the meta device, materialised and reset, it equals a fresh one, which gives finite numbers."""
     fresh, hollow = (
         copy.deepcopy(case.original),
         copy.deepcopy(case.original).to("meta").to_empty(device="cpu"),
@@ -110,6 +110,11 @@ def meta(case: Case) -> Iterable[str]:
     if shape != blank.shape:
         yield f"on the meta device attention has shape {tuple(shape)}"
     x, pos = case.tokens(5), case.positions(5)
+    wide = copy.deepcopy(fresh).double()
+    inner, placed = wide.layer(case.index, wide.place(pos, x.double(), dtype=torch.float64))
+    q, k = case.normal(2, case.n_heads, 5, case.head_dim), case.normal(2, case.n_kv_heads, 5, case.head_dim)
+    if not bool(attend(q.double(), k.double(), k.double(), inner, placed).isfinite().all()):
+        yield "as a fresh module starts, attention is not finite"
     made, wanted = (Case(m, torch.float64).layer(x.double(), pos) for m in (hollow, fresh))
     if not torch.equal(made, wanted):
         yield "it computes something else than a fresh module"
@@ -135,11 +140,15 @@ def threads(case: Case) -> Iterable[str]:
     """Two threads at once, with different lengths, compute what one does."""
     lengths = (5, 17) * 8
     x = case.tokens(17)
+    largest = case.largest(x, case.positions(17))
     wanted = {n: case.layer(x[:, :n], case.positions(n)) for n in set(lengths)}
     with ThreadPoolExecutor(2) as pool:
         got = pool.map(lambda n: case.layer(x[:, :n], case.positions(n)), lengths)
-        if not all(torch.equal(out, wanted[n]) for n, out in zip(lengths, got, strict=True)):
-            yield "concurrent calls disturb each other"
+        pairs = list(zip(lengths, got, strict=True))
+    # to rounding: which of its kernels a library takes may hang on where memory happens to lie
+    seen = [message for n, out in pairs for message in case.differ(out, wanted[n], largest)]
+    if seen:
+        yield f"concurrent calls disturb each other: one {seen[0]}"
 
 
 @statute(LAWS, "compile", by_dtype=False, compiles=True)

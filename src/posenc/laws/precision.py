@@ -9,9 +9,11 @@ from torch import Tensor
 from posenc.attention import attend
 from posenc.encoding import Encoding, Placed
 from posenc.laws.case import Case, Law, statute
+from posenc.probe import form_scores
 
 LAWS: list[Law] = []
 HALVES = (torch.bfloat16, torch.float16)
+SPOILT = 0.1  # of the size of scores, or of what is added; tables and networks lose 0.005, frequencies 0.3 or more
 SLACK = 1.5  # times the error of plain SDPA on the same inputs
 
 
@@ -24,8 +26,9 @@ def half_precision(case: Case) -> Iterable[str]:
 
 @statute(LAWS, "far positions", by_dtype=False)
 def far_positions(case: Case) -> Iterable[str]:
-    """A module moved to bfloat16 differs by rounding only, also at position 100,000."""
+    """A module moved to bfloat16 differs by rounding only, also at position 100,000; what is learned is not spoilt."""
     yield from _measure(case, torch.bfloat16, start=100_000)
+    yield from _spoilt(case)
 
 
 @statute(LAWS, "autocast", by_dtype=False)
@@ -64,9 +67,7 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
     for wide, narrow in zip(exact.parameters(), rounded.parameters(), strict=True):
         wide.data = narrow.data.double()
     q, k, v = (t.to(dtype) for t in _inputs(case))
-    x, pos = case.tokens(q.shape[2]).to(dtype), case.positions(q.shape[2], start=start)
-    if start and case.max_len is None:
-        pos = pos + 37 * (pos - start)  # spread, since neighbours hardly see wrong frequencies
+    x, pos = case.tokens(q.shape[2]).to(dtype), _far(case, q.shape[2], start)
 
     def run(encoding: Encoding) -> Tensor:
         return attend(q, k, v, *encoding.layer(case.index, encoding.place(pos, x)))
@@ -82,6 +83,36 @@ def _measure(case: Case, dtype: torch.dtype, *, start: int) -> Iterable[str]:
     floor = _error(wanted.to(dtype), wanted)
     if embedded.dtype != dtype or _error(embedded, wanted) > SLACK * floor:
         yield f"embedded {where}: off by {_error(embedded, wanted):.2g}, where rounding alone gives {floor:.2g}"
+
+
+def _spoilt(case: Case) -> Iterable[str]:
+    """Tell whether moving a module to bfloat16 makes other positions of what it learned, as it does of frequencies.
+
+    Rounding costs a table or a network some thousandths; an angle at position 100,000 it makes another one.
+    """
+    if not any(True for _ in case.encoding.parameters()):
+        return
+    moved = copy.deepcopy(case.original)
+    moved.load_state_dict(case.encoding.state_dict())
+    kept, rounded = copy.deepcopy(moved).double(), moved.bfloat16().double()
+    q, k, _ = _inputs(case)
+    x, pos = case.tokens(q.shape[2]), _far(case, q.shape[2], 100_000)
+    found = []
+    for encoding in (kept, rounded):
+        placed = _exactly(encoding, pos, x)
+        found.append((encoding.embed(x, placed) - x, form_scores(*encoding.layer(case.index, placed), q, k)))
+    for what, wanted, got in zip(("embedded tokens", "scores"), *found, strict=True):
+        if bool(wanted.ne(0).any()) and not _error(got, wanted) <= SPOILT:
+            yield (
+                f"moved to bfloat16, what is learned changes {what} from position {int(pos.flatten()[0])} by "
+                f"{_error(got, wanted):.2g} of their size; keep it in float32 (`keeps_float32`)"
+            )
+
+
+def _far(case: Case, n: int, start: int) -> Tensor:
+    """Return positions from `start`, or the last ones; spread where there is room, since neighbours see too little."""
+    pos = case.positions(n, start=start)
+    return pos + 37 * (pos - start) if start and case.max_len is None else pos
 
 
 def _plain(case: Case) -> Encoding:

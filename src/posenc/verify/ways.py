@@ -5,9 +5,10 @@ and ranks of tensor parallelism use, and a fault in one of them is seen by no te
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
 from posenc.encoding import Encoding, Placed
-from posenc.families.bias import Bias
+from posenc.families.bias import Bias, ContentBias
+from posenc.families.embedded import Embedded
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
+from posenc.verify.ways_of_turns import turned
 
 SHAPES = ((4, 6), (3, 4), (2, 2))  # of images, whose differences are fewer than their pairs; windows may be small
 
@@ -38,10 +41,14 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
             q, k, _ = case.project(x, placed)
             inner, of_layer = case.encoding.layer(case.index, placed)
             found = _pairs(inner, q.detach(), k.detach(), of_layer)
-            for way, got, wanted in chain(found, _row_alone(case, x, pos, placed)):
+            for way, got, wanted in chain(found, _row_alone(case, x, pos, placed), _forward(case, x, pos, placed)):
                 off = _off(got.detach(), wanted.detach())
                 if not off <= bound:
                     yield way, off
+        for way, got, wanted in _long_text(case):
+            off = _off(got.detach(), wanted.detach())
+            if not off <= bound:
+                yield way, off
 
 
 def _off(got: Tensor, wanted: Tensor) -> float:
@@ -53,8 +60,9 @@ def _off(got: Tensor, wanted: Tensor) -> float:
 def _places(case: Case) -> Iterator[Tensor]:
     """Yield tokens in a row, apart, and a batch of rows; or the cells of the largest image that fits."""
     row = case.positions(16)
-    batch = torch.stack((row, row + 3)), torch.stack((7 * row, 3 * row + 41))
-    options = [*batch, 9 * row] if case.encoding.n_axes == 1 else []
+    back = 11 * row.flip(0)
+    batch = torch.stack((row, row + 3)), torch.stack((7 * row, 3 * row + 41)), torch.stack((back, back + 3))
+    options = [*batch, 2 * row, 9 * row, 131 * row] if case.encoding.n_axes == 1 else []
     options += [positions.grid(*shape) for shape in SHAPES] if case.encoding.n_axes == 2 else [row]
     for pos in options:
         try:
@@ -77,6 +85,32 @@ def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[t
     yield "scores, of a row in a batch", case.scores(q, k, placed)[-1:], case.scores(own_q, own_k, alone)
 
 
+def _forward(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the call of what is added to tokens as a module, which places and embeds."""
+    if isinstance(case.encoding, Embedded):
+        yield "forward", case.encoding(x, pos), case.encoding.embed(x, placed)
+
+
+def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what some tokens get in a text of 1,100, or in an image of 20 x 55, and what they get by themselves."""
+    encoding, kinds = case.encoding, ("additive", "rotary", "bias", "content_bias")
+    if encoding.family not in kinds or encoding.reads_x or case.max_len is not None:
+        return
+    pos = case.positions(1100, start=300)
+    pos = positions.grid(20, 55) if encoding.n_axes == 2 else pos
+    x, q = case.tokens(1100, batch=1), case.normal(1, case.n_heads, 1100, case.head_dim)
+    some = torch.tensor([0, 1, 211, 212, 213, 511, 512, 513, 723, 724, 1024, 1099])
+    placed, few = case.place(pos, x), case.place(pos[some], x[:, some])
+    yield "embed, in a long text", encoding.embed(x, placed)[:, some], encoding.embed(x[:, some], few)
+    (inner, placed), (_, few) = encoding.layer(case.index, placed), encoding.layer(case.index, few)
+    yield "rotate_q, in a long text", inner.rotate_q(q, placed)[:, :, some], inner.rotate_q(q[:, :, some], few)
+    k = case.normal(1, case.n_kv_heads, 1100, case.head_dim)
+    whole = inner.bias(q[:, :, some], k, few, placed)
+    if whole is not None:
+        alone = inner.bias(q[:, :, some], k[:, :, some], few, few)
+        yield "bias, in a long text", whole[..., some], alone if alone is not None else whole[..., some]
+
+
 @torch.no_grad()
 def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield (way, what it gives, what it should)."""
@@ -84,13 +118,37 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
     if whole is not None:
         yield "bias, row by row", _by_rows(encoding, q, k, placed), whole
         yield from _traced(encoding, q, k, placed, whole)
+        yield from _by_distance(encoding, q, k, placed, whole)
     if isinstance(encoding, Bias) and whole is not None:
         yield "score_mod", _by_pairs(encoding, placed, whole), whole
         yield from _mapped(encoding, placed, whole)
+        yield from _dense(encoding, placed, whole)
         yield from _of_heads(encoding, q, k, placed, whole)
         yield from _of_factors(encoding, placed, whole)
     if isinstance(encoding, Rotary):
-        yield from _turned(encoding, q, k, placed)
+        yield from turned(encoding, q, k, placed)
+
+
+def _by_distance(
+    encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what a vector over all distances gives, of an encoding that promises to see no more than these."""
+    if not getattr(encoding, "by_distance", False) or encoding.n_axes > 1:
+        return
+    apart = placed.pos[..., :, None] - placed.pos[..., None, :]
+    least, most = int(apart.min()) - 200, int(apart.max())
+    every = torch.arange(least, most + 1)
+    if isinstance(encoding, Bias):
+        of = encoding.over(every.double() if whole.dtype == torch.float64 else every)
+        got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
+        yield "over", got.to(whole.dtype), whole
+    elif isinstance(encoding, ContentBias):
+        vectors, queries = encoding.vectors(every, whole.dtype), encoding.queries(q)
+        products = queries @ vectors.mT
+        place = (apart - least).expand(len(q), *apart.shape[-2:])[:, None].expand(-1, q.shape[1], -1, -1)
+        of_keys = encoding.of_keys(k)
+        got = products.gather(-1, place) + (0.0 if of_keys is None else of_keys[:, :, None])
+        yield "vectors", got * encoding.score_scale(q.shape[-1]), whole
 
 
 def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
@@ -118,6 +176,23 @@ def _by_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Tensor:
     return found
 
 
+def _dense(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the mask that is added to scores, of the last queries against all keys, and that of a causal model."""
+    if encoding.reads_x:
+        return
+    n = whole.shape[-1]
+    ahead, wanted = placed.rows(n // 2, n), whole[..., n // 2 :, :]
+    yield "dense", encoding.dense(ahead.pos, placed.pos, dtype=whole.dtype).expand_as(wanted), wanted
+    hidden = ~torch.ones(wanted.shape[-2:], dtype=torch.bool).tril(n // 2)
+    got = encoding.dense(ahead.pos, placed.pos, causal=True, dtype=whole.dtype)
+    least = -2 * float(wanted.detach().abs().max()) - 1.0
+    yield (
+        "dense, causal",
+        got.masked_fill(got == -torch.inf, least).expand_as(wanted),
+        wanted.masked_fill(hidden, least),
+    )
+
+
 def _mapped(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the scores of the last queries against all keys, mapped over indices as FlexAttention maps them."""
     batch, n_heads, n, _ = whole.shape
@@ -125,29 +200,40 @@ def _mapped(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str
     found: Callable[..., Tensor] = encoding.score_mod(ahead, placed)
     for axis in range(4):
         found = vmap(found, in_dims=(0, *(0 if i == 3 - axis else None for i in range(4))))
-    zeros = whole.new_zeros(batch, n_heads, n - n // 2, n)
-    got = None
-    with suppress(RuntimeError, ValueError):  # what a transform cannot trace is the compiler's to refuse
-        got = found(zeros, *(torch.arange(size) for size in zeros.shape))
+    zeros = whole.new_zeros(max(batch, 2), n_heads, n - n // 2, n)  # a batch may share its positions
+    got = _as_traced(found, zeros, *(torch.arange(size) for size in zeros.shape))
     if got is not None:
-        yield "score_mod, mapped", got, whole[:, :, n // 2 :]
+        yield "score_mod, mapped", got, whole[:, :, n // 2 :].expand_as(got)
+
+
+def _as_traced(run: Callable[..., Tensor], *given: Any) -> Tensor | None:
+    """Return what a transform finds, or None of what it cannot trace: that is the compiler's to refuse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is slow there
+            return run(*given)
+    except (RuntimeError, ValueError) as error:
+        if not any(word in str(error) for word in ("vmap", "functorch", "data-dependent", "storage", "numpy")):
+            raise
+        return None
 
 
 def _traced(
     encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the bias as a transform sees it, which may look at no value, as a compiler may not."""
-    leaves, spec = tree_flatten(placed)
+    """Yield the bias of the last queries as a transform sees it, which may look at no value, as a compiler may not."""
+    n = whole.shape[-1]
+    leaves, spec = tree_flatten((placed.rows(n // 2, n), placed))
 
-    def bias(q: Tensor, k: Tensor, *leaves: Tensor) -> Tensor | None:
-        inner = tree_unflatten(list(leaves), spec)
-        return encoding.bias(q, k, inner, inner)
+    def bias(q: Tensor, k: Tensor, *leaves: Tensor) -> Tensor:
+        found = encoding.bias(q, k, *tree_unflatten(list(leaves), spec))
+        return torch.zeros_like(whole) if found is None else found
 
-    got = None
-    with suppress(RuntimeError, ValueError):
-        got = vmap(bias)(*(t.expand(2, *t.shape) if isinstance(t, Tensor) else t for t in (q, k, *leaves)))
+    given = (q[:, :, n // 2 :], k, *leaves)
+    got = _as_traced(vmap(bias), *(t.expand(2, *t.shape) if isinstance(t, Tensor) else t for t in given))
     if got is not None:
-        yield "bias, traced", got[0].expand_as(whole), whole
+        wanted = whole[:, :, n // 2 :]
+        yield "bias, traced", got[0].expand_as(wanted), wanted
 
 
 def _of_heads(
@@ -167,35 +253,16 @@ def _of_heads(
 def _of_factors(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the products of factors, up to what a row has alone."""
     n = whole.shape[-1]
-    found = encoding.factors(placed.rows(n // 2, n), placed)  # fewer queries than keys, as with a cache
+    falls = encoding.n_axes == 1 and bool((placed.pos.diff(dim=-1) < 0).any())
+    # fewer queries than keys, as with a cache; where positions fall, a mask shows keys whose distance is none
+    found = None if falls and not encoding.factors_ahead else encoding.factors(placed.rows(n // 2, n), placed)
     if found is None:
         return
     a, b = (t.to(torch.promote_types(t.dtype, whole.dtype)) for t in found)
+    if not (a.ndim == b.ndim == 4 and (a.shape[-2], b.shape[-2]) == (n - n // 2, n)):  # what flash kernels are handed
+        yield "factors of queries and keys", a.new_zeros(0, *a.shape), whole
+        return
     seen = torch.ones(whole.shape[-2:], dtype=torch.bool)
     seen = (seen if encoding.factors_ahead else seen.tril())[n // 2 :]
     got, wanted = (t - t[..., :1] for t in (a @ b.mT, whole[..., n // 2 :, :]))
     yield "factors", got.masked_fill(~seen, 0.0).expand_as(wanted), wanted.masked_fill(~seen, 0.0)
-
-
-def _turned(encoding: Rotary, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the ways to turn queries and keys that stand at other positions than one another."""
-    n = q.shape[2]
-    q, ahead = q[:, :, n // 2 :], placed.rows(n // 2, n)
-    wanted = encoding.rotate_q(q, ahead), encoding.rotate_k(k, placed)
-    slots = torch.full_like(q, torch.nan), torch.full_like(k, torch.nan)
-    narrow = slots[0].bfloat16(), slots[1].bfloat16()
-    own = q.clone(), k.clone()
-    encoding.rotate_(*own, ahead, placed)
-    ways = {
-        "rotate": encoding.rotate(q, k, ahead, placed),
-        "rotate into slots": encoding.rotate(q, k, ahead, placed, out=slots),
-        "rotate_": own,
-    }
-    for way, got in ways.items():
-        yield from ((way, g, w) for g, w in zip(got, wanted, strict=True))
-    got = encoding.rotate(q, k, ahead, placed, out=narrow)
-    yield from (("rotate into bfloat16", g.float(), w.bfloat16().float()) for g, w in zip(got, wanted, strict=True))
-    with suppress(ValueError):  # some turn whole heads alone, and say so
-        part = encoding.of_slice()
-        lanes = slice(encoding.rotary_dim) if encoding.rotary_side == "first" else slice(-encoding.rotary_dim, None)
-        yield "of_slice", part.rotate_k(k[..., lanes], placed), wanted[1][..., lanes]
