@@ -1,7 +1,7 @@
 """What a run has judged so far, in a folder: of each file, as long as nothing changes that its mutants depend on.
 
 Beside that the folder remembers by which subject a mutant was found before, whatever the checks were then: a run asks
-that subject first, and with `--found-stays` it takes the word of the earlier check, since checks only grow.
+that subject first, and with `--trust` it takes the word of the earlier check, since checks only grow.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 JUDGES = ("verify/**/*.py", "laws/*.py", "definitions/*.py")  # below the package
-NOT_JUDGES = ("reasons.py", "results.py")
+NOT_JUDGES = ("reasons.py", "reasons_like.py", "results.py")
 MAKERS = ("mutants.py", "operators.py")  # what says which change a site is
 
 Site = tuple[int, int]

@@ -6,13 +6,13 @@ Left out, and counted, each by a rule:
 
 - decorators: what the registry says of an encoding, which tests of the registry hold against what is measured
 - messages and argument validation: they decide what is refused, not what is computed; so, too, what is bound to a name
-  that validation alone reads
+  that validation alone reads, in a function, a class or a file
 - how learned numbers are drawn at first: the laws draw their own
 - defaults of constructors: which encoding a caller gets, not how it is computed; subjects name what their spec names
 - `options()` and text
 - dispatch: conditions that ask where tensors live and who follows them (a device, a graph, gradients, autocast), and
   choose between two ways to the same numbers (`DISPATCH`); the ways themselves are changed
-- sizes of work: how many rows are formed at once (`WORK`), which changes the time alone
+- sizes of work: how many rows are formed at once (`WORK`, in some functions `WORK_OF`), which changes the time alone
 
 Annotations and docstrings hold no arithmetic, and neither does a `|` between types.
 """
@@ -31,7 +31,8 @@ DISPATCH = {
     *("is_plain", "may_look", "has_float64", "is_grad_enabled", "requires_grad", "is_meta", "device_mesh"),
     *("is_autocast_available", "is_autocast_enabled", "autocast_dtype"),
 }
-WORK = {"_GROUP", "_CHUNK", "_PIECE", "_LANES", "_FAR"}
+WORK = {"_GROUP", "_CHUNK", "CHUNK", "_PIECE", "_LANES", "_FAR", "_NEAR", "_AT_ONCE", "BLOCK"}
+WORK_OF = {"_fill_runs": {"most"}, "_fill_any": {"size", "rows"}, "_pieces": {"step"}}
 _TYPES = ("isinstance", "issubclass", "cast", "TypeVar")
 _ALIASES = ("Literal", "Annotated", "Union", "Optional")
 
@@ -125,6 +126,8 @@ class _Places:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 self._leave_out_what_refusals_read(node)
+        for scope in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+            self._leave_out_limits(tree, scope)
 
     def _enter(self, node: ast.AST, place: _Place, parent: ast.AST) -> None:
         place = self._here(node, place)
@@ -169,6 +172,22 @@ class _Places:
                 for part in ast.walk(node):
                     self.of[part].excluded = self.of[part].excluded or "message or validation"
 
+    def _leave_out_limits(self, tree: ast.Module, scope: ast.Module | ast.ClassDef) -> None:
+        """Leave out constants of a file or a class that validation reads and nothing else in the file."""
+        for node in scope.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound = {name_of(n) for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+            reads = [
+                self.of[n].excluded == "message or validation"
+                for n in ast.walk(tree)
+                if name_of(n) in bound and isinstance(getattr(n, "ctx", None), ast.Load)
+            ]
+            if reads and all(reads):
+                for part in ast.walk(node.value):
+                    self.of[part].excluded = self.of[part].excluded or "message or validation"
+
     def of_types(self, node: ast.AST) -> bool:
         """Tell whether a node joins types by `|`, as a file does for names of its own."""
         return (
@@ -184,14 +203,17 @@ class _Places:
         reason = place.excluded
         if isinstance(node, ast.arguments) and place.function.endswith("__init__"):
             reason = reason or "default of a constructor"
+        work = WORK_OF.get(place.function.rpartition(".")[2], set())
+        if isinstance(node, ast.Assign) and any(name_of(target) in work for target in node.targets):
+            reason = reason or "size of work"
         return replace(place, statement=statement, skipped=place.skipped or types, excluded=reason or _of_node(node))
 
 
 def _of_node(node: ast.AST) -> str:
     """Return why a node is left out, or "" if it is not."""
     validates = isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr)
-    if isinstance(node, ast.If):  # one that does nothing but raise, with what it prepares for that
-        validates = not node.orelse and isinstance(node.body[-1], ast.Raise)
+    if isinstance(node, ast.If):  # one that does nothing but raise, with what it prepares for that, or check
+        validates = not node.orelse and (isinstance(node.body[-1], ast.Raise) or all(map(_checks, node.body)))
     if isinstance(node, ast.Call):
         validates = name_of(node.func).startswith(CHECKS) or (
             isinstance(node.func, ast.Name) and node.func.id in NUMBERS
@@ -206,6 +228,12 @@ def _of_node(node: ast.AST) -> str:
         return "message or validation"
     draws = isinstance(node, ast.Expr) and any(isinstance(n, ast.Attribute) and n.attr in DRAWS for n in ast.walk(node))
     return "how learned numbers are drawn" if draws else ""
+
+
+def _checks(node: ast.stmt) -> bool:
+    """Tell whether a statement is nothing but the call of a check."""
+    called = name_of(node.value.func) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
+    return called.startswith(CHECKS) or called in NUMBERS
 
 
 def _dispatches(node: ast.AST) -> bool:

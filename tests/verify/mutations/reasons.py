@@ -42,6 +42,7 @@ UNREACHED: dict[str, str] = {
 }
 
 _DEVICE = EQUIVALENT + "both are on one device"
+_DTYPE = EQUIVALENT + "both tables have one dtype"
 _RESULT = EQUIVALENT + "which of two ways is taken; the numbers are the same"
 _SORTED = EQUIVALENT + "places of equal keys may change, and they are equal"
 _WIDTH = EQUIVALENT + "any rows that are longer than the image and the kernel's reach keep places apart"
@@ -52,6 +53,14 @@ _MORE_ROWS = EQUIVALENT + "more rows are multiplied than are looked up"
 _TRACED = "not reached: the branch for tensors that nobody may look at, which laws that compile run"
 _ONE_CHUNK = "not reached: laws have fewer keys than one piece holds"
 _OPTION = "outside: what the constructor keeps of an option, not what is computed"
+
+# Changes that mean the same wherever they stand, by a pattern that all of the change must fit.
+COMMON: tuple[tuple[str, str], ...] = (
+    (r"no_autocast\((\w+)\.device\) -> no_autocast\((?!\1)\w+\.device\)", _DEVICE),
+    (r"self\._heads\(placed\.pos\.device\) -> self\._heads\(k_placed\.pos\.device\)", _DEVICE),
+    (r"(\w+)\.to\(cos\.dtype\) -> \1\.to\(sin\.dtype\)", _DTYPE),
+    (r"(\S+)\.sort\(dim=-1, stable=True\) -> \1\.sort\(dim=-1, stable=False\)", _SORTED),
+)
 
 SURVIVORS: dict[str, dict[str, str]] = {
     "encodings/alibi.py ALiBi": {

@@ -1,10 +1,12 @@
 """What a run found, as rows and as a page."""
 
+import re
 from collections import Counter, defaultdict
 from typing import Any
 
 from mutants import Mutant
-from reasons import EQUIVALENT, SURVIVORS, UNCALLED, UNREACHED
+from reasons import COMMON, EQUIVALENT, SURVIVORS, UNCALLED, UNREACHED
+from reasons_like import LIKE
 
 KILLED = ("wrong", "stops", "hangs", "cannot tell")
 LEFT = ("survives", "unreached")
@@ -15,7 +17,8 @@ Every one-token change of the arithmetic of the encodings, families, frequencies
 (`mutants.py` lists the operators) is given to `posenc.verify.check`, alone, by each convention that can call it
 (`subjects.py`), until one does not find it right. Written by `run.py --write`; `tests/verify/test_mutations.py` runs it
 again in `make check`, and fails below 90 % of those that are not equivalent, or where a survivor has no reason in
-`reasons.py`. Equivalent are those alone of which it says in a line why the same numbers come out of whatever is asked.
+`reasons.py` or `reasons_like.py`. Equivalent are those alone of which a line there says why the same numbers come out
+of whatever is asked: no check can find them, so two shares are told, with them and without.
 
 - wrong: `check` says fail, by what the code computes.
 - stops: the code raises, or returns no numbers or another shape, and `check` says so; or it cannot be built.
@@ -23,6 +26,11 @@ again in `make check`, and fails below 90 % of those that are not equivalent, or
 - cannot tell: `check` says cannot_tell, where it says pass of the correct code.
 - survives: every subject that runs the line is found right; the reasons are below.
 - unreached: no subject runs the line; counted as if it survived, unless no convention can call its function.
+"""
+_TRUSTED = """This page was not written by one run. {found} of those found and {left} of the others were judged while
+the checks grew: what was found stays found, since a check that is added takes nothing away, and what survived was asked
+again by the laws, ways and subjects that had changed since, which may find too few. `run.py --keep FOLDER` without
+`--trust` asks all of them by the checks as they are, and so does the test.
 """
 
 
@@ -39,7 +47,9 @@ def _reason(mutant: Mutant, fate: str) -> str:
     """Return why a mutant survives, or why nothing runs it."""
     key = f"{mutant.file} {mutant.function}"
     if fate == "survives":
-        return SURVIVORS.get(key, {}).get(mutant.change, NO_REASON)
+        listed = SURVIVORS.get(key, {}).get(mutant.change)
+        alike = (reason for pattern, reason in (*LIKE.get(key, ()), *COMMON) if re.fullmatch(pattern, mutant.change))
+        return listed or next(alike, NO_REASON)
     if fate == "unreached":
         return UNCALLED.get(key) or UNREACHED.get(key) or NO_REASON
     return ""
@@ -76,8 +86,14 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return f"{share(rows):.1%} killed, {score(rows):.1%} of those that are not equivalent: {told}"
 
 
-def page(rows: list[dict[str, Any]], limit: float) -> str:
-    """Return RESULTS.md."""
+def page(rows: list[dict[str, Any]], limit: float, trusted: tuple[int, int] = (0, 0)) -> str:
+    """Return RESULTS.md.
+
+    Args:
+        rows: All mutants.
+        limit: Seconds beyond which a mutant hangs.
+        trusted: How many were judged by earlier checks and not by those there are, of those found and of the others.
+    """
     rows = sorted(rows, key=lambda row: (row["file"], row["line"], row["change"]))
     checked = [row for row in rows if counts(row)]
     fates = Counter(row["fate"] for row in checked)
@@ -88,6 +104,8 @@ def page(rows: list[dict[str, Any]], limit: float) -> str:
         f"equivalent, each with its proof below; {fates['survives']} survive, and nothing runs "
         f"{fates['unreached']}, which count as if they survived.\n"
     )
+    if any(trusted):
+        lines.append(_TRUSTED.format(found=trusted[0], left=trusted[1]))
     lines += [*_by_file(checked), *_by_reason(checked), *_survivors(checked), *_left_out(rows)]
     return "\n".join(lines) + "\n"
 

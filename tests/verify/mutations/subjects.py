@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import unusual
 import wrapped
 
@@ -65,6 +66,10 @@ def _rotations() -> Iterator[tuple[str, Subject]]:
     made["in place, by a backend"] = lambda encoding: unusual.in_place(encoding, backend="formula")
     for name, wrap in made.items():
         yield f"rope_fn: {name}", Subject("rope_fn", _rope_spec(**half), lambda w=wrap: w(RoPE(**half)))
+    far_off = {"encoding": "rope", "head_dim": 32, "layout": "half", "config": CONFIGS["yarn, stated gain"]}
+    make = RoPE.from_config(far_off["config"]).resolve
+    build = lambda: wrapped.hf_pair(lambda seq_len: unusual.Unwide(make(seq_len)))  # noqa: E731
+    yield "hf_rope: no float64, a gain", Subject("hf_rope", far_off, build)
     yield "rope_fn: by its keys", Subject("rope_fn", _rope_spec(**half), lambda: wrapped.by_keys(RoPE(**half)))
     yield "rope_offset_fn", Subject("rope_offset_fn", _rope_spec(**pairs), lambda: wrapped.by_offset(RoPE(**pairs)))
     yield "lucidrains", Subject("lucidrains", _rope_spec(**pairs), lambda: wrapped.lucid(RoPE(**pairs)))
@@ -89,6 +94,7 @@ LONGROPE = {
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}
 DEEPSEEK = {"type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.2, "beta_fast": 32, "beta_slow": 1}
 PHI3 = {"model_type": "phi3", "eos_token_id": 1, "original_max_position_embeddings": 64, "max_position_embeddings": 512}
+PHIMOE = {"short_mscale": 1.1, "long_mscale": 1.3, "original_max_position_embeddings": 64}
 CONFIGS = {
     "plain": LLAMA,
     "linear": LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
@@ -100,10 +106,18 @@ CONFIGS = {
     "yarn, a step": LLAMA | {"rope_scaling": YARN | {"beta_fast": 2.0, "beta_slow": 2.0, "truncate": False}},
     "yarn, a small base": LLAMA
     | {"rope_theta": 10.0, "rope_scaling": YARN | {"original_max_position_embeddings": 4096}},
+    "yarn, many turns": LLAMA
+    | {"rope_theta": 10.0, "rope_scaling": YARN | {"original_max_position_embeddings": 4096, "beta_fast": 200.0}},
     "yarn, a small factor": LLAMA | {"rope_scaling": YARN | {"factor": 1.5}},
     "yarn, no factor": LLAMA | {"rope_scaling": YARN | {"factor": 1.0}},
     "llama3": LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3},
     "llama3, a step": LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 2.0}},
+    "llama3, backwards": LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0, "high_freq_factor": 2.0}},
+    "yarn, one weight": LLAMA
+    | {"rope_scaling": {name: value for name, value in (DEEPSEEK | TRAINED).items() if name != "mscale"}},
+    "yarn, by lengths": LLAMA | {"rope_scaling": {name: value for name, value in YARN.items() if name != "factor"}},
+    "clockwise": LLAMA | {"model_type": "nanochat"},
+    "longrope, two gains": LLAMA | PHI3 | {"model_type": "phimoe", "rope_scaling": LONGROPE | PHIMOE},
     "ntk": LLAMA
     | {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0}},
     "longrope": LLAMA | PHI3 | {"rope_scaling": LONGROPE},
@@ -130,10 +144,17 @@ def _configured() -> Iterator[tuple[str, Subject]]:
 
 
 def _by_scaling() -> Iterator[tuple[str, Subject]]:
-    ramp = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 32.0, "factor": 8.0, **TRAINED}
-    for name, config in {"yarn": YARN, "by parts": ramp}.items():
-        spec = {"encoding": "rope", "head_dim": 32, "layout": "half", "config": LLAMA | {"rope_scaling": config}}
-        build = lambda n=name: wrapped.hf_pair(unusual.by_scaling(n))  # noqa: E731
+    ramp = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 32.0, "factor": 8.0}
+    yarn = {"rope_type": "yarn", "factor": 8.0}
+    made = {"yarn": (yarn, 256), "by parts": (ramp, 256)}
+    made |= {
+        "yarn, a bound above": (yarn, 235),
+        "yarn, a bound below": (yarn, 229),
+    }  # which rounding to whole pairs sees
+    for name, (scaling, trained) in made.items():
+        config = LLAMA | {"head_dim": 128, "rope_scaling": scaling | {"original_max_position_embeddings": trained}}
+        spec = {"encoding": "rope", "head_dim": 128, "layout": "half", "config": config}
+        build = lambda n=name, m=trained: wrapped.hf_pair(unusual.by_scaling(n, m))  # noqa: E731
         yield f"hf_rope: by scalings, {name}", Subject("hf_rope", spec, build)
 
 
@@ -228,14 +249,61 @@ def _models() -> Iterator[tuple[str, Subject]]:
             yield f"attention: {name}", Subject("attention", spec, lambda m=make: wrapped.plain_attention(m()))
 
 
+def graphs(n: int) -> torch.Tensor:
+    """Return the distances in n graphs of 64 nodes, each a ring with some of its ends cut off."""
+    around = torch.arange(64)[:, None] - torch.arange(64)
+    ring = torch.minimum(around % 64, -around % 64) % 13
+    apart = (torch.arange(64)[:, None] % 5 == 0) ^ (torch.arange(64) % 5 == 0)
+    return torch.stack([ring.roll(i + 1, 0).masked_fill(apart & (ring > i % 4), -1) for i in range(n)])
+
+
+# options that no example of the registry has: sides that differ, sizes at an end, one axis more or less, both choices
 MORE: dict[str, tuple[dict[str, Any], ...]] = {
-    "alibi": (  # options that no example of the registry has
+    "alibi": (
         {"n_heads": 6, "heads": 3},
         {"n_heads": 6, "slopes": "learned", "heads": (4, 1)},
+        {"n_heads": 6, "slopes": "learned", "heads": 3},
     ),
     "beit": ({"window": (64, 66)},),
-    "swin": ({"window": (64, 66)},),
     "binary": ({"d_model": 66},),
+    "cape": ({"d_model": 33},),
+    "cope": ({"max_count": 3},),
+    "cpvt": ({"kernel_size": 5},),
+    "deberta": ({"n_buckets": 6, "max_distance": 9, "terms": ("p2c", "c2p")}, {"n_buckets": 8, "max_distance": 6}),
+    "decomposed_2d": ({"size": (64, 70)}, {"size": (70, 64)}),
+    "dynamic_position_bias": ({"depth": 1}, {"norm": False, "activation": "silu"}, {"n_axes": 2, "log_distance": True}),
+    "fire": ({"width": 32, "init_c": 0.5},),
+    "fope": ({"head_dim": 10, "original_max_len": 40},),
+    "gaussian_fourier": ({"d_model": 6},),
+    "graphormer": ({"distances": graphs(66)}, {"distances": graphs(1)[0]}, {"max_distance": 63}),
+    "hierarchical": (
+        {"axes": ("sinusoidal",)},
+        {"axes": ("binary", "sinusoidal", "sine")},
+        {"axes": ("tape", "sinusoidal")},
+    ),
+    "learnable_fourier": ({"d_model": 33}, {"n_axes": 3, "d_model": 7}),
+    "learned": ({"max_len": 70}, {"max_len": 90, "offset": 3}),
+    "learned_2d": ({"height": 64, "width": 70}, {"height": 70, "width": 64, "n_prefix": 3}),
+    "liere": ({"head_dim": 12, "n_axes": 2, "block": 4}, {"head_dim": 8, "n_axes": 1, "block": 2}),
+    "longrope": ({"attention_factor": 1.1, "length": 10000},),
+    "mrope": ({"trainable": True}, {"sections": (11, 11, 10), "layout": "interleaved", "trainable": True}),
+    "nerf_fourier": ({"d_model": 18}, {"d_model": 64, "extent": 300.0}, {"n_axes": 2, "d_model": 27}),
+    "normalised": ({"length": 1}, {"length": 2}, {"length": 3}),
+    "relative_bias": ({"max_distance": 5}, {"max_distance": 1}),
+    "sandwich": ({"width": 2},),
+    "self_extend": ({"window": 7, "group": 5},),
+    "shaw": ({"max_distance": 3, "max_ahead": 7}, {"max_distance": 1}),
+    "sine": ({"d_model": 2, "spectrum": "geometric"},),
+    "sinusoidal": ({"d_model": 33}, {"d_model": 2, "order": "concatenated", "exponent": "tensor2tensor"}),
+    "sinusoidal_nd": ({"n_axes": 1}, {"n_axes": 2, "d_model": 34}),
+    "swin": ({"window": (64, 66)}, {"window": (70, 64)}),
+    "swin_v2": ({"window": (2, 3)}, {"window": (1, 9)}, {"window": (9, 1), "pretrained_window": (2, 1)}),
+    "t5": (
+        {"n_buckets": 8, "max_distance": 64},
+        {"n_buckets": 10, "max_distance": 9},
+        {"bidirectional": True, "n_buckets": 6, "max_distance": 40},
+    ),
+    "tupe": ({"max_len": 70},),
 }
 
 

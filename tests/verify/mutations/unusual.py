@@ -12,19 +12,27 @@ from posenc.families import angles
 from posenc.frequencies import geometric, scaling
 
 
-def without_float64(encoding: posenc.Encoding) -> Callable[[Tensor, Tensor], Tensor]:
-    """Form angles as on a device that has no float64."""
-    rope = turned(encoding)
+class Unwide:
+    """An encoding that forms angles as on a device that has no float64."""
 
-    def turn(x: Tensor, pos: Tensor) -> Tensor:
+    def __init__(self, encoding: posenc.Encoding) -> None:
+        self.encoding = encoding
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoding, name)
+
+    def place(self, *args: Any, **options: Any) -> Any:
         had = angles.has_float64
         angles.has_float64 = lambda device: False
         try:
-            return rope(x, pos)
+            return self.encoding.place(*args, **options)
         finally:
             angles.has_float64 = had
 
-    return turn
+
+def without_float64(encoding: posenc.Encoding) -> Callable[[Tensor, Tensor], Tensor]:
+    """Form angles as on a device that has no float64."""
+    return turned(Unwide(encoding))
 
 
 def in_place(encoding: RoPE, **options: Any) -> Callable[[Tensor, Tensor], Tensor]:
@@ -40,12 +48,13 @@ def in_place(encoding: RoPE, **options: Any) -> Callable[[Tensor, Tensor], Tenso
     return turn
 
 
-def by_scaling(name: str) -> Callable[[int], RoPE]:
+def by_scaling(name: str, trained: int) -> Callable[[int], RoPE]:
     """Compute frequencies by the pure scalings, with the numbers that they take where none are given."""
-    plain = geometric(16, base=1e4, width=32)
+    plain = geometric(64, base=1e4, width=128)
     found = {
-        "yarn": lambda: scaling.yarn(width=32, base=1e4, factor=8.0, original_max_len=256),
-        "by parts": lambda: scaling.by_parts(plain, factor=8.0, original_max_len=256),
+        "yarn": lambda: scaling.yarn(width=128, base=1e4, factor=8.0, original_max_len=trained),
+        "by parts": lambda: scaling.by_parts(plain, factor=8.0, original_max_len=trained),
     }
-    gain = scaling.mscale(8.0) if name == "yarn" else 1.0
-    return lambda seq_len: RoPE(head_dim=32, inv_freq=found[name](), attention_factor=gain)
+    scaled = name.partition(",")[0]
+    gain = scaling.mscale(8.0) if scaled == "yarn" else 1.0
+    return lambda seq_len: RoPE(head_dim=128, inv_freq=found[scaled](), attention_factor=gain)

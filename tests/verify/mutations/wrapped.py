@@ -37,7 +37,7 @@ def far(start: int, **options: Any) -> Callable[[Tensor, Tensor], Tensor]:
     encoding = RoPE(**options)
 
     def rope(x: Tensor, pos: Tensor) -> Tensor:
-        reach = max(4096, int(pos.max()) + 1)
+        reach = max(9 * 512, int(pos.max()) + 1)
         if reach > 2**16 or int(pos.min()) < start:
             return turned(encoding)(x, pos)
         cos, sin = (t[pos - start] for t in encoding.place(positions.arange(reach - start, start=start)).parts)
