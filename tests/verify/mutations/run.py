@@ -280,8 +280,10 @@ def main() -> None:
         made = mutants(file, (patching.ROOT / file).read_text())
         done, before = keep.judged(file), keep.before(file)
         if options.trust:
-            old = {site: fate for site, fate in before.items() if options.trust == "all" or fate[0] in WRONG}
-            trusted.update(old[site][0] in WRONG for site in old.keys() - done.keys())
+            asked = {m.site for m in made if not m.excluded} - done.keys()
+            old = {site: before[site] for site in asked & before.keys()}
+            old = {site: fate for site, fate in old.items() if options.trust == "all" or fate[0] in WRONG}
+            trusted.update(fate[0] in WRONG for fate in old.values() if fate[0] != "unreached")
             done = old | done
         left = [m for m in made if not m.excluded and m.site not in done]
         for mutant, *fate in judge(left, known, everything, options.processes, before):
