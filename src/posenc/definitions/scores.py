@@ -169,7 +169,7 @@ def graphormer(
     sizes = np.shape(distances)[:-1]
     for p in (*q_pos, *k_pos):
         if any(not 0 <= number < size for number, size in zip(np.atleast_1d(p), sizes, strict=True)):
-            raise IndexError(f"node {p} is outside {sizes}")
+            raise IndexError(f"node {p} is outside {', '.join(f'0..{size - 1}' for size in sizes)}")
     for i, source in enumerate(q_pos):
         for j, goal in enumerate(k_pos):
             (*graph, start), (*other, end) = (np.atleast_1d(p).astype(int) for p in (source, goal))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
@@ -72,7 +73,7 @@ class _Seen:
     """
 
     pos: Array
-    z: Array
+    z: NDArray[np.complex128]
     signed: Array
     dtype: torch.dtype
 
