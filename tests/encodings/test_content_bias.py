@@ -165,6 +165,18 @@ def test_tupe_one_score_at_a_time(untie_cls: bool) -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("q_pos", [[0, 7, 3], [7, 3, 1], [5, 0, 0]])
+@pytest.mark.parametrize("learns", [False, True])
+def test_tupe_rows_of_cls_stand_wherever_they_are_asked(q_pos: list[int], learns: bool) -> None:
+    """A block of queries may hold [CLS] or not, and what it pays is kept out of a softmax alone."""
+    encoding, k_pos = tupe(), [4, 0, 12]
+    with torch.set_grad_enabled(learns):
+        got = encoding.dense(torch.tensor(q_pos), torch.tensor(k_pos), dtype=torch.float64)[0].detach().numpy()
+    learned = {name: p.detach().double().numpy() for name, p in encoding.named_parameters()}
+    wanted = definitions.find("tupe")(np.array(q_pos), np.array(k_pos), **encoding.options(), **learned)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("encoding", [tupe(), tupe(untie_cls=False), tupe().of_heads(1, 2)], ids=str)
 @pytest.mark.parametrize("batched", [False, True])
 def test_tupe_is_lanes_for_plain_sdpa(encoding: Any, batched: bool) -> None:

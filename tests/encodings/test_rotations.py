@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import posenc
+from defined import matrices
 from posenc import positions
+from posenc.encodings.liere import _AT_ONCE
 from rotation_examples import HEADS, LEARNED, NEW, L, made, places
 from strategies import normal, randomise
 
@@ -238,3 +241,16 @@ class Rotation(torch.nn.Module):
 
     def forward(self, q: Tensor, pos: Tensor) -> Tensor:
         return self.inner.rotate_q(q, self.inner.place(pos, dtype=torch.float64))
+
+
+def test_liere_turns_long_texts_as_it_is_defined() -> None:
+    """Exponentials of many positions are taken in parts, each of which has its own positions and its own sign."""
+    encoding = posenc.LieRE(head_dim=16, n_axes=1, block=8, init_std=0.05).double()
+    pos = torch.arange(600)
+    assert pos.numel() * 16 * 8 > 2 * _AT_ONCE  # three parts
+    x = normal(1, 1, 600, 16)
+    turned_q, turned_k = encoding.rotate(x, 2 * x, encoding.place(pos, dtype=torch.float64))
+    for side, got, factor in ((0, turned_q, 1), (1, turned_k, 2)):
+        turns = matrices("liere", encoding, pos.numpy(), side, 16)
+        wanted = factor * np.einsum("sij,sj->si", turns, x[0, 0].numpy())
+        np.testing.assert_allclose(got[0, 0].detach().numpy(), wanted, rtol=0, atol=1e-11)
