@@ -57,11 +57,9 @@ class Placed:
     def rows(self, begin: int, end: int, batch: slice = slice(None)) -> "Placed":
         """Keep the tokens begin .. end - 1, of some items of the batch where there is one."""
         dim = self.seq_dim
-
-        def part(t: Tensor) -> Tensor:
-            return (t[batch] if dim and t.shape[0] > 1 else t).narrow(dim, begin, end - begin)
-
-        return pytree.tree_map(part, self)  # type: ignore[no-any-return]
+        return pytree.tree_map(  # type: ignore[no-any-return]
+            lambda t: (t[batch] if dim and len(t) > 1 else t).narrow(dim, begin, end - begin), self
+        )
 
     def last(self, n: int) -> "Placed":
         """Keep the last `n` tokens, for instance the queries of a call with a cache."""
