@@ -17,7 +17,7 @@ from torch import Tensor
 import posenc
 from kernels.rotations import BACKENDS, PAIRINGS, alone, bits_equal, exact, tables
 from posenc import positions
-from posenc.kernels import threads, turning
+from posenc.kernels import plans, threads
 from strategies import normal
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -96,7 +96,7 @@ def at_once(work: Callable[[int], None], n: int) -> None:
 
 def test_plans_that_are_dropped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding meets a new length with each token, and other threads do too."""
-    monkeypatch.setattr(turning, "_MOST_PLANS", 2)
+    monkeypatch.setattr(plans, "_MOST", 2)
     rope, wrong = posenc.RoPE(head_dim=4), list[str]()
 
     def work(seed: int) -> None:
@@ -111,7 +111,7 @@ def test_plans_that_are_dropped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> No
 
     at_once(work, 6)
     assert not wrong
-    assert len(turning._plans) <= 2 + 6
+    assert len(plans._plans) <= 2 + 6
 
 
 def in_child(work: Callable[[], bool], *, seconds: float = 60.0) -> None:

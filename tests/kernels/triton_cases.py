@@ -243,12 +243,14 @@ def test_a_plan_made_in_place_by_two_tensors() -> None:
         check(each)
 
 
-def test_turning_back_is_the_sign_of_the_sines() -> None:
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("by_sign", [False, True])
+def test_turning_back_is_the_sign_of_the_sines(by_sign: bool, pairing: Any) -> None:
     options = PLAIN | {"dtype": torch.float64, "width": (80, 40), "length": 7, "in_place": False, "group": 3}
-    there = case(pairing="half", side="first", **options).job
-    back = there._replace(x=there.out, out=torch.empty_like(there.x), sin=-there.sin)
-    for job in (there, back):
-        backend.plan([job], "half", "first")([job])
+    there = case(pairing=pairing, side="first", **options).job
+    back = there._replace(x=there.out, out=torch.empty_like(there.x), sin=-there.sin if by_sign else there.sin)
+    backend.plan([there], pairing, "first")([there])
+    backend.plan([back], pairing, "first", not by_sign)([back])
     np.testing.assert_allclose(back.out.cpu(), 1.25**2 * there.x.cpu(), rtol=0, atol=1e-12)
 
 

@@ -27,42 +27,43 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     return None
 
 
-def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+def plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool = False) -> Callable[[Sequence[Job]], None]:
     """Return what writes the turns of jobs like these; see `job.Job`."""
-    return partial(_run, pairing=pairing, side=side)
+    return partial(_run, pairing=pairing, side=side, back=back)
 
 
-def _run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
+def _run(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool) -> None:
     known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     with torch.no_grad():
-        for job in jobs:
-            tables = known.get((id(job.cos), id(job.sin)))
+        for x, out, cos, sin, *_ in jobs:
+            tables = known.get((id(cos), id(sin)))
             if tables is None:  # q and k mostly share them
-                tables = known[id(job.cos), id(job.sin)] = _prepare(job, pairing)
-            lanes = turning(job.x.shape[-1], 2 * job.cos.shape[-1], side)
+                wide = torch.promote_types(x.dtype, cos.dtype)
+                tables = known[id(cos), id(sin)] = _prepare(in_four(cos).to(wide), in_four(sin).to(wide), pairing, back)
+            lanes = turning(x.shape[-1], 2 * cos.shape[-1], side)
             for rest in (slice(0, lanes.start), slice(lanes.stop, None)):
-                if job.out is not job.x and job.x[..., rest].numel():
-                    job.out[..., rest] = job.x[..., rest]
-            _run_one(job, lanes, tables, pairing)
+                if out is not x and x[..., rest].numel():
+                    out[..., rest] = x[..., rest]
+            _run_one(in_four(x)[..., lanes], in_four(out)[..., lanes], tables, pairing)
 
 
-def _prepare(job: Job, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """Return the tables in the precision of the arithmetic; for pairs side by side complex numbers, twice."""
-    wide = torch.promote_types(job.x.dtype, job.cos.dtype)
-    cos, sin = in_four(job.cos).to(wide), in_four(job.sin).to(wide)
+def _prepare(cos: Tensor, sin: Tensor, pairing: Pairing, back: bool) -> tuple[Tensor, Tensor]:
+    """Return what lanes and what their partners are multiplied by; pairs side by side are multiplied as a whole."""
+    if back:
+        sin = -sin
     if pairing == "half":
-        return cos, sin
+        return torch.cat([cos, cos], -1), sin
     factor = torch.complex(cos, sin)
     return factor, factor
 
 
-def _run_one(job: Job, lanes: slice, tables: tuple[Tensor, Tensor], pairing: Pairing) -> None:
+def _run_one(x: Tensor, out: Tensor, tables: tuple[Tensor, Tensor], pairing: Pairing) -> None:
     heads = tables[0].shape[1]
     # (batch, table heads, heads that share one, seq, lanes)
-    x, out = (t[..., lanes].unflatten(1, (heads, -1)) for t in (job.x, job.out))
+    x, out = (t.unflatten(1, (heads, -1)) for t in (x, out))
     first, second = (t.unsqueeze(2).expand(*x.shape[:-1], t.shape[-1]) for t in tables)
     turn = _turn_complex if pairing == "interleaved" else _turn_halves
-    wide = torch.promote_types(job.x.dtype, job.cos.dtype)
+    wide = tables[0].dtype.to_real()
     room = [torch.empty(min(BLOCK, x.numel()), dtype=wide) for _ in "ab"]
     for where in blocks(x):
         turn(x[where], out[where], first[where], second[where], room)
@@ -85,16 +86,16 @@ def _pairs_fit(t: Tensor) -> bool:
 
 
 def _turn_halves(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, room: list[Tensor]) -> None:
-    n, direct = x.shape[-1] // 2, x.dtype == room[0].dtype
-    source = x if direct else room[0][: x.numel()].view(x.shape).copy_(x)
-    target = out if direct else source
+    n, same = x.shape[-1] // 2, x.dtype == room[0].dtype
+    # whole rows are copied and multiplied: torch is slow where rows are short
+    reads = same and x.data_ptr() != out.data_ptr()
+    source = x if reads else room[0][: x.numel()].view(x.shape).copy_(x)
+    target = out if same else room[1][: x.numel()].view(x.shape)
+    torch.mul(source, cos, out=target)
     (a, b), (a_out, b_out) = source.split(n, -1), target.split(n, -1)
-    kept = a
-    if source.data_ptr() == target.data_ptr():  # a is gone when b is turned
-        kept = room[1][: a.numel()].view(a.shape).copy_(a)
-    torch.mul(a, cos, out=a_out).addcmul_(b, sin, value=-1)
-    torch.mul(b, cos, out=b_out).addcmul_(kept, sin)
-    if not direct:
+    a_out.addcmul_(b, sin, value=-1)
+    b_out.addcmul_(a, sin)
+    if not same:
         out.copy_(target)
 
 

@@ -60,14 +60,14 @@ def _work(told):  # type: ignore[no-untyped-def]
 
 
 @cache
-def compiled(stored: str, table: str, pairing: str) -> Any:
+def compiled(stored: str, table: str, pairing: str, back: bool = False) -> Any:
     """Return the C function void(int64 *) that turns numbers of one kind by tables of another; kept on disk."""
     wide = "float64" if "float64" in (stored, table) else "float32"
-    rows = _rows(stored, table, wide, half=pairing == "half")
+    rows = _rows(stored, table, wide, half=pairing == "half", back=back)
     # kept under its name, and made anew with this file: the name says of which kind it is, and by which vectors
     digest = hashlib.sha256(Path(vectors.__file__).read_bytes()).hexdigest()[:12]
     work = FunctionType(_work.__code__, globals() | {"_turn_rows": rows})
-    work.__qualname__ = f"turn_{stored}_{table}_{pairing}_{digest}"
+    work.__qualname__ = f"turn_{stored}_{table}_{_way(pairing == 'half', back)}_{digest}"
     signature = types.void(types.CPointer(types.int64))
     try:
         return numba.cfunc(signature, cache=True, error_model="numpy")(work)
@@ -81,10 +81,14 @@ def _named(function: Any, *kind: str, **options: bool) -> Any:
     return numba.njit(**options)(function)
 
 
-def _rows(stored: str, table: str, wide: str, half: bool) -> Any:
+def _way(half: bool, back: bool) -> str:
+    return ("half" if half else "interleaved") + "_back" * back
+
+
+def _rows(stored: str, table: str, wide: str, half: bool, back: bool) -> Any:
     """Return what turns some heads of some tokens."""
-    turn, move = _turn(stored, stored, table, wide, half), _move(stored, stored, wide)
-    turn_normal, move_normal = _turn(wide, stored, table, wide, half), _move(wide, stored, wide)
+    turn, move = _turn(stored, stored, table, wide, half, back), _move(stored, stored, wide)
+    turn_normal, move_normal = _turn(wide, stored, table, wide, half, back), _move(wide, stored, wide)
     normalise, room = _normalise(stored, wide), vectors.room(wide, WIDEST)
     size, wide_size = BYTES[stored], BYTES[wide]
 
@@ -119,13 +123,13 @@ def _rows(stored: str, table: str, wide: str, half: bool) -> Any:
                     move_normal(normal, out, low)
                     move_normal(normal + high * wide_size, out + high * size, n_lanes - high)
 
-    return _named(rows, stored, table, "half" if half else "interleaved")
+    return _named(rows, stored, table, _way(half, back))
 
 
-def _turn(source: str, target: str, table: str, wide: str, half: bool) -> Any:
+def _turn(source: str, target: str, table: str, wide: str, half: bool, back: bool) -> Any:
     """Return what turns a row of pairs."""
     many, one = (
-        vectors.turn(Kind(source, wide, width), Kind(target, wide, width), table, half) for width in (WIDTH, 1)
+        vectors.turn(Kind(source, wide, width), Kind(target, wide, width), table, half, back) for width in (WIDTH, 1)
     )
     size, out_size, table_size = BYTES[source], BYTES[target], BYTES[table]
     lanes = 1 if half else 2
@@ -139,7 +143,7 @@ def _turn(source: str, target: str, table: str, wide: str, half: bool) -> Any:
             here, there = x + i * lanes * size, out + i * lanes * out_size
             one(here, there, cos + i * table_size, sin + i * table_size, x_gap, out_gap)
 
-    return _named(turn, source, target, table, "half" if half else "interleaved", forceinline=True)
+    return _named(turn, source, target, table, _way(half, back), forceinline=True)
 
 
 def _move(source: str, target: str, wide: str) -> Any:
@@ -181,6 +185,8 @@ def _normalise(stored: str, wide: str) -> Any:
 def refuses(jobs: Sequence[Job]) -> str | None:
     """Return why these tensors cannot be turned here, or None."""
     x, tables = jobs[0].x, {job.cos.dtype for job in jobs}
+    if any(job.x.dtype != x.dtype for job in jobs):
+        return "turns queries and keys of one dtype."
     if any(job.cos.stride() != job.sin.stride() for job in jobs):
         return "reads both tables alike; got cosines and sines of other strides."
     if x.device.type != "cpu":
@@ -194,12 +200,12 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     return None
 
 
-def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+def plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool = False) -> Callable[[Sequence[Job]], None]:
     """Return what writes the turns of jobs that differ from these in their addresses alone; see `job.Job`."""
     if len(jobs) == 1 or _alike(*jobs):
-        return _plan(jobs, pairing, side)
+        return _plan(jobs, pairing, side, back)
     # keys of a cache, of which there are more than queries
-    plans = [_plan([job], pairing, side) for job in jobs]
+    plans = [_plan([job], pairing, side, back) for job in jobs]
 
     def run(jobs: Sequence[Job]) -> None:
         for one, job in zip(plans, jobs, strict=True):
@@ -211,11 +217,11 @@ def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequenc
 def _alike(q: Job, k: Job) -> bool:
     """Whether two jobs have the same tokens and kinds of numbers."""
     a, b = q.x.shape, k.x.shape
-    kinds = [(job.x.dtype, job.cos.dtype, job.cos.shape[3]) for job in (q, k)]
+    kinds = [(job.cos.dtype, job.cos.shape[3]) for job in (q, k)]
     return a[0] == b[0] and a[2:] == b[2:] and kinds[0] == kinds[1]
 
 
-def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool) -> Callable[[Sequence[Job]], None]:
     x, n_pairs = jobs[0].x, jobs[0].cos.shape[-1]
     batch, _, seq, head_dim = x.shape
     elements = sum(job.x.numel() for job in jobs)
@@ -234,16 +240,16 @@ def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequen
     for job in jobs:
         facts += _facts(job)
     told = (ctypes.c_int64 * len(facts))(*facts)  # lives as long as the plan
-    address, layout = ctypes.addressof(told), ctypes.c_int64 * (FIRST_ADDRESS + len(jobs) * ADDRESSES)
-    call, most = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing), min(elements // GRAIN, units)
+    call, address = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing, back), ctypes.addressof(told)
+    start = threads.starter(call, 1 + len(jobs) * ADDRESSES, min(elements // GRAIN, units))
 
     def run(jobs: Sequence[Job], told: object = told) -> None:
-        addresses = [*threads.HEAD, address]
+        own = [address]
         for x, out, cos, sin, weight, _ in jobs:
-            addresses += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
+            own += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
             if weight is not None:
-                addresses[-1] = weight.data_ptr()
-        threads.run(call, layout(*addresses), most)
+                own[-1] = weight.data_ptr()
+        start(own)
 
     return run
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.kernels import eager
+from posenc.kernels import eager, pages
 from posenc.kernels.job import Pairing, Side
 from posenc.kernels.turning import Way, turn_all
 
@@ -41,6 +41,9 @@ def _turn(
 ) -> tuple[Tensor, Tensor]:
     """Turn queries and keys (batch, heads, seq, head_dim) into new memory, laid out as theirs is."""
     q_out, k_out = _turn_fake(q, k, q_cos, q_sin, k_cos, k_sin, pairing, side)
+    if pages.are_worth_it((q, k)):
+        pages.enlarge(q_out)
+        pages.enlarge(k_out)
     _run(q, k, (q_cos, q_sin, k_cos, k_sin), pairing, side, q_out, k_out)
     return q_out, k_out
 

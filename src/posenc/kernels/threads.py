@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import struct
 import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,37 +14,44 @@ import torch
 # What a function is told first, as int64: a ticket that counts up and how many threads there are, or the addresses of
 # OpenMP's functions for the two. What follows is its own.
 TICKET, WORKERS, NUMBER, COUNT, OWN = range(5)
-HEAD = (0, 1, 0, 0)
 _forked = False
 
 
-def run(call: Any, told: "ctypes.Array[ctypes.c_int64]", most: int) -> None:
-    """Let threads call a numba function of one pointer, at most as many as torch may use; each does its share.
+def starter(call: Any, size: int, most: int) -> Callable[[Sequence[int]], None]:
+    """Return what lets threads call a numba function of one pointer, each for its share of the work.
+
+    It is given what the pointer is to point to behind its head: whole numbers, `size` of them.
 
     Args:
-        call: A function compiled by numba.cfunc.
-        told: What its pointer points to; begins with HEAD.
-        most: How many threads the work is worth.
+        call: A function compiled by numba.cfunc, for as long as the process lives.
+        size: How many numbers are its own.
+        most: How many threads the work is worth; torch may use fewer.
     """
-    n = min(torch.get_num_threads(), most)
-    if n <= 1:
-        _function(call.address)(told)
-    elif (openmp := _openmp()) is not None and not _forked:
-        parallel, told[NUMBER], told[COUNT] = openmp
-        parallel(call.address, told, n, 0)
-    else:
-        function, told[WORKERS] = _function(call.address), n
-        others = [threading.Thread(target=function, args=(told,)) for _ in range(n - 1)]
-        for thread in others:
-            thread.start()
-        function(told)
-        for thread in others:
-            thread.join()
+    pack = struct.Struct(f"{OWN + size}q").pack
+    address, openmp = call.address, _openmp()
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)  # which lets other Python threads run meanwhile
+
+    def start(own: Sequence[int]) -> None:
+        n = min(torch.get_num_threads(), most)
+        if n <= 1:
+            function(pack(0, 1, 0, 0, *own))
+        elif openmp is not None and not _forked:
+            parallel, number, count = openmp
+            parallel(address, pack(0, n, number, count, *own), n, 0)
+        else:
+            _share(function, ctypes.create_string_buffer(pack(0, n, 0, 0, *own)), n)
+
+    return start
 
 
-@cache
-def _function(address: int) -> Any:
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)  # which lets other Python threads run meanwhile
+def _share(function: Any, told: Any, n: int) -> None:
+    """Let n threads of Python call a function; its ticket tells each which it is."""
+    others = [threading.Thread(target=function, args=(told,)) for _ in range(n - 1)]
+    for thread in others:
+        thread.start()
+    function(told)
+    for thread in others:
+        thread.join()
 
 
 @cache

@@ -43,7 +43,7 @@ def refuses(jobs: Sequence[Job]) -> str | None:
     return None
 
 
-def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequence[Job]], None]:
+def plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool = False) -> Callable[[Sequence[Job]], None]:
     """Return what writes the turns of jobs that differ from these in their addresses alone; see `job.Job`.
 
     Queries and keys of one shape, but for heads and tokens, share a launch. The products and sums are formed in the
@@ -53,7 +53,7 @@ def plan(jobs: Sequence[Job], pairing: Pairing, side: Side) -> Callable[[Sequenc
     launches = []
     while left:
         which = tuple(left[:2]) if len(left) > 1 and _agree(jobs[left[0]], jobs[left[1]]) else (left[0],)
-        launches.append(_lay_out(jobs, which, pairing, side))
+        launches.append(_lay_out(jobs, which, pairing, side, back))
         left = left[len(which) :]
     if len(launches) == 1:
         return launches[0]
@@ -119,7 +119,7 @@ def _agree(one: Job, other: Job) -> bool:
     return same and len(set(shapes)) == 1
 
 
-def _lay_out(jobs: Sequence[Job], which: tuple[int, ...], pairing: Pairing, side: Side) -> _Launch:
+def _lay_out(jobs: Sequence[Job], which: tuple[int, ...], pairing: Pairing, side: Side, back: bool) -> _Launch:
     """Choose the tile, rows of lanes that a program holds at once, and how many heads it goes over."""
     chosen = [jobs[i] for i in which]
     x, n_pairs = chosen[0].x, chosen[0].cos.shape[3]
@@ -142,7 +142,7 @@ def _lay_out(jobs: Sequence[Job], which: tuple[int, ...], pairing: Pairing, side
     # lanes that do not turn stay, where x is out: of two tensors of one address it is not known for the next call
     told = [t for job in chosen for t in (job.out is job.x and job.weight is None, job.eps)]
     told += [False, 0.0] * (2 - len(chosen))
-    shape = (rows, heads, lanes, rests, n_pairs, rest, pairing == "interleaved", side == "last")
+    shape = (rows, heads, lanes, rests, n_pairs, rest, pairing == "interleaved", side == "last", back)
     numbers = (*first, *second, parts[0], sum(parts), row_blocks, steps, *told, *shape)
     warps = max(1, min(_THREADS // 32, rows * heads * lanes // (32 * vector)))
     return _Launch(which, x.get_device(), programs, numbers, warps)

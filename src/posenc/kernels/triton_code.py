@@ -71,7 +71,7 @@ def _turn_heads(
     x, out, cos, sin, weight, group, seq, x_strides, out_strides, cos_strides, sin_strides, KEEPS: tl.constexpr,
     EPS: tl.constexpr, part, batch, row_block, steps,
     ROWS: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, RESTS: tl.constexpr, N_PAIRS: tl.constexpr,
-    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr,
+    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """Turn ROWS rows of up to HEADS * steps heads that share a table, whose cosines and sines are read once.
 
@@ -88,6 +88,7 @@ def _turn_heads(
     rest_lane = tl.arange(0, RESTS)[None, :]
     c = _table(cos, cos_strides, batch, table, row, row < seq, LANES, N_PAIRS)
     s = _table(sin, sin_strides, batch, table, row, row < seq, LANES, N_PAIRS)
+    s = -s if BACK else s
     x += batch * x_strides[0] + table * group * x_strides[1]
     out += batch * out_strides[0] + table * group * out_strides[1]
     if weight is not None:
@@ -122,7 +123,7 @@ def turn(
     q_parts, parts, row_blocks, steps,
     Q_KEEPS: tl.constexpr, Q_EPS: tl.constexpr, K_KEEPS: tl.constexpr, K_EPS: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, RESTS: tl.constexpr, N_PAIRS: tl.constexpr,
-    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr,
+    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """Turn queries and keys, or one of them (k is None), in one launch of parts * row_blocks * batch programs.
 
@@ -138,12 +139,12 @@ def turn(
             q, q_out, q_cos, q_sin, q_weight, q_group, q_seq,
             (q_b, q_h, q_s), (q_out_b, q_out_h, q_out_s), (q_cos_b, q_cos_t, q_cos_s), (q_sin_b, q_sin_t, q_sin_s),
             Q_KEEPS, Q_EPS, part, batch, row_block, steps,
-            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST,
+            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST, BACK,
         )  # fmt: skip
     elif k is not None:
         _turn_heads(
             k, k_out, k_cos, k_sin, k_weight, k_group, k_seq,
             (k_b, k_h, k_s), (k_out_b, k_out_h, k_out_s), (k_cos_b, k_cos_t, k_cos_s), (k_sin_b, k_sin_t, k_sin_s),
             K_KEEPS, K_EPS, part - q_parts, batch, row_block, steps,
-            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST,
+            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST, BACK,
         )  # fmt: skip

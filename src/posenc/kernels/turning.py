@@ -1,30 +1,25 @@
 """One entry for every turn of queries and keys: what is plain memory goes to a kernel, all else to the formula."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import forward_ad
 
-from posenc.kernels import eager, memory
+from posenc.kernels import eager, memory, pages, plans
 from posenc.kernels.job import Job, Pairing, Side, in_four
 from posenc.kernels.norm import Norm
-from posenc.kernels.pick import HAS_TRITON, check_name, pick
+from posenc.kernels.pick import HAS_TRITON, check_name
+from posenc.kernels.plans import Tables, Way
 from posenc.positions.checks import all_plain
 
-Tables = tuple[Tensor, Tensor]
-_MOST_PLANS = 4096  # more shapes than that come from something that never repeats one
-_plans: dict[tuple[object, ...], tuple[tuple[int, ...], Callable[[Sequence[Job]], None] | None]] = {}
-
-
-class Way(NamedTuple):
-    """How lanes are paired, which of them turn, and what computes it."""
-
-    pairing: Pairing
-    side: Side = "first"
-    backend: str = "auto"
+_PLAIN = (Tensor, nn.Parameter)
+# asked at each call, and each look-up is a part of decoding's microseconds
+_n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_tracing, _has_storage = torch._C._get_tracing_state, torch._C._has_storage
+_transform_level = torch._C._functorch.maybe_current_level
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
@@ -60,17 +55,17 @@ def turn_all(
     Raises:
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
-    check_name(way.backend)
     plain = not torch.compiler.is_compiling() and _is_memory(xs, tables, out, norms)
     if plain and not (torch.is_grad_enabled() and _needs_gradients(xs, tables, out, norms)):
         return _run(xs, tables, way, out, norms, who, check)
+    check_name(way.backend)
     if check is not None:
         check()
     if not plain or _learn(tables):
         turned = _traced(xs, tables, way, norms)
     else:
         # inside a transform of something else autograd wants operations that it knows
-        inside = torch._C._functorch.maybe_current_level() is not None
+        inside = _transform_level() is not None
         turned = (_traced if inside else _differentiable)(xs, tables, way, norms)
     if out is None:
         return turned
@@ -94,52 +89,20 @@ def _run(
     check: Callable[[], None] | None = None,
 ) -> tuple[Tensor, ...]:
     """Turn plain memory, without gradients."""
-    outs = tuple(torch.empty_like(x) for x in xs) if out is None else tuple(out)
-    jobs = [_job(*what) for what in zip(xs, outs, tables, norms, strict=False)]
-    shared = len(jobs) == 2 and jobs[0].cos is jobs[1].cos and jobs[0].sin is jobs[1].sin
-    key = (way, out is None, _kind(jobs[0]), *(_kind(job, shared) for job in jobs[1:]))
-    found = _plans.get(key)  # not `in`: another thread may clear them in between
-    if found is None:
-        if check is not None:
-            check()
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        found = _plans[key] = () if out is None else memory.spans(who, jobs), _plan(jobs, way)
-    spans, plan = found
-    if out is not None:
-        memory.refuse_overlap(who, jobs, spans)
-    if plan is None:
-        turned = _formulas(xs, tables, way, norms)
-        return turned if out is None else _write(outs, turned)
-    plan(jobs)
-    if out is not None:
-        torch.autograd.graph.increment_version(outs)  # for those who kept them for a backward pass
+    plan = plans.find(xs, tables, way, out, norms, who, check)
+    if out is None:
+        if plan.run is None:
+            return _formulas(xs, tables, way, norms)
+        outs = tuple(map(pages.fresh if plan.large else torch.empty_like, xs))
+        plan.run(plans.jobs(xs, tables, outs, norms))
+        return outs
+    given, outs = plans.jobs(xs, tables, out, norms), tuple(out)
+    memory.refuse_overlap(who, given, plan.spans)
+    if plan.run is None:
+        return _write(outs, _formulas(xs, tables, way, norms))
+    plan.run(given)
+    torch._C._increment_version(outs)  # for those who kept them for a backward pass
     return outs
-
-
-def _kind(job: Job, same_tables: bool = False) -> tuple[object, ...]:
-    """Return all that a plan depends on, but addresses, and but for tables that are those of the job before."""
-    x, out, cos, sin, weight, eps = job
-    own = x.shape, x.dtype, x.device, x.stride(), out is x or out.stride(), weight is None, eps
-    if same_tables:
-        return own
-    return *own, cos.shape, sin.shape, cos.stride(), sin.stride(), cos.dtype, cos.device
-
-
-def _plan(jobs: Sequence[Job], way: Way) -> Callable[[Sequence[Job]], None] | None:
-    """Return what turns such jobs, or None: the formula does."""
-    if way.backend == "formula":
-        return None
-    jobs = [job._replace(cos=in_four(job.cos), sin=in_four(job.sin)) for job in jobs]
-    if not all(map(_is_plain, jobs)):
-        if way.backend != "auto":
-            raise ValueError(
-                f"rotate: backend {way.backend!r} turns (batch, heads, seq, head_dim) whose lanes lie side by side; "
-                f"got shape {tuple(jobs[0].x.shape)} with strides {jobs[0].x.stride()}. Leave the choice to 'auto'."
-            )
-        return None
-    backend = pick(jobs, way.backend)
-    return None if backend is None else backend.plan(jobs, way.pairing, way.side)
 
 
 def _traced(
@@ -150,7 +113,7 @@ def _traced(
     wanted = way.backend == "triton" or (way.backend == "auto" and _beats_compilers(xs[0], way))
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # a file must not need posenc
     if compiled and both and wanted and not _learn(tables):
-        four = [in_four(t) for pair in tables for t in pair]
+        four = [in_four(t) for cos, sin in tables for t in (cos, -sin if way.back else sin)]
         turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *four, way.pairing, way.side)
         return turned
     return _formulas(xs, tables, way, norms)
@@ -168,52 +131,32 @@ def _formulas(
 
 
 def _formula(x: Tensor, cos: Tensor, sin: Tensor, way: Way, norm: Norm | None) -> Tensor:
+    sin = -sin if way.back else sin
     if norm is None:
         return eager.turn(x, cos, sin, pairing=way.pairing, side=way.side)
     wide = norm.apply(x, torch.promote_types(x.dtype, cos.dtype))
     return eager.turn(wide, cos, sin, pairing=way.pairing, side=way.side).to(x.dtype)
 
 
-def _job(x: Tensor, out: Tensor, tables: Tables, norm: Norm | None) -> Job:
-    """Return one tensor in four dimensions, with its tables as they are."""
-    cos, sin = tables
-    if x.ndim < 4:
-        x, out = in_four(x), in_four(out)
-    if norm is None:
-        return Job(x, out, cos, sin)
-    wide = torch.promote_types(x.dtype, cos.dtype)
-    return Job(x, out, cos, sin, norm.factors(wide).contiguous(), norm.eps)
-
-
-def _is_plain(job: Job) -> bool:
-    """Whether a kernel can follow these strides and shapes."""
-    x, cos = job.x, job.cos
-    fits = x.ndim == 4 and cos.ndim == 4 and cos.shape[2] == x.shape[2] and cos.shape[0] in (1, x.shape[0])
-    return (
-        fits
-        and cos.shape == job.sin.shape
-        and cos.dtype in (torch.float32, torch.float64)
-        and cos.shape[1] > 0
-        and x.shape[1] % cos.shape[1] == 0
-        and all(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (x, job.out, cos, job.sin))
-        and cos.stride() == job.sin.stride()
-    )
-
-
 def _is_memory(
     xs: Sequence[Tensor], tables: Sequence[Tables], out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
 ) -> bool:
     """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
+    if _n_dispatch_modes() or _tracing() or forward_ad._current_level >= 0:
+        return False
+    if _n_function_modes() and _len_torch_dispatch_stack_pre_dispatch():  # recorded before autograd
+        return False
     turned = xs if out is None or (out[0] is xs[0] and out[-1] is xs[-1]) else (*xs, *out)
-    those = tables[:1] if tables[-1] is tables[0] else tables
-    if not all_plain([*turned, *(t for pair in those for t in pair), *_weights(norms)]):
+    others = tables[0] if tables[-1] is tables[0] else [t for pair in tables for t in pair]
+    if norms[0] is not None or norms[-1] is not None:
+        others = [*others, *_weights(norms)]
+    if _transform_level() is not None and not all_plain([*turned, *others]):
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() or forward_ad._current_level >= 0:
-        return False
-    if torch._C._len_torch_function_stack() and _len_torch_dispatch_stack_pre_dispatch():  # recorded before autograd
-        return False
-    for t in turned:  # spelled out: each microsecond here is one of decoding's forty
-        if t.is_neg() or not torch._C._has_storage(t):  # sparse, or a batch of gradients
+    for t in others:
+        if type(t) not in _PLAIN:
+            return False
+    for t in turned:
+        if type(t) not in _PLAIN or t.is_neg() or not _has_storage(t):  # sparse, or a batch of gradients
             return False
     return not xs[0].is_meta
 
@@ -268,6 +211,7 @@ class _Turn(torch.autograd.Function):
         given = {i: g for i, g in enumerate(grads) if g is not None}
         # those of a sum are one number expanded
         side_by_side = [g if g.stride(-1) == 1 else g.contiguous() for g in given.values()]
-        tables = [(saved[2 * i], -saved[2 * i + 1]) for i in given]
-        turned = dict(zip(given, turn_all(side_by_side, tables, ctx.way), strict=True)) if given else {}
+        tables = [(saved[2 * i], saved[2 * i + 1]) for i in given]
+        way = ctx.way._replace(back=not ctx.way.back)
+        turned = dict(zip(given, turn_all(side_by_side, tables, way), strict=True)) if given else {}
         return (None, None, *(None for _ in saved), *(turned.get(i) for i in range(len(grads))))

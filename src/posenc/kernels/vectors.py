@@ -110,8 +110,10 @@ def _put_pairs(
     _store(b, both, address, kind.stored)
 
 
-def turn(source: Kind, target: Kind, table: str, half: bool) -> Callable[..., None]:
+def turn(source: Kind, target: Kind, table: str, half: bool, back: bool) -> Callable[..., None]:
     """Make a function of (x, out, cos, sin, x_gap, out_gap) that turns pairs: (a, b) -> (a cos - b sin, b cos + a sin).
+
+    Backwards the sines have the other sign.
 
     The first four are addresses; a gap is how many bytes lie between the two lanes of a pair that are not side by side.
     """
@@ -123,9 +125,10 @@ def turn(source: Kind, target: Kind, table: str, half: bool) -> Callable[..., No
             tables = Kind(table, source.wide, source.width)
             c, s = (_widen(b, _load(b, address, table, source.width), tables) for address in (cos, sin))
             first, second = _pairs(b, x, x_gap, source, half)
+            minus, plus = (b.fadd, b.fsub) if back else (b.fsub, b.fadd)
             turned = (
-                b.fsub(b.fmul(first, c), b.fmul(second, s)),
-                b.fadd(b.fmul(second, c), b.fmul(first, s)),
+                minus(b.fmul(first, c), b.fmul(second, s)),
+                plus(b.fmul(second, c), b.fmul(first, s)),
             )
             _put_pairs(b, turned, out, out_gap, target, half)
             return context.get_dummy_value()
