@@ -39,7 +39,8 @@ def without(call: Call) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]
 
 def _finite(k: Tensor, v: Tensor) -> bool:
     """Whether all are numbers: by one sum, which others make NaN or infinite."""
-    wide = torch.float64 if k.dtype == torch.float64 else torch.float32
+    # bfloat16 reaches as far as float32, and its sum in another dtype would be that of a copy
+    wide = torch.float32 if k.dtype == torch.float16 else k.dtype
     if math.isfinite(float(k.sum(dtype=wide)) + float(v.sum(dtype=wide))):
         return True
     return bool(k.isfinite().all()) and bool(v.isfinite().all())  # large numbers have infinite sums as well

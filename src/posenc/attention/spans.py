@@ -53,6 +53,11 @@ class Block(NamedTuple):
         return slice(self.first, self.last)
 
     @property
+    def hides(self) -> bool:
+        """Whether some keys are hidden from some of the queries."""
+        return self.ragged or self.mixed or self.masked
+
+    @property
     def size(self) -> tuple[int, int]:
         """How many queries and keys."""
         return self.end - self.begin, self.last - self.first
@@ -155,6 +160,21 @@ class Spans:
         for term in terms[1:]:
             seen = seen & term
         return seen
+
+    def hide(self, scores: Tensor, block: Block) -> Tensor:
+        """Write -inf where nothing is seen into a block's scores (... q_len k_len); return them."""
+        if not block.hides:
+            return scores
+        if self.call.window is None and not (block.mixed or block.masked):
+            seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
+            corner = torch.ones(block.size[0], block.size[1] - seen, dtype=torch.bool, device=scores.device)
+            scores[..., seen:].masked_fill_(corner.triu(), -torch.inf)
+            return scores
+        allowed = self.allowed(block)
+        if allowed is None:
+            return scores
+        fits = tuple(torch.broadcast_shapes(allowed.shape, scores.shape)) == tuple(scores.shape)
+        return scores.masked_fill_(~allowed, -torch.inf) if fits else scores.masked_fill(~allowed, -torch.inf)
 
 
 def spans(call: Call) -> list[Spans]:

@@ -135,33 +135,18 @@ class Terms:
             blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
             return blank.masked_fill(~allowed, -torch.inf)
         own = len(found) > 1 or (rows and bool(self.rows))  # memory of a sum or a product, that nobody else sees
-        if total is not None and not own and self.hides(block):
+        if total is not None and not own and block.hides:
             total = self.scratch.take("hidden", total.shape, total).copy_(total)
         return self.hide(total, block)
 
-    def hides(self, block: Block) -> bool:
-        """Whether some keys of a block are hidden from some of its queries."""
-        return block.ragged or block.mixed or block.masked
-
     def hide(self, scores: Tensor | None, block: Block) -> Tensor | None:
         """Write -inf where nothing is seen, into scores (... q_len k_len) or a mask of their own; None if all is."""
-        if not self.hides(block):
-            return scores
-        if scores is not None and self.hollow.window is None and not (block.mixed or block.masked):
-            seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
-            corner = torch.ones(block.size[0], block.size[1] - seen, dtype=torch.bool, device=scores.device)
-            scores[..., seen:].masked_fill_(corner.triu(), -torch.inf)
-            return scores
+        if scores is not None:
+            return self.parts[block.item].hide(scores, block)
         allowed = self.allowed(block)
         if allowed is None:
-            return scores
-        if scores is None:
-            return torch.zeros((), device=allowed.device, dtype=self.dtype).masked_fill(~allowed, -torch.inf)
-        return (
-            scores.masked_fill_(~allowed, -torch.inf)
-            if _fits(allowed, scores)
-            else scores.masked_fill(~allowed, -torch.inf)
-        )
+            return None
+        return torch.zeros((), device=allowed.device, dtype=self.dtype).masked_fill(~allowed, -torch.inf)
 
     def row_terms(self, block: Block, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return those terms of a block that are products."""
@@ -288,11 +273,6 @@ def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v)
-
-
-def _fits(allowed: Tensor, scores: Tensor) -> bool:
-    """Whether a mask has no dimension that scores lack, so that it can be written into them."""
-    return tuple(torch.broadcast_shapes(allowed.shape, scores.shape)) == tuple(scores.shape)
 
 
 def _carries(t: Any) -> bool:
