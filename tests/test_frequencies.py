@@ -1,5 +1,7 @@
 """Scalings of rotary frequencies against their definitions, and against transformers' own functions."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -90,3 +92,16 @@ def test_llama_run_without_its_scaling_is_out_of_phase() -> None:
     scaled = frequencies.llama3(plain, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192)
     for distance, wanted in ((1000, 0.963064), (8192, 0.768946)):
         assert float(((plain - scaled) * distance).cos().mean()) == pytest.approx(wanted, abs=5e-7)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.0, 2.0), (4.0, 2.0)])
+def test_a_ramp_without_width_or_the_wrong_way_round_is_a_step_at_the_low_number_of_turns(
+    low: float, high: float
+) -> None:
+    plain = frequencies.geometric(16, base=5e5, width=32)
+    words = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 256}
+    config = {"model_type": "llama", "head_dim": 32, "rope_theta": 5e5, "max_position_embeddings": 4096}
+    scaled = config | {"rope_scaling": words | {"low_freq_factor": low, "high_freq_factor": high}}
+    wanted = torch.where(plain * 256 / (2 * math.pi) < low, plain / 8.0, plain)
+    assert torch.equal(frequencies.from_config(scaled).inv_freq, wanted)
+    assert 0 < int((wanted == plain).sum()) < 16

@@ -312,3 +312,10 @@ def test_contiguous_shards_are_causal_by_index_up_to_their_own_last_key() -> Non
 def test_sequences_that_no_ranks_can_share(n: int, options: dict[str, Any], words: list[str]) -> None:
     with refuses(ValueError, "positions.sharded:", *words):
         positions.sharded(n, **options)
+
+
+def test_one_sequence_is_counted_as_it_is_in_a_batch() -> None:
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    for count in (positions.left_padded, positions.padded):
+        assert torch.equal(torch.stack([count(row) for row in mask]), count(mask))
+    assert positions.packed(torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)

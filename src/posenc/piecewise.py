@@ -43,9 +43,9 @@ class Piecewise(Encoding):
     """An encoding that turns by a function of the distance that no single turn of q and k gives; by pieces it does.
 
     Its author writes `maps`, what positions become before they turn, and `pieces`, which pairs are turned by which
-    maps. The first piece holds near tokens, both of whose maps are one; the others look back. Keys ahead have the
-    distance that they would have looking back, with its sign turned. `rotate` leaves q and k as they are, so that a
-    cache holds raw keys, and `bias` puts the mapped products in the place of q·k.
+    maps. Near tokens are turned by the first map, both of them; the pieces look back. Keys ahead have the distance
+    that they would have looking back, with its sign turned. `rotate` leaves q and k as they are, so that a cache
+    holds raw keys, and `bias` puts the mapped products in the place of q·k.
 
     `attend` runs the passes one by one where it can and merges them by the logarithms of their sums; `bias` serves
     everything else.
@@ -57,7 +57,7 @@ class Piecewise(Encoding):
     family = "piecewise"
     reads_qk = True
     turns_in_bias = True
-    pieces: ClassVar[Sequence[tuple[int, int]]] = ()  # of each piece the map of q and that of k
+    pieces: ClassVar[Sequence[tuple[int, int]]] = ()  # of each piece behind the near one the map of q and that of k
 
     def __init__(self, rope: Rotary) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Piecewise(Encoding):
         raise NotImplementedError(f"{self.name} must define maps(pos).")
 
     def bounds(self) -> tuple[float, ...]:
-        """Return where each piece ends, in units; the last one may be infinite."""
+        """Return where near tokens end and where each piece does, in units; the last one may be infinite."""
         raise NotImplementedError(f"{self.name} must define bounds().")
 
     def units(self, pos: Pos) -> Tensor:
@@ -84,7 +84,7 @@ class Piecewise(Encoding):
         bounds = self.bounds()
         of_q, of_k = placed.parts[1:], k_placed.parts[1:]
         found = [Pass(of_q[0], of_k[0], 0, 0.0, bounds[0])]
-        far = list(zip(self.pieces[1:], bounds[:-1], bounds[1:], strict=True))
+        far = list(zip(self.pieces, bounds[:-1], bounds[1:], strict=True))
         found += [Pass(of_q[a], of_k[b], 1, low, high) for (a, b), low, high in far]
         return found + [Pass(of_q[b], of_k[a], -1, low, high) for (a, b), low, high in far]
 

@@ -99,7 +99,7 @@ def unbound(q_pos, k_pos):
 def test_swin_v2_tabulates_images_alone(monkeypatch):
     swin, sizes = posenc.SwinV2(n_heads=2, width=3), []
     network = swin._network
-    monkeypatch.setattr(swin, "_network", lambda h, down, right: sizes.append(down.numel()) or network(h, down, right))
+    monkeypatch.setattr(swin, "_network", lambda h, along: sizes.append(along[0].numel()) or network(h, along))
     swin.dense(positions.grid(6, 6))
     swin.dense(torch.tensor([[0, 0], [10, 10]]))
     assert sizes == [11 * 11, 4]

@@ -334,3 +334,44 @@ class LeavesPadding(Reference):
 
     def run(self, call: Call) -> Tensor:
         return super().run(UnblankedCall(**vars(call)))
+
+
+class KeepsItsDistance(posenc.KERPLE):
+    """Does not say that it sees distances alone, so that attention asks for each pair."""
+
+    by_distance = False
+
+
+class HidesItsVectors(posenc.Shaw):
+    """Has vectors of distances, and does not say so."""
+
+    by_distance = False
+
+
+class HidesItsFactors(posenc.FoX):
+    """Has factors for keys ahead as well, and does not say so."""
+
+    factors_ahead = False
+
+
+class TurnsBothBack(posenc.RoPE):
+    """Turns queries and keys the other way, which scores do not see and other readers of a cache do."""
+
+    def frequencies(self):
+        return -super().frequencies()
+
+
+class ForgetsZeros(posenc.RelativeBias):
+    """Takes a number that is zero for one that was never learned."""
+
+    def at(self, h, q, k):
+        found = super().at(h, q, k)
+        return torch.where(found == 0, 1.0, found)
+
+
+class ForgetsInGaps(posenc.FoX):
+    """Forgets where padding stands, which nobody sees of padding before a text."""
+
+    def parts(self, pos, x, past, dtype):
+        kept, left = super().parts(pos, x, past, dtype)
+        return kept - (~x.isfinite().all(-1)).cumsum(1)[..., None], left

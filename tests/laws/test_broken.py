@@ -11,12 +11,19 @@ from posenc.attention import BACKENDS
 
 # law: the planted encodings, their arguments, and the words by which each must be seen
 PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
-    "definition": [(broken.AttractsTheFar, {"n_heads": 4}, "differs by")],
+    "definition": [
+        (broken.AttractsTheFar, {"n_heads": 4}, "differs by"),
+        (broken.TurnsBothBack, {"head_dim": 8}, "turned q differs by"),
+        (broken.ForgetsZeros, {"n_heads": 4, "max_distance": 16}, "with zeros among what is learned it differs by"),
+    ],
     "traits": [
         (broken.SeesPlaces, {"n_heads": 4}, "declared shift_invariant, but moving all positions changes scores"),
         (broken.RoundsPositions, {"n_heads": 4}, "takes real positions and ignores them"),
         (broken.LearnsARowMore, {"n_heads": 4, "max_distance": 16}, "declared learned="),
         (broken.EndsTooEarly, {"d_model": 32}, "declared longest="),
+        (broken.KeepsItsDistance, {"n_heads": 4}, "but by_distance is False"),
+        (broken.HidesItsVectors, {"head_dim": 8}, "because by_distance is False"),
+        (broken.HidesItsFactors, {"d_model": 32, "n_heads": 4}, "but factors_ahead is False"),
     ],
     "integer kinds": [(broken.KeepsTheKind, {"n_heads": 4}, "torch.uint8 positions give another result")],
     "inverse": [(broken.TurnsBackTooLittle, {"head_dim": 8}, "q differs by")],
@@ -29,7 +36,10 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
     "permutation": [(broken.CountsByIndex, {"n_heads": 4}, "differs by")],
     "cache": [(broken.StartsAtZero, {"head_dim": 8}, "in chunks (11, 1)")],
     "packing": [(broken.NeverRestarts, {"d_model": 32}, "differs by")],
-    "left padding": [(broken.CentresTokens, {"d_model": 32}, "differs by nan")],
+    "left padding": [
+        (broken.CentresTokens, {"d_model": 32}, "differs by nan"),
+        (broken.ForgetsInGaps, {"d_model": 32, "n_heads": 4}, "around a gap it differs by"),
+    ],
     "padding in gradients": [(posenc.ALiBi, {"n_heads": 4}, "leaky: the gradient of k is not finite")],
     "backends": [(posenc.ALiBi, {"n_heads": 4}, "forgetful, window")],
     "nothing there": [(broken.SizesATable, {"d_model": 32, "max_len": 64}, "raised ")],

@@ -49,7 +49,7 @@ class Turn:
     def at(self, q, k, pairing="half"):
         cos, sin = q.cos(), k.sin()
         if q.requires_grad or not is_plain(k):
-            return cos
+            return cos.to(k.device)
         if pairing == "half":
             return -(q * cos - k[..., 1::2]).sum(dim=-1)
         return q.clamp(min=0) if self.both else sin
@@ -87,13 +87,14 @@ def test_what_is_no_arithmetic_is_left_out_and_counted():
     found = loaded("mutants").mutants("x.py", SOURCE)
     left_out = Counter(m.excluded for m in found if m.excluded)
     assert set(left_out) == {
-        *("decorator", "message or validation", "default of a constructor", "dispatch", "size of work"),
+        *("decorator", "message or validation", "default of a constructor", "dispatch", "size of work", "whose device"),
     }
     kept = [m.change for m in found if not m.excluded and m.function == "Turn.__init__"]
     assert {"base * 3 -> base / 3", "base * 5 -> base / 5"} < set(kept)  # only validation reads the third
     assert not any("7" in change or "13" in change for change in kept)
     assert not changes("", "constant") or all("11" not in change for change in changes(""))  # no more does LEAST
     assert left_out["dispatch"] == 4  # its `or`, its `not`, and whom it asks
+    assert left_out["whose device"] == 1
     assert not any(m.change.startswith("Text") for m in found)
 
 
@@ -170,7 +171,7 @@ def test_reasons_are_found_by_the_change_by_its_manner_and_by_what_is_common():
     of = [
         ("encodings/deberta.py", "", "128 -> 129"),
         ("encodings/t5.py", "T5", "True -> False"),
-        ("encodings/new.py", "f", "no_autocast(q.device) -> no_autocast(k.device)"),
+        ("encodings/new.py", "f", "x.sort(dim=-1, stable=True) -> x.sort(dim=-1, stable=False)"),
     ]
     for file, function, change in of:
         row = results.row(mutant(file, function, "", (1, 1), 1, change, (0, 0)), "survives", "2", "")

@@ -160,7 +160,7 @@ class PiecewisePasses:
         found = _find(call.encoding, call.placed, call.k_placed)
         if found is None:
             return 0
-        behind = len(found[0].pieces) - 1
+        behind = len(found[0].pieces)
         n_passes = 1 + behind * (1 if call.causal else 2)
         size = max(4, call.out_dtype.itemsize)
         block = call.shape[0] * call.shape[1] * ROWS * FULL * size

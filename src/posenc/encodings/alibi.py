@@ -85,7 +85,6 @@ class ALiBi(Bias):
     """
 
     keeps_float32 = True
-
     by_distance = True
 
     def __init__(
@@ -112,7 +111,8 @@ class ALiBi(Bias):
                     f"sides={sides!r}. Pass sides='key'."
                 )
         self.precision = precision
-        self.by_distance, self.factors_ahead = sides != "key", sides == "key"  # the bias of keys is no distance
+        if sides == "key":  # whose bias is that of the key's place, and no distance
+            self.by_distance, self.factors_ahead = False, True
         if self.slopes == "learned":
             self.log_slope = nn.Parameter(torch.empty(len(self._sloped), dtype=torch.float32))
         self.reset_parameters()
@@ -129,7 +129,7 @@ class ALiBi(Bias):
         """Return the slopes of heads, by arithmetic and comparisons alone, which a score_mod can trace."""
         place, has = h, h < len(self._sloped)
         if self._sloped != tuple(range(len(self._sloped))):
-            place, has = torch.zeros_like(h), torch.zeros_like(h, dtype=torch.bool)
+            has = torch.zeros_like(h, dtype=torch.bool)
             for i, head in enumerate(self._sloped):
                 place, has = torch.where(h == head, i, place), has | (h == head)
         found = self._dealt(place, dtype)
@@ -180,7 +180,7 @@ class ALiBi(Bias):
             self._count(heads=first)
             named = tuple(range(first))
         else:
-            named = tuple(entries(self.name, "heads", heads))
+            heads = named = tuple(entries(self.name, "heads", heads))
             for head in named:
                 self._count(least=0, heads=head)
         if not named or max(named) >= self.n_heads or len(set(named)) < len(named):
@@ -188,16 +188,15 @@ class ALiBi(Bias):
                 f"{self.name}: heads must be different ones of 0..{self.n_heads - 1}, and at least one; got "
                 f"heads={short(heads)}. Leave it out for all of n_heads={self.n_heads}."
             )
-        return heads if heads is None or isinstance(heads, int) else named, named
+        return heads, named
 
     def _check_slopes(self, slopes: Any) -> Any:
         """Return the word, or the numbers as a tuple."""
-        if isinstance(slopes, str) and slopes in _NAMED:
-            return slopes
         if isinstance(slopes, str):
-            raise ValueError(
-                f"{self.name}: slopes must be {' or '.join(map(repr, _NAMED))}, or a list of numbers; got {slopes!r}."
-            )
+            if slopes not in _NAMED:
+                named = " or ".join(map(repr, _NAMED))
+                raise ValueError(f"{self.name}: slopes must be {named}, or a list of numbers; got {slopes!r}.")
+            return slopes
         given = tuple(finite(self.name, f"slopes[{i}]", m) for i, m in enumerate(entries(self.name, "slopes", slopes)))
         if len(given) != len(self._sloped):
             raise ValueError(

@@ -84,7 +84,8 @@ class BEiT(Bias):
                 f"{self.name}: a token in a negative row is the class token, which stands at (-1, -1) or (-1, 0); got "
                 f"{tuple(pos[~there][0].tolist())}. Count the rows of patches from 0."
             )
-        return super().parts(pos, x, past, dtype)
+        # where nobody may look, it stands beyond the table, and is not taken for a class token
+        return super().parts(torch.stack((row.where(there, len(self.weight)), column), -1), x, past, dtype)
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[Δrow, Δcolumn, h], or one of the last three rows."""

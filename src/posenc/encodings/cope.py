@@ -108,7 +108,7 @@ class CoPE(ScoreMap):
         from_here = gates.flip(-1).cumsum(-1).flip(-1)
         first = torch.searchsorted(row, k_placed.parts[0].contiguous())  # of the keys at the same position
         counts = from_here.gather(-1, first[..., None, None, :].expand_as(gates))
-        return counts.clamp(max=self.max_count - 1)
+        return counts.fmin(counts.new_tensor(self.max_count - 1))  # NaN of padding, too, counts to the last
 
     def reset_parameters(self) -> None:
         """Set the vectors to zero, where the paper's code starts: NoPE."""

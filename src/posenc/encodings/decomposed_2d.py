@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, no_autocast
+from posenc.families import ContentBias, floating, no_autocast
 from posenc.families.windows import reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
 
@@ -91,8 +91,8 @@ class Decomposed2D(ContentBias):
                 f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
                 "(batch, heads, seq, head_dim)."
             )
-        dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
-        apart = placed.pos[..., None, :, None, :] - k_placed.pos[..., None, None, :, :]
+        apart = placed.parts[0][..., None, :, None, :] - k_placed.parts[0][..., None, None, :, :]
+        dtype = floating(apart).dtype
         down, right = apart.unbind(-1)
         inside = reached((down, right), self.size)
         refuse_outside(inside, self.name, self.size, "`resized` makes larger tables.")
@@ -101,7 +101,7 @@ class Decomposed2D(ContentBias):
             with no_autocast(q.device):  # half precision would round the products before the softmax
                 by_difference = q.to(dtype) @ table.to(dtype).T
             # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's product
-            row = torch.where(inside, difference + len(table) // 2, len(table))
+            row = torch.where(inside, difference.long() + len(table) // 2, len(table))
             terms.append(by_difference.gather(-1, row.expand(*by_difference.shape[:-1], -1)))
         return terms[0] + terms[1]
 

@@ -63,7 +63,7 @@ class DualChunk(Piecewise):
     [12, 11, 10, 9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0]
     """
 
-    pieces = ((0, 0), (1, 0), (2, 0))
+    pieces = ((1, 0), (2, 0))
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Dynamic position bias: a network of the distance for each head."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -8,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenc.encodings.fire import beside_heads
-from posenc.families import Bias, check_word, floating, no_autocast, wide
-from posenc.positions.checks import may_look
+from posenc.families import Bias, check_word, floating, wide
+from posenc.families.networks import of_heads, tabulated
 from posenc.registry import register
 
 _NORM_EPS = 1e-5  # of torch's LayerNorm, in which the authors train
@@ -88,7 +86,8 @@ class DynamicPositionBias(Bias):
         check_word(self.name, "activation", activation, "relu", "silu")
         self.width, self.depth, self.log_distance, self.n_axes = width, depth, log_distance, n_axes
         self.norm, self.activation = norm, activation
-        self.by_distance = n_axes == 1
+        if n_axes > 1:
+            self.by_distance = False
         self.w_in = nn.Parameter(torch.empty(width, n_axes))
         self.b_in = nn.Parameter(torch.empty(width))
         self.w_mid = nn.Parameter(torch.empty(depth - 1, width, width)) if depth > 1 else None
@@ -102,26 +101,7 @@ class DynamicPositionBias(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return what the network makes of q - k for head h."""
         along = [q - k] if self.n_axes == 1 else [a - b for a, b in zip(q, k, strict=True)]
-        with no_autocast(h.device):  # half precision would round between the layers
-            found = self._tabulated(h, along)
-            return self._network(h, along) if found is None else found
-
-    def _tabulated(self, h: Tensor, along: Sequence[Tensor]) -> Tensor | None:
-        """Return the same from a table of the whole distances there are, if that is shorter; or None."""
-        whole = not any(d.is_floating_point() for d in along) and all(map(may_look, along))
-        if not whole or h.ndim < 2 or beside_heads(h, along[0]) is None:
-            return None
-        ends = [tuple(map(int, d.aminmax())) for d in along]
-        counts = [high - low + 1 for low, high in ends]
-        if 2 * math.prod(counts) > torch.broadcast_shapes(*(d.shape for d in along)).numel():
-            return None
-        axes = [torch.arange(low, high + 1) for low, high in ends]
-        grid = torch.meshgrid(*axes, indexing="ij")
-        cells = self._network(h.reshape(-1, 1), [g.reshape(-1) for g in grid])
-        place: Tensor | int = 0
-        for d, (low, _), count in zip(along, ends, counts, strict=True):
-            place = place * count + (d - low)
-        return cells[torch.arange(h.numel()).view(h.shape), place]
+        return tabulated(self._network, h, along)
 
     def _network(self, h: Tensor, along: Sequence[Tensor]) -> Tensor:
         inputs = torch.stack(torch.broadcast_tensors(*map(floating, along)), -1)
@@ -137,11 +117,7 @@ class DynamicPositionBias(Bias):
             if layer < self.depth - 1 and self.w_mid is not None and self.b_mid is not None:
                 x = F.linear(x, self.w_mid[layer].to(dtype), self.b_mid[layer].to(dtype))
         w_out, b_out = self.w_out.to(dtype), self.b_out.to(dtype)
-        if h.ndim and beside_heads(h, x[..., 0]) is not None:
-            found = F.linear(x, w_out[h.flatten()], b_out[h.flatten()])
-            found = found[(None,) * (h.ndim + 1 - found.ndim)].squeeze(-h.ndim - 1)
-            return found.movedim(-1, -h.ndim)
-        return (x * w_out[h]).sum(-1) + b_out[h]
+        return of_heads(x, w_out, h) + b_out[h]
 
     def reset_parameters(self) -> None:
         """Draw the layers as torch draws linear ones; LayerNorm starts as the identity."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from posenc.families import Bias, floating, size, wide
+from posenc.families.networks import beside_heads
 from posenc.positions.checks import is_plain
 from posenc.registry import register
 
@@ -120,7 +121,7 @@ class FIRE(Bias):
     def _units(self, h: Tensor, t: Tensor) -> Tensor:
         """Return f_h(t) unit by unit, of numbers alone: what a compiler or a score_mod traces."""
         w1, b1, w2 = (wide(p) for p in (self.w1, self.b1, self.w2))
-        total = wide(self.b2)[h] + torch.zeros_like(t)
+        total = wide(self.b2)[h]
         for unit in range(self.width):
             total = total + w2[h, unit] * torch.relu(w1[unit] * t + b1[unit])
         return total
@@ -132,17 +133,6 @@ class FIRE(Bias):
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
             self.log_c.fill_(math.log(self.init_c))
             self.threshold_scale.fill_(1.0)
-
-
-def beside_heads(h: Tensor, t: Tensor) -> Tensor | None:
-    """Return `t` without the dimension along which it has one number for all of a column of heads.
-
-    None if `h` is no column, (heads, 1, ..), or `t` differs from head to head.
-    """
-    t = t[(None,) * (h.ndim - t.ndim)]
-    if not h.ndim or h.numel() != h.shape[0] or t.shape[-h.ndim] != 1:
-        return None
-    return t.squeeze(-h.ndim)
 
 
 class _Lines(torch.autograd.Function):

@@ -66,6 +66,7 @@ class FoPE(Rotary):
     """
 
     keeps_float32 = True
+    n_kv_heads: int
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class FoPE(Rotary):
         Raises:
             ValueError: They would take more than `table_budget` bytes.
         """
-        self._afford(pos.numel() * (self.n_kv_heads or 1) * self.head_dim * dtype.itemsize)
+        self._afford(pos.numel() * self.n_kv_heads * self.head_dim * dtype.itemsize)
         tables = tabulate(pos, self.frequencies(), dtype=dtype)
         still = self.head_dim // 2 - self.n_turning
         with no_autocast(pos.device):

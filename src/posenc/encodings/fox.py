@@ -112,7 +112,7 @@ class FoX(Bias):
             gate = F.logsigmoid(tokens @ self.weight.to(dtype).T + self.b.to(dtype))
         widest = torch.float64 if has_float64(x.device) else dtype
         total = gate.masked_fill(~real, 0.0).to(widest).cumsum(1)
-        if past is not None and past.parts[0].shape[1]:
+        if past is not None and past.pos.numel():
             total = total + _whole(past.last(1), widest)
         kept = total.to(dtype)
         return kept, (total.detach() - kept.detach()).to(dtype)  # the gradient is that of the first
@@ -126,7 +126,7 @@ class FoX(Bias):
     ) -> tuple[Float[Tensor, "q_batch heads q_len 1"], Float[Tensor, "k_batch heads k_len 1"]]:
         """Return ones and -F_j; F_i is of the row alone."""
         first, n = self.held
-        widest = torch.float64 if has_float64(placed.pos.device) else placed.parts[0].dtype
+        widest = torch.float64 if has_float64(placed.pos.device) else torch.float32
         b = -_whole(k_placed, widest)[..., first : first + n].mT[..., None]
         return b.new_ones(1, n, placed.pos.shape[-1], 1), b
 

@@ -64,6 +64,7 @@ class GRAPEM(Rotary):
     """
 
     keeps_float32 = True
+    n_kv_heads: int
 
     def __init__(self, *, n_kv_heads: int, head_dim: int, n_planes: int | None = None, base: float = 10000.0) -> None:
         self._count(n_kv_heads=n_kv_heads, head_dim=head_dim, n_planes=1 if n_planes is None else n_planes)
@@ -78,7 +79,7 @@ class GRAPEM(Rotary):
         self.n_kv_heads, self.n_planes = n_kv_heads, self.rotary_dim // 2
         self.base = frequencies.check_base(base, self.name)
         self.planes = wide_parameter(n_kv_heads, head_dim, self.rotary_dim)
-        self.log_freq = wide_parameter(n_kv_heads, self.rotary_dim // 2)
+        self.log_freq = wide_parameter(n_kv_heads, self.n_planes)
         self.reset_parameters()
 
     def frequencies(self) -> Float64[Tensor, "n_kv_heads 1 n_planes"]:
@@ -95,7 +96,7 @@ class GRAPEM(Rotary):
         """Start as RoPE over head_dim: the first planes along the first pairs of lanes."""
         with torch.no_grad():
             self.planes.copy_(torch.eye(self.head_dim)[:, : self.rotary_dim].expand_as(self.planes))
-            start = frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.head_dim)
+            start = frequencies.geometric(self.n_planes, base=self.base, width=self.head_dim)
             self.log_freq.copy_(start.log().expand_as(self.log_freq))
 
     def of_slice(self) -> "Rotary":
@@ -111,8 +112,8 @@ class GRAPEM(Rotary):
         check_heads(self.name, x, tables[0].shape[:-2])
         cos, sin = (t.movedim(-2, -3).unsqueeze(-3) for t in tables)
         with no_autocast(x.device):
-            basis, lanes = self.basis().to(cos.dtype), by_key_head(self.name, x.to(cos.dtype), self.n_kv_heads or 1)
+            basis, lanes = self.basis().to(cos.dtype), by_key_head(self.name, x.to(cos.dtype), self.n_kv_heads)
             inside = torch.einsum("bkgsd,kdr->bkgsr", lanes, basis)
-            change = kernels.turn(inside, cos, sin, pairing="interleaved") - inside
+            change = kernels.turn(inside, cos, sin, pairing=self.pairing) - inside
             turned: Tensor = (lanes + torch.einsum("bkgsr,kdr->bkgsd", change, basis)).flatten(1, 2)
         return turned.to(x.dtype)

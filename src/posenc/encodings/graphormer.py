@@ -155,23 +155,26 @@ class Graphormer(Bias):
                 f"{self.name}: looks up distances in a graph, and was placed before it knows one; got distances=None. "
                 "Call on(distances) and use what it returns, or construct it with distances=."
             )
-        sizes = self.distances.table.shape[-self.n_axes :] if self.n_axes == 1 else self.distances.table.shape[:2]
+        sizes = self.distances.table.shape[: self.n_axes]
         for axis, n in zip(pos[..., None].unbind(-1) if self.n_axes == 1 else pos.unbind(-1), sizes, strict=True):
             positions.check_range(axis, n, self.name, f"the distances are {tuple(self.distances.table.shape)}")
         return super().parts(pos, x, past, dtype)
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[h, distance of q and k]."""
-        (q_graph, q), (k_graph, k) = (q, k) if self.n_axes > 1 else ((None, q), (None, k))
+        nodes: Any = (q, k) if self.n_axes > 1 else ((None, q), (None, k))
+        (q_graph, q), (k_graph, k) = nodes
         if self.distances is None:
             raise ValueError(f"{self.name}: there are no distances yet; got None. Call on(distances).")
         table = self.distances.table.to(q.device)
+        there = (q >= 0) & (k >= 0)
         if q_graph is None:
             distance = table[q.long(), k.long()]
         else:
             distance = table[q_graph.long(), q.long(), k.long()].where(q_graph == k_graph, -1)
-        # a distance that nobody could look at meets the look-up's own check and no other distance's number
-        known = (distance >= -1) & (distance <= self.max_distance)
+            there = there & (q_graph >= 0) & (k_graph >= 0)
+        # a node or a distance that nobody could look at meets the look-up's own check and no other one's number
+        known = there & (distance >= -1) & (distance <= self.max_distance)
         row = distance.where(distance >= 0, self.max_distance + 1).where(known, self.max_distance + 2)
         return wide(self.weight[h, row])
 
@@ -180,7 +183,7 @@ class Graphormer(Bias):
         nn.init.normal_(self.weight, std=0.02)
 
     def _set(self, distances: Any) -> None:
-        known = distances if distances is None or isinstance(distances, Distances) else Distances(distances)
+        known = distances if isinstance(distances, Distances | None) else Distances(distances)
         if known is not None and positions.may_look(known.table):
             low, high = (int(value) for value in known.table.aminmax())
             if low < -1 or high > self.max_distance:

@@ -59,7 +59,7 @@ class LeakyReRoPE(Piecewise):
     [2.5, 2.25, 2.0, 1.0, 0.0]
     """
 
-    pieces = ((0, 0), (1, 2))
+    pieces = ((1, 2),)
 
     def __init__(
         self,

@@ -92,7 +92,8 @@ class LieRE(Budgeted):
         """
         self._afford(8 * pos.numel() // self.n_axes * self.head_dim * self.block)  # the exponential is in float64
         at = pos.double()[..., None] if self.n_axes == 1 else pos.double()
-        return (_exponentials(torch.einsum("...a,anij->...nij", at, self.generators())).to(dtype),)
+        turns = torch.einsum("...a,anij->...nij", at, self.generators())
+        return (_exponentials(turns, self.block).to(dtype),)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Turn queries by their own positions."""
@@ -118,9 +119,10 @@ class LieRE(Budgeted):
         return self._turn(q, placed.parts[0].mT), self._turn(k, k_placed.parts[0].mT)
 
 
-def _exponentials(matrices: Tensor) -> Tensor:
+def _exponentials(matrices: Tensor, block: int) -> Tensor:
     """Exponentiate in parts, whose some twenty copies stay in a core's cache and ask the system for no pages."""
-    if matrices.numel() <= _AT_ONCE or torch.compiler.is_compiling():  # a graph would hold every part by itself
+    if torch.compiler.is_compiling():  # a graph would hold every part by itself
         return torch.matrix_exp(matrices)
-    parts = matrices.flatten(0, -3).split(max(1, _AT_ONCE // matrices.shape[-1] ** 2))
+    at_once = max(1, _AT_ONCE // matrices.shape[-1] ** 2)
+    parts = matrices.reshape(-1, block, block).split(at_once)
     return torch.cat([torch.matrix_exp(part) for part in parts]).view_as(matrices)

@@ -92,7 +92,8 @@ class LongRoPE(OfLength, Scaled, Rotary):
             size(self.name, "long_attention_factor", long_attention_factor)
         self.short_factors = numbers(self.name, "short_factors", short_factors)
         self.long_factors = numbers(self.name, "long_factors", long_factors)
-        for option, factors in {"short_factors": self.short_factors, "long_factors": self.long_factors}.items():
+        for option in ("short_factors", "long_factors"):
+            factors = getattr(self, option)
             if len(factors) != self.rotary_dim // 2:
                 raise ValueError(
                     f"{self.name}: {option} must hold {self.rotary_dim // 2} numbers, one a pair; got {len(factors)}."

@@ -107,7 +107,7 @@ class PoPE(Budgeted):
         cos, sin = self._tables(k, placed)
         length = F.softplus(by_key_head(self.name, k.to(cos.dtype), self.n_kv_heads))
         phase = self.phase.double().clamp(-2 * math.pi, 0)[:, None, None]
-        parts = torch.cat((length * phase.cos().to(cos.dtype), length * phase.sin().to(cos.dtype)), dim=-1)
+        parts = torch.cat([length * t.to(length.dtype) for t in (phase.cos(), phase.sin())], dim=-1)
         return kernels.turn(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
 
     def score_scale(self, head_dim: int) -> float:

@@ -57,7 +57,7 @@ class ReRoPE(Piecewise):
     [2, 2, 1, 0]
     """
 
-    pieces = ((0, 0), (1, 2))
+    pieces = ((1, 2),)
 
     def __init__(self, *, head_dim: int, window: int = 512, base: float = 10000.0, pairing: Pairing = "half") -> None:
         super().__init__(RoPE(head_dim=head_dim, base=base, pairing=pairing))

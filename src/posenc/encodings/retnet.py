@@ -65,6 +65,8 @@ class RetNet(Rotary):
     1.0
     """
 
+    n_kv_heads: int
+
     def __init__(
         self,
         *,
@@ -85,7 +87,7 @@ class RetNet(Rotary):
 
     def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_kv_heads 1"]:
         """Return γ_h^(pos - centre)."""
-        head = torch.arange(self.n_kv_heads or 1, dtype=torch.float64, device=pos.device)
+        head = torch.arange(self.n_kv_heads, dtype=torch.float64, device=pos.device)
         away = pos - self.centre
         # the fastest decay's powers stay within float32 and leave room for q and k
         reach = 120 * math.log(2) / -math.log1p(-(2.0**-5))

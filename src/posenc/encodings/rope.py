@@ -1,6 +1,6 @@
 """RoPE: queries and keys turned by their positions."""
 
-from typing import Any
+from typing import Any, cast
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -145,10 +145,10 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
                 f"{cls.__name__}: seq_len must be given, because {rotary.model_type} turns clockwise and its "
                 "frequencies depend on the length; got None. Pass the longest text."
             )
-        trained = rotary.original_max_len or 1
+        trained = cast(int, rotary.original_max_len)  # the two types have one
         known: dict[str, Any] = {"original_max_len": trained, "length": seq_len}
         if rotary.rope_type == "dynamic" and not rotary.clockwise:
-            return DynamicNTK(**same, **known, factor=rotary.factor or 1.0, attention_factor=found.gain)
+            return DynamicNTK(**same, **known, factor=cast(float, rotary.factor), attention_factor=found.gain)
         if rotary.rope_type == "longrope" and not rotary.clockwise:
             short, long = (
                 frequencies.from_config(source, layer_type, pairing=pairing, seq_len=n) for n in (1, trained + 1)

@@ -60,7 +60,7 @@ class SelfExtend(Piecewise):
     [5, 5, 4, 4, 3, 2, 1, 0]
     """
 
-    pieces = ((0, 0), (1, 2))
+    pieces = ((1, 2),)
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, no_autocast
+from posenc.families import ContentBias, floating, no_autocast
 from posenc.registry import register
 
 
@@ -84,11 +84,11 @@ class Shaw(ContentBias):
                 f"{self.name}: made for head_dim={self.head_dim}; got q of shape {tuple(q.shape)}, which is "
                 "(batch, heads, seq, head_dim)."
             )
-        dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
+        distance = placed.parts[0][..., None, :, None] - k_placed.parts[0][..., None, None, :]
+        dtype = floating(distance).dtype
         with no_autocast(q.device):  # half precision would round the products before the softmax
             by_row = q.to(dtype) @ self.weight.to(dtype).T * self.score_scale(self.head_dim)
-        distance = placed.pos[..., None, :, None] - k_placed.pos[..., None, None, :]
-        row = distance.clamp(-self.max_ahead, self.max_distance) + self.max_ahead
+        row = distance.clamp(-self.max_ahead, self.max_distance).long() + self.max_ahead
         return by_row.gather(-1, row.expand(*by_row.shape[:-1], -1))
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "1 n head_dim"]:

@@ -1,12 +1,14 @@
 """Swin v2: a small network of the logarithm of how many rows and columns lie between two patches."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from posenc import positions
-from posenc.families import Bias, floating, no_autocast, wide
+from posenc.families import Bias, floating, wide
+from posenc.families.networks import of_heads, tabulated
 from posenc.families.windows import rows_and_columns
 from posenc.registry import register
 
@@ -85,34 +87,15 @@ class SwinV2(Bias):
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return 16 σ(w2_h · relu(W1 δ + b1))."""
-        down, right = q[0] - k[0], q[1] - k[1]
-        with no_autocast(down.device):  # half precision would round the network's sums
-            found = self._tabulated(h, down, right)
-            return self._network(h, down, right) if found is None else found
+        return tabulated(self._network, h, (q[0] - k[0], q[1] - k[1]))
 
-    def _tabulated(self, h: Tensor, down: Tensor, right: Tensor) -> Tensor | None:
-        """Return the same from a table of the differences there are: an image has few, and its pairs are many."""
-        if down.is_floating_point() or not (positions.may_look(down) and positions.may_look(right)):
-            return None
-        (top, bottom), (left, end) = (tuple(map(int, t.aminmax())) for t in (down, right))
-        columns = end - left + 1
-        if (bottom - top + 1) * columns >= down.numel():
-            return None
-        rows = torch.arange(top, bottom + 1)[:, None].expand(-1, columns)[None]
-        cells = self._network(h.reshape(-1, 1, 1), rows, torch.arange(left, end + 1).expand_as(rows)).flatten(1)
-        heads = torch.arange(h.numel()).view(h.shape)
-        return cells[heads, (down - top) * columns + right - left]
-
-    def _network(self, h: Tensor, down: Tensor, right: Tensor) -> Tensor:
-        w1, b1, w2 = (wide(t) for t in (self.w1, self.b1, self.w2))
-        dtype = torch.promote_types(w1.dtype, floating(down).dtype)
+    def _network(self, h: Tensor, along: Sequence[Tensor]) -> Tensor:
         trained = self.pretrained_window or self.window
-        along = [_logarithm(d, side).to(dtype) for d, side in zip((down, right), trained, strict=True)]
-        w1, b1, w2 = (t.to(dtype) for t in (w1, b1, w2[h]))
-        hidden = (along[0][..., None] * w1[:, 0] + along[1][..., None] * w1[:, 1] + b1).relu()
-        if h.ndim == 3 and h.shape[1:] == (1, 1) and hidden.ndim > 3 and hidden.shape[-4] == 1:  # all heads at once
-            return 16 * (hidden.squeeze(-4) @ w2[:, 0, 0].T).movedim(-1, -3).sigmoid()
-        return 16 * (hidden * w2).sum(-1).sigmoid()
+        down, right = (_logarithm(d, side) for d, side in zip(along, trained, strict=True))
+        inputs = torch.stack(torch.broadcast_tensors(down, right), -1)
+        dtype = torch.promote_types(inputs.dtype, wide(self.w1).dtype)
+        hidden = F.linear(inputs.to(dtype), self.w1.to(dtype), self.b1.to(dtype)).relu()
+        return 16 * of_heads(hidden, self.w2.to(dtype), h).sigmoid()
 
     def reset_parameters(self) -> None:
         """Draw the weights from N(0, 0.02), cut off at two; the shift starts at zero."""

@@ -101,14 +101,14 @@ class TransformerXL(ContentBias):
             # a sin(i - j) + b cos(i - j), with the sines and cosines of the difference written out
             of_query = torch.cat((a * sin + b * cos, b * sin - a * cos), -1)
             of_key = torch.cat((k_cos, k_sin), -1)
-            by_distance = of_query @ of_key.transpose(-1, -2)
-            by_content = u[:, None] @ k.transpose(-1, -2)
+            by_distance = of_query @ of_key.mT
+            by_content = u[:, None] @ k.mT
             return (by_content + by_distance) * self.score_scale(self.head_dim)
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads n head_dim"]:
         """Return W r of each distance."""
         sin, cos = self.parts(distance, None, None, dtype)
-        return torch.cat((sin, cos), -1) @ self.weight.to(dtype).transpose(-1, -2)
+        return torch.cat((sin, cos), 1) @ self.weight.to(dtype).mT
 
     def queries(self, q: Float[Tensor, "batch heads q_len head_dim"]) -> Float[Tensor, "batch heads q_len head_dim"]:
         """Return q + v."""

@@ -5,6 +5,9 @@ The near angles are then the same 512 rows for all, so that a long run of positi
 """
 
 import math
+from collections.abc import Iterator
+from functools import reduce
+from itertools import groupby, pairwise
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -16,6 +19,7 @@ from posenc.positions import has_float64, is_plain, may_look
 CosSin = tuple[Tensor, Tensor]
 BLOCK = 512  # a power of two
 _GROUP = 32  # blocks at once: few barriers between threads, in memory that stays near
+_SHORTEST = 32  # rows: shorter runs are not worth a product of their own
 _CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
 
 
@@ -44,10 +48,12 @@ def tabulate(
         cos, sin = cos_sin(pos, inv_freq, gain)
         return cos.to(dtype), sin.to(dtype)
     n_axes, n = inv_freq.shape
-    where = pos.shape if n_axes == 1 else pos.shape[:-1]
-    rows = pos.reshape(-1) if n_axes == 1 else pos.reshape(-1, n_axes)
+    if n_axes == 1:
+        where, rows = pos.shape, pos.reshape(-1)
+        starts = _runs(rows)
+    else:
+        where, rows, starts = pos.shape[:-1], pos.reshape(-1, n_axes), None
     out = tuple(torch.empty(len(rows), n, dtype=dtype, device=pos.device) for _ in "cs")
-    starts = _runs(rows) if n_axes == 1 else None
     if starts is None:
         _fill_any(out, rows, inv_freq, gain)
     else:
@@ -56,15 +62,15 @@ def tabulate(
 
 
 def cos_sin(
-    pos: Pos, inv_freq: Float64[Tensor, "n_axes n"], gain: float = 1.0
+    pos: Pos, inv_freq: Float64[Tensor, "n_axes n"], gain: float
 ) -> tuple[Float64[Tensor, "*batch seq n"], Float64[Tensor, "*batch seq n"]]:
     """Return cos and sin of pos @ inv_freq in float64, times a gain."""
-    far = pos.div(BLOCK, rounding_mode="floor") * BLOCK
-    angles = _of_angle(far, inv_freq, gain), _of_angle(pos - far, inv_freq, 1.0)
+    near = pos.remainder(BLOCK)
+    angles = _of_angle(pos - near, inv_freq, gain), _of_angle(near, inv_freq)
     return _cos_of_sum(*angles), _sin_of_sum(*angles)
 
 
-def _of_angle(pos: Pos, inv_freq: Tensor, gain: float) -> CosSin:
+def _of_angle(pos: Pos, inv_freq: Tensor, gain: float = 1.0) -> CosSin:
     # a product over one axis is written as such: as a matrix product, compilers specialise on its length
     angle = pos.double() @ inv_freq if len(inv_freq) > 1 else pos.double()[..., None] * inv_freq[0]
     return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
@@ -82,9 +88,9 @@ def _runs(pos: Int64[Tensor, " n"] | Float64[Tensor, " n"]) -> list[int] | None:
     """Return where runs of consecutive positions within one block start; None if they are too short to be worth it."""
     if len(pos) < BLOCK or pos.is_floating_point() or not may_look(pos):
         return None
-    breaks = (pos[1:] != pos[:-1] + 1) | (pos[1:] & (BLOCK - 1) == 0)
+    breaks = (pos.diff() != 1) | (pos[1:] % BLOCK == 0)
     starts = [0, *(breaks.nonzero().flatten() + 1).tolist()]
-    return starts if 32 * len(starts) <= len(pos) + BLOCK else None
+    return starts if len(pos) >= _SHORTEST * len(starts) else None
 
 
 def _fill_runs(
@@ -94,21 +100,25 @@ def _fill_runs(
     begin = pos[starts]
     first = begin.remainder(BLOCK)
     far = _of_angle(begin - first, inv_freq, gain)
-    near = _of_angle(torch.arange(BLOCK, device=pos.device), inv_freq, 1.0)
-    stops, offsets, done = [*starts[1:], len(pos)], first.tolist(), 0
+    near = _of_angle(torch.arange(BLOCK, device=pos.device), inv_freq)
+    offsets, lengths = first.tolist(), [end - start for start, end in pairwise((*starts, len(pos)))]
     most = max(1, min(_GROUP, len(starts) // 4))
-    room = torch.empty(most, *near[0].shape, dtype=near[0].dtype, device=pos.device)
-    while done < len(starts):
-        # whole blocks, one after another, as a long run has them
-        whole = (i for i in range(done, min(done + most, len(starts))) if stops[i] - starts[i] < BLOCK)
-        end = max(next(whole, min(done + most, len(starts))), done + 1)
-        at, n = offsets[done], (stops[done] - starts[done] if end == done + 1 else BLOCK)
-        angles = (far[0][done:end, None], far[1][done:end, None]), (near[0][at : at + n], near[1][at : at + n])
-        rows, into = room[: end - done, :n], slice(starts[done], stops[end - 1])
-        shape = end - done, n, -1
-        out[0][into].view(shape).copy_(_cos_of_sum(*angles, out=rows))
-        out[1][into].view(shape).copy_(_sin_of_sum(*angles, out=rows))
-        done = end
+    room, block = inv_freq.new_empty(most * BLOCK, *inv_freq.shape), 0
+    for count in _together(lengths, most):
+        at, n = offsets[block], lengths[block]
+        some = slice(block, block + count)
+        angles = (far[0][some, None], far[1][some, None]), (near[0][at : at + n], near[1][at : at + n])
+        rows, into = room[: count * n].view(count, n, -1), slice(starts[block], starts[block] + count * n)
+        out[0][into] = _cos_of_sum(*angles, out=rows).flatten(0, 1)
+        out[1][into] = _sin_of_sum(*angles, out=rows).flatten(0, 1)
+        block += count
+
+
+def _together(lengths: list[int], most: int) -> Iterator[int]:
+    """Yield how many blocks are formed at once: whole ones together, as a long run has them, and others alone."""
+    for whole, same in groupby(n == BLOCK for n in lengths):
+        blocks, step = list(same), most if whole else 1
+        yield from (len(blocks[i : i + step]) for i in range(0, len(blocks), step))
 
 
 def _fill_any(out: tuple[Tensor, ...], pos: Pos, inv_freq: Tensor, gain: float) -> None:
@@ -132,18 +142,25 @@ def _without_float64(pos: Pos, inv_freq: Tensor, dtype: torch.dtype, gain: float
         return cos.to(dtype).to(pos.device), sin.to(dtype).to(pos.device)
     axes = pos[..., None] if len(inv_freq) == 1 else pos
     whole = axes.floor().long()
-    turns = torch.zeros((), dtype=torch.float32, device=pos.device)
-    for digits, per_turn in zip(_digits_of(whole), _digits_per_turn(inv_freq.cpu()), strict=True):
-        for shift, part in enumerate(per_turn):
-            scaled = digits.unsqueeze(-1) * part.to(pos.device) * 2.0 ** (-12 * (shift + 1))
-            for axis in (scaled - scaled.round()).unbind(-2):
-                turns = turns + axis
-                turns = turns - turns.round()
+    turns = reduce(_add_turns, _turns_of_digits(whole, inv_freq))
     if axes.is_floating_point():  # whole positions have no rest
         slow = (inv_freq / (2 * math.pi)).float().to(pos.device)
         turns = turns + ((axes - whole).float().unsqueeze(-1) * slow).sum(-2)
-    angle = (turns - turns.round()) * (2 * math.pi)
+    angle = turns * (2 * math.pi)
     return (angle.cos() * gain).to(dtype), (angle.sin() * gain).to(dtype)
+
+
+def _add_turns(some: Tensor, more: Tensor) -> Tensor:
+    turns = some + more
+    return turns - turns.round()
+
+
+def _turns_of_digits(whole: Int64[Tensor, "*batch seq n_axes"], inv_freq: Tensor) -> Iterator[Tensor]:
+    """Yield the turns of each digit of the position, of the turns and of each axis, without whole ones."""
+    for digits, per_turn in zip(_digits_of(whole), _digits_per_turn(inv_freq.cpu()), strict=True):
+        for shift, part in enumerate(per_turn):
+            scaled = digits.unsqueeze(-1) * part.to(whole.device) * 2.0 ** (-12 * (shift + 1))
+            yield from (scaled - scaled.round()).unbind(-2)
 
 
 def _digits_of(whole: Int64[Tensor, "..."]) -> tuple[Tensor, Tensor, Tensor]:

@@ -60,7 +60,7 @@ class Bias(Encoding):
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
-        return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance[:1]))
+        return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
 
     def factors(self, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor] | None:
         """Return vectors of queries and keys whose product is the bias, where there are few lanes of them; or None.
@@ -120,11 +120,11 @@ class Bias(Encoding):
             causal: True writes -inf where key j > i + k_len - q_len, by index.
             dtype: Of the result; computed in float32, or in float64 for float64.
         """
-        work = torch.float64 if dtype == torch.float64 else torch.float32
+        work = torch.promote_types(dtype, torch.float32)
         placed = self.place(pos, dtype=work)
         bias = self._broadcast(placed, placed if k_pos is None else self.place(k_pos, dtype=work)).to(dtype)
         if causal:
-            q_len, k_len = bias.shape[-2:]
+            *_, q_len, k_len = bias.shape
             seen = torch.ones(q_len, k_len, dtype=torch.bool, device=bias.device).tril(k_len - q_len)
             bias = bias.masked_fill(~seen, -torch.inf)
         return bias
@@ -135,8 +135,7 @@ class Bias(Encoding):
 
         def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
             rows = (part if p.seq_dim else part[None] for part in p.parts)
-            found = tuple(part[b if part.shape[0] > 1 else 0, i] for part in rows)
-            return found[0] if len(found) == 1 else found
+            return _alone(tuple(part[b if part.shape[0] > 1 else 0, i] for part in rows))
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
             return score + self.at(h + first, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
@@ -151,8 +150,13 @@ class Bias(Encoding):
         h = self._heads(placed.pos.device)[:, None, None]
         rows = tuple(part[..., None, :, None] for part in placed.parts)
         columns = tuple(part[..., None, None, :] for part in k_placed.parts)
-        term = self.at(h, *((rows[0], columns[0]) if len(rows) == 1 else (rows, columns)))
+        term = self.at(h, _alone(rows), _alone(columns))
         return term if term.ndim == 4 else term[None]
+
+
+def _alone(parts: tuple[Any, ...]) -> Any:
+    """Return what `at` is handed of one token: its only part, or the tuple of them."""
+    return parts[0] if len(parts) == 1 else parts
 
 
 class ContentBias(Encoding):

@@ -48,7 +48,7 @@ class Embedded(Encoding):
     def forward(self, x: Float[Tensor, "*batch seq d_model"], pos: Pos) -> Float[Tensor, "*batch seq d_model"]:
         """Place and embed in one call, the commonest use."""
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return self.embed(x, self.place(pos, x if self.reads_x else None, dtype=dtype))
+        return self.embed(x, self.place(pos, x, dtype=dtype))
 
 
 class Additive(Embedded):

@@ -36,7 +36,7 @@ class Rotary(Budgeted):
 
     family = "rotary"
     n_kv_heads: int | None = None
-    _overridden: ClassVar[bool] = False  # whether a subclass turns by more than cosines and sines
+    _overridden: ClassVar[bool]  # whether a subclass turns by more than cosines and sines
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Note what a subclass overrides."""
@@ -168,7 +168,7 @@ class Rotary(Budgeted):
                 fresh = self.rotate(q, k, placed, k_placed, q_norm=q_norm, k_norm=k_norm, backend=backend)
                 return out[0].copy_(fresh[0]), out[1].copy_(fresh[1])
         norms: tuple[Norm | None, Norm | None] = (None, None)
-        if q_norm is not None or k_norm is not None:
+        if (q_norm, k_norm) != norms:
             norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
         q_tables = self._tables(placed.parts[:2])
         shared = k_placed is placed and len(placed.parts) == 2

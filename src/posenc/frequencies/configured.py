@@ -1,8 +1,8 @@
 """Frequencies of a model, from its configuration and the pure scalings."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -15,7 +15,7 @@ InvFreq = Float64[Tensor, " n_pairs"]
 _LONGEST = 10**12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frequencies:
     """How a model turns queries and keys.
 
@@ -28,7 +28,7 @@ class Frequencies:
         pairing: Which lanes turn together.
     """
 
-    inv_freq: InvFreq = field(hash=False, compare=False)
+    inv_freq: InvFreq
     gain: float
     score_factor: float
     rotary_dim: int
@@ -80,7 +80,7 @@ def from_config(
 
 def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> InvFreq:
     width, base, parameters = rotary.rotary_dim, rotary.base, rotary.parameters
-    factor, original_max_len = rotary.factor or 1.0, rotary.original_max_len or 1
+    factor, original_max_len = _stretch(rotary)
     plain = geometric(width // 2, base=base, width=width)
     match rotary.rope_type:
         case "default":
@@ -99,9 +99,10 @@ def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> InvFreq:
             return geometric(width // 2, base=base, width=width)
         case "yarn":
             ramp = {key: parameters[key] for key in ("beta_fast", "beta_slow", "truncate")}
-            return scaling.yarn(width=width, base=base, factor=factor, original_max_len=float(original_max_len), **ramp)
+            return scaling.yarn(width=width, base=base, factor=factor, original_max_len=original_max_len, **ramp)
         case "llama3":
-            return _llama3(plain, rotary, factor, float(original_max_len))
+            turns = {key: parameters[key] for key in ("low_freq_factor", "high_freq_factor")}
+            return scaling.llama3(plain, factor=factor, original_max_len=original_max_len, **turns)
         case "longrope":
             return scaling.longrope(plain, _factors(rotary, seq_len))
     raise ValueError(
@@ -110,14 +111,9 @@ def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> InvFreq:
     )
 
 
-def _llama3(plain: InvFreq, rotary: config.Rotary, factor: float, original_max_len: float) -> InvFreq:
-    low, high = rotary.parameters["low_freq_factor"], rotary.parameters["high_freq_factor"]
-    if high <= low:  # a ramp without width or the wrong way round is a step, as in transformers
-        seldom = plain * (original_max_len / (2 * torch.pi)) < low
-        return torch.where(seldom, plain / factor, plain)
-    return scaling.llama3(
-        plain, factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_len=original_max_len
-    )
+def _stretch(rotary: config.Rotary) -> tuple[Any, Any]:
+    """Return factor and trained length: numbers wherever a type reads them, since what lacks them is refused."""
+    return rotary.factor, rotary.original_max_len
 
 
 def _is_long(rotary: config.Rotary, seq_len: int | None) -> bool:
@@ -138,12 +134,12 @@ def _factors(rotary: config.Rotary, seq_len: int | None) -> tuple[float, ...]:
 
 def _gain(rotary: config.Rotary, seq_len: int | None) -> float:
     """Return the stated attention factor, or what its scaling derives."""
-    parameters, factor = rotary.parameters, rotary.factor or 1.0
+    parameters, (factor, original_max_len) = rotary.parameters, _stretch(rotary)
     key = "long_mscale" if _is_long(rotary, seq_len) else "short_mscale"
     if (stated := parameters.get(key, parameters.get("attention_factor"))) is not None:
         return float(stated)
     if rotary.rope_type == "longrope":
-        return scaling.longrope_gain(factor, float(rotary.original_max_len or 2))
+        return scaling.longrope_gain(factor, original_max_len)
     if rotary.rope_type != "yarn":
         return 1.0
     weight, all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")

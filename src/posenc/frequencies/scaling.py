@@ -34,7 +34,7 @@ def ntk_base(base: float, *, width: int, factor: float) -> float:
     >>> round(ntk_base(1e4, width=128, factor=8.0), 2)
     82684.62
     """
-    return float(base * factor ** (width / (width - 2))) if width > 2 else float(base)
+    return float(base * factor ** (width / max(width - 2, 1)))  # two lanes are one pair, which no base changes
 
 
 def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, original_max_len: int) -> float:
@@ -58,7 +58,8 @@ def by_parts(
     [1.0, 2.5e-07]
     """
     turns = inv_freq * (original_max_len / (2 * math.pi))
-    return _blend(inv_freq, factor, ((turns - low_turns) / (high_turns - low_turns)).clamp(0, 1))
+    width = max(high_turns - low_turns, 1e-9)  # a ramp without width or the wrong way round is a step
+    return _blend(inv_freq, factor, ((turns - low_turns) / width).clamp(0, 1))
 
 
 def yarn_bounds(
@@ -66,15 +67,16 @@ def yarn_bounds(
     width: int,
     base: float,
     original_max_len: int | float,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    truncate: bool = True,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool,
 ) -> tuple[float, float]:
     """Return the pairs between which YaRN's ramp runs: where a pair makes beta_fast and beta_slow turns.
 
     `truncate` widens them to whole pairs, as the authors' code does.
 
-    >>> [round(b, 3) for b in yarn_bounds(width=128, base=1e4, original_max_len=4096, truncate=False)]
+    >>> llama_2 = {"width": 128, "base": 1e4, "original_max_len": 4096}
+    >>> [round(b, 3) for b in yarn_bounds(**llama_2, beta_fast=32.0, beta_slow=1.0, truncate=False)]
     [20.944, 45.027]
     """
 
@@ -122,7 +124,7 @@ def mscale(factor: float, weight: float = 1.0) -> float:
     >>> round(mscale(40.0), 6)
     1.368888
     """
-    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * weight * math.log(max(factor, 1.0)) + 1.0
 
 
 def llama3(
@@ -152,7 +154,7 @@ def longrope_gain(factor: float, original_max_len: int | float) -> float:
     >>> longrope_gain(4096.0, 4096) ** 2
     2.0000000000000004
     """
-    return math.sqrt(1 + math.log(factor) / math.log(original_max_len)) if factor > 1 else 1.0
+    return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original_max_len))
 
 
 def proportional(*, head_dim: int, base: float, share: float) -> InvFreq:

@@ -29,7 +29,7 @@ def turn(
             "interleaved" pairs lanes 2k and 2k + 1 (the paper, GPT-J, Meta's Llama).
         side: Which end of the head turns when the tables are narrower than the head.
     """
-    if x.ndim > 2 and cos.ndim > 2 and cos.shape[-3] not in (1, x.shape[-3]):
+    if cos.ndim > 2 and cos.shape[-3] > 1:
         grouped = x.unflatten(-3, (cos.shape[-3], -1))
         turned = turn(grouped, cos.unsqueeze(-3), sin.unsqueeze(-3), pairing=pairing, side=side)
         return turned.flatten(-4, -3)
@@ -40,14 +40,14 @@ def turn(
     if rest:  # an empty part of a DTensor has a gradient that is none
         head, tail = x.split((2 * n_pairs, rest) if side == "first" else (rest, 2 * n_pairs), dim=-1)
         lanes, untouched = (head, tail) if side == "first" else (tail, head)
-    a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., 0::2], lanes[..., 1::2])
+    a, b = lanes.chunk(2, dim=-1) if pairing == "half" else (lanes[..., ::2], lanes[..., 1::2])
     parts: tuple[Tensor, ...] = (a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)
     if pairing == "interleaved":
         both = torch.stack(parts, dim=-1)
         parts = (both.reshape(*both.shape[:-2], 2 * n_pairs),)  # not flatten, which batches of gradients do not know
     if rest:
         parts = (*parts, untouched) if side == "first" else (untouched, *parts)
-    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def _beside(x: Tensor, table: Tensor) -> Tensor:
@@ -55,6 +55,6 @@ def _beside(x: Tensor, table: Tensor) -> Tensor:
     mesh = getattr(x, "device_mesh", None)
     if mesh is None or hasattr(table, "device_mesh"):
         return table
-    from torch.distributed.tensor import DTensor, Replicate  # loaded already, since x is one
+    from torch.distributed.tensor import DTensor  # loaded already, since x is one
 
-    return DTensor.from_local(table, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return DTensor.from_local(table, mesh)

@@ -55,7 +55,7 @@ def packing(case: Case) -> Iterable[str]:
 
 @statute(LAWS, "left padding")
 def left_padding(case: Case) -> Iterable[str]:
-    """A left padded row gives what it gives unpadded, with NaN in the padded slots, and zeros there."""
+    """A row padded on the left or in a gap gives what it gives unpadded, with NaN in the slots, and zeros before it."""
     x, pad = case.tokens(9), 3
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, :pad] = False
@@ -71,6 +71,11 @@ def left_padding(case: Case) -> Iterable[str]:
         yield from (f"with a {kind} mask it {m}" for m in case.differ(got[1:, :, pad:], alone, largest))
         if bool(got[1, :, :pad].ne(0).any()):
             yield f"with a {kind} mask the padded rows are not zero"
+    real[1] = (torch.arange(9) < 4) | (torch.arange(9) > 5)  # and a gap, as between the turns of a talk
+    padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)
+    got = case.layer(padded, _on_axes(case, positions.left_padded(real)), mask=real[:, None, None, :])
+    alone = case.layer(x[1:, real[1]], case.positions(7))
+    yield from (f"around a gap it {m}" for m in case.differ(got[1:, :, real[1]], alone, largest))
 
 
 @statute(LAWS, "padding in gradients", by_dtype=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posenc import character, definitions, positions, registry
 from posenc.encoding import Encoding
-from posenc.laws import limits
+from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, statute
 
 LAWS: list[Law] = []
@@ -21,15 +21,25 @@ RELATIVE = ("bias", "content_bias", "piecewise")
 
 @statute(LAWS, "definition")
 def definition(case: Case) -> Iterable[str]:
-    """What runs equals the float64 definition written from the paper, one token at a time."""
+    """What runs, also q and k alone, equals the float64 definition written from the paper, one token at a time."""
     card = _card(case.original)
     define = definitions.find(card.name) if card else None
     if card is None or define is None:
         return
+    yield from _held(case, card, define, _places(case))
+    learned = [p for p in case.encoding.parameters() if p.numel()]
+    if learned and case.dtype == torch.float64:  # once more with zeros, which training starts from and weights decay to
+        for p in learned:
+            p.data = p.data * (case.normal(*p.shape) > -0.5)
+        yield from (f"with zeros among what is learned it {m}" for m in _held(case, card, define, [case.positions(19)]))
+
+
+def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]) -> Iterable[str]:
+    """Yield how what runs differs from the definition, at each of some positions that it has."""
     x = case.tokens(19, batch=1)
     q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
     images = 0
-    for pos in _places(case):
+    for pos in places:
         if images:
             break
         try:
@@ -43,8 +53,12 @@ def definition(case: Case) -> Iterable[str]:
         if card.family in ("additive", "embedded"):
             embedded = case.encoding.embed(x, placed)[0]
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
-        else:
-            yield from case.differ(case.scores(q, k, placed)[0], wanted)
+            continue
+        yield from case.differ(case.scores(q, k, placed)[0], wanted)
+        if card.family == "rotary" and "q_pos" not in inspect.signature(define).parameters:
+            sides = _turns(define, case.encoding, _array(pos), q, k, head_dim=case.head_dim)  # caches hold turned keys
+            for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), sides, strict=True):
+                yield from (f"turned {name} {m}" for m in case.differ(got[0], torch.from_numpy(side)))
 
 
 def _places(case: Case) -> Iterable[Tensor]:
@@ -87,11 +101,8 @@ def _define(
     if family == "rotary" and "q_pos" in inspect.signature(define).parameters:  # the content is not turned linearly
         return np.asarray(scale * define(queries, _array(k[0]), p, p, **options))
     if family == "rotary":
-        turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
-        turned = [
-            np.stack([_turn(turns[i][side], x[:, i]) for i in range(len(p))], 1)
-            for side, x in enumerate((queries, keys))
-        ]
+        turned = _turns(define, encoding, p, q, k, head_dim=case.head_dim)
+        turned[1] = np.repeat(turned[1], case.n_heads // case.n_kv_heads, axis=0)
         return np.asarray(scale * np.einsum("hid,hjd->hij", *turned))
     if family == "bias":
         return np.asarray(product + _term(define, encoding, x, p))
@@ -152,6 +163,17 @@ def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) ->
     return np.asarray(define(*given, **_arguments(define, encoding)))
 
 
+def _turns(
+    define: Any, encoding: Encoding, p: NDArray[np.float64], q: Tensor, k: Tensor, **facts: Any
+) -> list[NDArray[np.float64]]:
+    """Return queries and keys, each turned by the matrices that a definition has for its side."""
+    options = _arguments(define, encoding, **facts)
+    turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
+    return [
+        np.stack([_turn(turns[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1) for side, x in enumerate((q, k))
+    ]
+
+
 def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Turn (n_heads, lanes) by one matrix, or by one for each key head."""
     each = matrices if matrices.ndim == 3 else matrices[None]
@@ -160,7 +182,7 @@ def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.f
 
 @statute(LAWS, "traits")
 def traits(case: Case) -> Iterable[str]:
-    """Shift-invariant or not, real positions or not: as declared, in every variant."""
+    """Shift-invariant or not, real positions or not: as declared, in every variant, and as attention is promised."""
     card = _card(case.original)
     if card is None:
         return
@@ -172,6 +194,7 @@ def traits(case: Case) -> Iterable[str]:
     if not moved and card.traits["shift_invariant"] is False and repr(case.original) in shown:
         yield "declared not shift_invariant, but moving all positions changes nothing"
     yield from limits.declared(case, card)
+    yield from promises.unmade(case, card)
     accepts = character.accepts_real(case)
     # an encoding made of others accepts what they do
     as_its_class = case.encoding.accepts_real == type(case.encoding).accepts_real

@@ -1,6 +1,8 @@
 """What a position may be: checks whose messages name the encoding."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float64, Int64
@@ -9,6 +11,13 @@ from torch import Tensor, nn
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 _KINDS = {Tensor, nn.Parameter}
 _REALS = (torch.float32, torch.float64)
+
+
+class _Pretended(threading.local):
+    no_float64 = False
+
+
+_pretended = _Pretended()
 
 
 def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
@@ -55,7 +64,17 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
 
 def has_float64(device: torch.device) -> bool:
     """Whether a device can compute in float64."""
-    return device.type != "mps"
+    return device.type != "mps" and not _pretended.no_float64
+
+
+@contextmanager
+def without_float64() -> Iterator[None]:
+    """Let `has_float64` deny it to every device in this thread, so that what others compute can be checked anywhere."""
+    _pretended.no_float64 = True
+    try:
+        yield
+    finally:
+        _pretended.no_float64 = False
 
 
 def check_range(pos: Int64[Tensor, "..."], end: int, who: str, why: str, *, start: int = 0) -> None:

@@ -1,6 +1,7 @@
 """Positions of tokens in a sequence: plain, continued, padded, packed, or drafted as a tree."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
@@ -25,7 +26,7 @@ def continued(past_len: int, n: int, *, device: torch.device | str | None = None
     return arange(n, start=past_len, device=device)
 
 
-def left_padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "batch seq"]:
+def left_padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "*batch seq"]:
     """Count real tokens from 0 in each row; padded slots (False or 0) on the left get 0.
 
     >>> left_padded(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))
@@ -35,7 +36,7 @@ def left_padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "b
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def padded(attention_mask: Shaped[Tensor, "batch seq"]) -> Int64[Tensor, "batch seq"]:
+def padded(attention_mask: Shaped[Tensor, "*batch seq"]) -> Int64[Tensor, "*batch seq"]:
     """Count real tokens from 0 in each row, wherever padding stands; padded slots (False or 0) get -1.
 
     A table with rows before that of position 0 gives padding the last of them (`Learned`): with two such rows,
@@ -75,15 +76,16 @@ def packed(
     >>> packed(cu_seqlens=torch.tensor([0, 3, 5]))
     tensor([0, 1, 2, 0, 1])
     """
-    if cu_seqlens is not None and document_ids is None:
+    if (document_ids is None) == (cu_seqlens is None):
+        raise TypeError("positions.packed takes either document_ids or cu_seqlens; pass exactly one of them.")
+    if document_ids is None:
+        assert cu_seqlens is not None  # or it was refused
         starts = torch.repeat_interleave(cu_seqlens[:-1].long(), cu_seqlens.diff())
         return torch.arange(starts.shape[0], device=starts.device) - starts
-    if document_ids is None or cu_seqlens is not None:
-        raise TypeError("positions.packed takes either document_ids or cu_seqlens; pass exactly one of them.")
-    index = torch.arange(document_ids.shape[-1], device=document_ids.device).expand(document_ids.shape)
-    changed = torch.ones_like(document_ids, dtype=torch.bool)
-    changed[..., 1:] = document_ids[..., 1:] != document_ids[..., :-1]
-    return index - torch.where(changed, index, 0).cummax(-1).values
+    index = torch.arange(document_ids.shape[-1], device=document_ids.device)
+    changed = document_ids[..., 1:] != document_ids[..., :-1]
+    began = torch.where(changed, index[1:], 0).cummax(-1).values
+    return index - F.pad(began, (1, 0))
 
 
 def tree(parents: Int[Tensor, "*batch nodes"], *, start: int = 0) -> Int64[Tensor, "*batch nodes"]:

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from posenc import positions
 from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias, ContentBias
-from posenc.families.embedded import Embedded
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
+from posenc.verify.ways_of_devices import narrow
+from posenc.verify.ways_of_reading import embedded, end_of_text, others_contents, unseen
 from posenc.verify.ways_of_turns import turned
 
 SHAPES = ((4, 6), (3, 4), (2, 2))  # of images, whose differences are fewer than their pairs; windows may be small
@@ -35,17 +36,17 @@ def differences(encoding: Encoding) -> Iterator[tuple[str, float]]:
     """
     for dtype, bound in TOLERANCE.items():  # positions are integers in float32 alone
         case = Case(encoding, dtype)
-        for pos in _places(case):
-            x = case.tokens(pos.shape[-1 - (case.encoding.n_axes > 1)])
+        for pos, x in _texts(case):
             placed = case.place(pos, x)
             q, k, _ = case.project(x, placed)
             inner, of_layer = case.encoding.layer(case.index, placed)
             found = _pairs(inner, q.detach(), k.detach(), of_layer)
-            for way, got, wanted in chain(found, _row_alone(case, x, pos, placed), _forward(case, x, pos, placed)):
+            for way, got, wanted in chain(found, _row_alone(case, x, pos, placed), embedded(case, x, pos, placed)):
                 off = _off(got.detach(), wanted.detach())
                 if not off <= bound:
                     yield way, off
-        for way, got, wanted in _long_text(case):
+        more = (narrow(case), end_of_text(case)) if dtype == torch.float32 else ()
+        for way, got, wanted in chain(_long_text(case), unseen(case), *more):
             off = _off(got.detach(), wanted.detach())
             if not off <= bound:
                 yield way, off
@@ -55,6 +56,13 @@ def _off(got: Tensor, wanted: Tensor) -> float:
     if got.shape != wanted.shape:
         return math.inf
     return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0)) if got.numel() else 0.0
+
+
+def _texts(case: Case) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield positions and tokens, which have a batch of two; where they are read, a single one and three as well."""
+    for pos in _places(case):
+        for batch in (2, 1, 3) if case.encoding.reads_x and pos.ndim == 1 else (2,):
+            yield pos, case.tokens(pos.shape[-1 - (case.encoding.n_axes > 1)], batch)
 
 
 def _places(case: Case) -> Iterator[Tensor]:
@@ -85,20 +93,28 @@ def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[t
     yield "scores, of a row in a batch", case.scores(q, k, placed)[-1:], case.scores(own_q, own_k, alone)
 
 
-def _forward(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the call of what is added to tokens as a module, which places and embeds."""
-    if isinstance(case.encoding, Embedded):
-        yield "forward", case.encoding(x, pos), case.encoding.embed(x, placed)
-
-
 def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield what some tokens get in a text of 1,100, or in an image of 20 x 55, and what they get by themselves."""
     encoding, kinds = case.encoding, ("additive", "rotary", "bias", "content_bias")
     if encoding.family not in kinds or encoding.reads_x or case.max_len is not None:
         return
     pos = case.positions(1100, start=300)
-    pos = positions.grid(20, 55) if encoding.n_axes == 2 else pos
-    x, q = case.tokens(1100, batch=1), case.normal(1, case.n_heads, 1100, case.head_dim)
+    if encoding.n_axes == 2:
+        yield from _of_long(case, positions.grid(20, 55))
+        return
+    yield from _of_long(case, pos)
+    # further on, every second position, and padding that shares one
+    for other in (pos + 724, 2 * pos, pos.clamp(max=310)) if encoding.family == "rotary" else ():
+        try:
+            case.place(other, case.tokens(1100, batch=1))
+        except ValueError:  # further out than sizes that are powers of the position reach
+            continue
+        yield from _of_long(case, other)
+
+
+def _of_long(case: Case, pos: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what some of 1,100 tokens get among the others, and by themselves."""
+    encoding, x, q = case.encoding, case.tokens(1100, batch=1), case.normal(1, case.n_heads, 1100, case.head_dim)
     some = torch.tensor([0, 1, 211, 212, 213, 511, 512, 513, 723, 724, 1024, 1099])
     placed, few = case.place(pos, x), case.place(pos[some], x[:, some])
     yield "embed, in a long text", encoding.embed(x, placed)[:, some], encoding.embed(x[:, some], few)
@@ -121,12 +137,14 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
         yield from _by_distance(encoding, q, k, placed, whole)
     if isinstance(encoding, Bias) and whole is not None:
         yield "score_mod", _by_pairs(encoding, placed, whole), whole
+        yield from _several_pairs(encoding, placed, whole)
         yield from _mapped(encoding, placed, whole)
         yield from _dense(encoding, placed, whole)
         yield from _of_heads(encoding, q, k, placed, whole)
         yield from _of_factors(encoding, placed, whole)
     if isinstance(encoding, Rotary):
         yield from turned(encoding, q, k, placed)
+    yield from others_contents(encoding, q, k, placed)
 
 
 def _by_distance(
@@ -174,6 +192,15 @@ def _by_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Tensor:
                 at = (torch.tensor(t) for t in (batch - 1, h, i, j))
                 found[batch - 1, h, i, j] = mod(score, *at) - score
     return found
+
+
+def _several_pairs(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield a few scores that are asked for at once, by lists of heads, queries and keys: `at` is elementwise."""
+    batch, n_heads, n, _ = whole.shape
+    h, i, j = torch.cartesian_prod(*(torch.arange(0, size, 3) for size in (n_heads, n, n))).unbind(-1)
+    b = torch.full_like(h, batch - 1)
+    got = encoding.score_mod(placed)(whole.new_zeros(len(h)), b, h, i, j)
+    yield "score_mod, of several pairs at once", got, whole[b, h, i, j]
 
 
 def _dense(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -34,12 +34,25 @@ def turned(encoding: Rotary, q: Tensor, k: Tensor, placed: Placed) -> Iterator[t
             ("rotate into slots of two precisions", g.to(q.dtype), w.to(g.dtype).to(q.dtype))
             for g, w in zip(got, wanted, strict=True)
         )
+    yield from _half_in_place(encoding, q, k, ahead, placed)
     yield from _by_formula(encoding, q, k, ahead, placed)
     yield from _normed(encoding, q, k, (ahead, placed))
     with suppress(ValueError):  # some turn whole heads alone, and say so
         part = encoding.of_slice()
         lanes = slice(encoding.rotary_dim) if encoding.rotary_side == "first" else slice(-encoding.rotary_dim, None)
         yield "of_slice", part.rotate_k(k[..., lanes], placed), wanted[1][..., lanes]
+
+
+def _half_in_place(
+    encoding: Rotary, q: Tensor, k: Tensor, ahead: Placed, placed: Placed
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the turn of which one side is written over what it turns, and the other into a cache of bfloat16."""
+    wanted = encoding.rotate_q(q, ahead), encoding.rotate_k(k, placed)
+    for own in (q.clone(), torch.empty_like(k).bfloat16()), (torch.empty_like(q).bfloat16(), k.clone()):
+        mine = own[0] if own[0].dtype == q.dtype else q, own[1] if own[1].dtype == k.dtype else k
+        got = encoding.rotate(*mine, ahead, placed, out=own)
+        rounded = (w.to(t.dtype).to(w.dtype) for w, t in zip(wanted, own, strict=True))
+        yield from (("rotate, one in place", g.to(w.dtype), w) for g, w in zip(got, rounded, strict=True))
 
 
 def _by_formula(

@@ -12,6 +12,7 @@ Left out, and counted, each by a rule:
 - `options()` and text
 - dispatch: conditions that ask where tensors live and who follows them (a device, a graph, gradients, autocast), and
   choose between two ways to the same numbers (`DISPATCH`); the ways themselves are changed
+- whose device: of which tensor a call reads `.device`; all of a call are on one, and no number comes of it
 - sizes of work: how many rows are formed at once (`WORK`, in some functions `WORK_OF`), which changes the time alone
 
 Annotations and docstrings hold no arithmetic, and neither does a `|` between types.
@@ -31,8 +32,8 @@ DISPATCH = {
     *("is_plain", "may_look", "has_float64", "is_grad_enabled", "requires_grad", "is_meta", "device_mesh"),
     *("is_autocast_available", "is_autocast_enabled", "autocast_dtype"),
 }
-WORK = {"_GROUP", "_CHUNK", "CHUNK", "_PIECE", "_LANES", "_FAR", "_NEAR", "_AT_ONCE", "BLOCK"}
-WORK_OF = {"_fill_runs": {"most"}, "_fill_any": {"size", "rows"}, "_pieces": {"step"}}
+WORK = {"_GROUP", "_SHORTEST", "_CHUNK", "CHUNK", "_PIECE", "_LANES", "_FAR", "_NEAR", "_AT_ONCE", "BLOCK"}
+WORK_OF = {"_exponentials": {"at_once"}, "_fill_runs": {"most"}, "_fill_any": {"size", "rows"}, "_pieces": {"step"}}
 _TYPES = ("isinstance", "issubclass", "cast", "TypeVar")
 _ALIASES = ("Literal", "Annotated", "Union", "Optional")
 
@@ -224,6 +225,8 @@ def _of_node(node: ast.AST) -> str:
         return "size of work"
     if isinstance(node, ast.BoolOp | ast.Compare | ast.UnaryOp) and _dispatches(node):
         return "dispatch"
+    if isinstance(node, ast.Attribute) and node.attr == "device":
+        return "whose device"
     if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: a check
         return "message or validation"
     draws = isinstance(node, ast.Expr) and any(isinstance(n, ast.Attribute) and n.attr in DRAWS for n in ast.walk(node))

@@ -54,14 +54,15 @@ SHARED = {
     "families/heads": "pope 0,grape_m 1",
     "families/angles": "rope 5,mrope 1,fope 0,axial_rope 0",
     "families/rotary": "rope 4,rope 6,xpos 1,fope 0,mixed_rope 0",
-    "families/bias": "t5 1,swin 0,kerple 0,fox 0,transformer_xl 0",
+    "families/bias": "t5 1,swin 0,kerple 0,fox 0,transformer_xl 0,sandwich 0",
     "families/embedded": "learned 0,learned 1,sinusoidal 0",
     "families/windows": "swin 1,swin 2,beit 1,decomposed_2d 1",
+    "families/networks": "swin_v2 0,swin_v2 1,dynamic_position_bias 1,dynamic_position_bias 2,fire 0",
     "families/options": "rope 5,rope 6,sinusoidal 2,dynamic_ntk 0,longrope 1",
     "families/numbers": "kerple 0,xpos 0,fire 0,shaw 0",
     "families/": "rope 0,kerple 0,query_temperature 0",
     "frequencies/": "rope 0,dynamic_ntk 0,longrope 1,axial_rope 0,stretched_rope 0",
-    "kernels/": "rope 0,rope 4,fope 0",
+    "kernels/": "rope 0,rope 4,fope 0,fope 2",
     "positions/": "rope 0,learned 1,swin 0",
 }
 MOST = 10.0  # seconds of checks by other conventions, of what many share: the cheapest that run the line

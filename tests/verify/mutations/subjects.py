@@ -8,7 +8,7 @@ import torch
 import unusual
 import wrapped
 
-from posenc import positions, registry
+from posenc import frequencies, positions, registry
 from posenc.encodings import T5, ALiBi, RoPE, Sinusoidal, SinusoidalND, XPos
 
 
@@ -70,6 +70,11 @@ def _rotations() -> Iterator[tuple[str, Subject]]:
     make = RoPE.from_config(far_off["config"]).resolve
     build = lambda: wrapped.hf_pair(lambda seq_len: unusual.Unwide(make(seq_len)))  # noqa: E731
     yield "hf_rope: no float64, a gain", Subject("hf_rope", far_off, build)
+    falling = lambda k: 10000.0 ** (-k / 16)  # noqa: E731
+    given = {"of a function": lambda: falling, "given": lambda: frequencies.given(falling, 16, "RoPE")}
+    for name, of in given.items():
+        build = lambda f=of: wrapped.turned(RoPE(head_dim=32, inv_freq=f()))  # noqa: E731
+        yield f"rope_fn: frequencies {name}", Subject("rope_fn", _rope_spec(**half), build)
     yield "rope_fn: by its keys", Subject("rope_fn", _rope_spec(**half), lambda: wrapped.by_keys(RoPE(**half)))
     yield "rope_offset_fn", Subject("rope_offset_fn", _rope_spec(**pairs), lambda: wrapped.by_offset(RoPE(**pairs)))
     yield "lucidrains", Subject("lucidrains", _rope_spec(**pairs), lambda: wrapped.lucid(RoPE(**pairs)))
@@ -128,6 +133,13 @@ CONFIGS = {
     | {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}},
     "partial": LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5, "rotary_emb_base": 10000},
 }
+DEEPSEEK_V3 = {"model_type": "deepseek_v3", "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "rope_theta": 10000.0}
+DEEPSEEK_V3 |= {"max_position_embeddings": 4096, "rope_scaling": DEEPSEEK | TRAINED}
+ATTENDED = {  # by head_dim: scores of a whole attention, its factor among them
+    "last lanes, and a factor": (16, DEEPSEEK_V3),
+    "a gain of some lanes": (16, DEEPSEEK_V3 | {"rope_scaling": YARN}),
+    "no factor": (32, CONFIGS["yarn, mscale"]),
+}
 
 
 def _configured() -> Iterator[tuple[str, Subject]]:
@@ -141,6 +153,14 @@ def _configured() -> Iterator[tuple[str, Subject]]:
             f"hf_rope: by frequencies, {name}",
             Subject("hf_rope", spec, lambda c=config: wrapped.hf_pair(wrapped.of_length(c))),
         )
+
+    pair = LLAMA | {"head_dim": 2, "max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    spec = {"encoding": "rope", "head_dim": 2, "layout": "half", "config": pair}
+    yield "hf_rope: one pair", Subject("hf_rope", spec, lambda: wrapped.hf_pair(RoPE.from_config(pair).resolve))
+    for name, (width, config) in ATTENDED.items():
+        spec = {"encoding": "rope", "heads": 4, "head_dim": width, "causal": True, "config": config}
+        build = lambda c=config: wrapped.plain_attention(RoPE.from_config(c))  # noqa: E731
+        yield f"attention: {name}", Subject("attention", spec, build)
 
 
 def _by_scaling() -> Iterator[tuple[str, Subject]]:
@@ -226,11 +246,14 @@ def _tokens() -> Iterator[tuple[str, Subject]]:
     for side, count in {"left": positions.left_padded, "right": positions.left_padded}.items():
         spec = {"kind": "positions", "padding": side}
         yield f"position_fn: {side}", Subject("position_fn", spec, lambda c=count.__name__: wrapped.counted(c))
+    spec = {"kind": "positions", "padding": "left"}
+    yield "position_fn: row by row", Subject("position_fn", spec, lambda: wrapped.counted_by_row)
     spec = {"kind": "positions", "packed": True}
     yield "packed_position_fn: lengths", Subject("packed_position_fn", spec, lambda: wrapped.packed)
     yield "packed_position_fn: documents", Subject("packed_position_fn", spec, lambda: wrapped.packed_by_document)
     spec = {"encoding": "learned", "offset": 2, "table_rows": 130, "max_positions": 128, "padding": "left"}
     yield "learned_rows_fn", Subject("learned_rows_fn", spec, wrapped.learned_rows)
+    yield "learned_rows_fn: row by row", Subject("learned_rows_fn", spec, lambda: wrapped.learned_rows(apart=True))
 
 
 def _models() -> Iterator[tuple[str, Subject]]:
@@ -247,6 +270,11 @@ def _models() -> Iterator[tuple[str, Subject]]:
         if name in ("rope", "alibi"):
             spec = {"encoding": name, "heads": 4, "head_dim": 8, "causal": True, **words}
             yield f"attention: {name}", Subject("attention", spec, lambda m=make: wrapped.plain_attention(m()))
+    spec = {"encoding": "alibi", "heads": 4, "head_dim": 8, "causal": True}
+    for name, options in {"of keys": {}, "Falcon": {"precision": "falcon-bfloat16"}}.items():  # exact for short texts
+        make = lambda o=options: ALiBi(n_heads=4, sides="key", **o)  # noqa: E731
+        yield f"attention: alibi, {name}", Subject("attention", spec, lambda m=make: wrapped.library_attention(m()))
+        yield f"attention: alibi, {name}, factors", Subject("attention", spec, lambda m=make: wrapped.by_factors(m()))
 
 
 def graphs(n: int) -> torch.Tensor:
@@ -273,7 +301,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "decomposed_2d": ({"size": (64, 70)}, {"size": (70, 64)}),
     "dynamic_position_bias": ({"depth": 1}, {"norm": False, "activation": "silu"}, {"n_axes": 2, "log_distance": True}),
     "fire": ({"width": 32, "init_c": 0.5},),
-    "fope": ({"head_dim": 10, "original_max_len": 40},),
+    "fope": ({"n_kv_heads": 2, "head_dim": 10, "original_max_len": 40},),
     "gaussian_fourier": ({"d_model": 6},),
     "graphormer": ({"distances": graphs(66)}, {"distances": graphs(1)[0]}, {"max_distance": 63}),
     "hierarchical": (
@@ -288,7 +316,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "longrope": ({"attention_factor": 1.1, "length": 10000},),
     "mrope": ({"trainable": True}, {"sections": (11, 11, 10), "layout": "interleaved", "trainable": True}),
     "nerf_fourier": ({"d_model": 18}, {"d_model": 64, "extent": 300.0}, {"n_axes": 2, "d_model": 27}),
-    "normalised": ({"length": 1}, {"length": 2}, {"length": 3}),
+    "normalised": tuple({"over": "last", "length": n} for n in (1, 2, 3)),
     "relative_bias": ({"max_distance": 5}, {"max_distance": 1}),
     "sandwich": ({"width": 2},),
     "self_extend": ({"window": 7, "group": 5},),

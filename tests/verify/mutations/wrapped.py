@@ -236,6 +236,10 @@ def counted(name: str) -> Callable[[Tensor, int], Tensor]:
     return lambda attention_mask, q_len: getattr(positions, name)(attention_mask)[:, -q_len:]
 
 
+def counted_by_row(attention_mask: Tensor, q_len: int) -> Tensor:
+    return torch.stack([positions.left_padded(row)[-q_len:] for row in attention_mask])
+
+
 def packed(cu_seqlens: Tensor) -> Tensor:
     return positions.packed(cu_seqlens=cu_seqlens)
 
@@ -246,12 +250,13 @@ def packed_by_document(cu_seqlens: Tensor) -> Tensor:
     return positions.packed(ids.expand(3, -1))[1]
 
 
-def learned_rows() -> Callable[[Tensor], Tensor]:
-    """Look up rows of a table that holds their numbers."""
+def learned_rows(*, apart: bool = False) -> Callable[[Tensor], Tensor]:
+    """Look up rows of a table that holds their numbers; `apart` places each sequence by itself."""
     encoding = Learned(d_model=1, max_len=128, offset=2, padding_idx=1)
     with torch.no_grad():
         encoding.weight.copy_(torch.arange(130.0)[:, None])
-    return lambda attention_mask: encoding.vectors(positions.padded(attention_mask))[..., 0].long()
+    place = (lambda mask: torch.stack(list(map(positions.padded, mask)))) if apart else positions.padded
+    return lambda attention_mask: encoding.vectors(place(attention_mask))[..., 0].long()
 
 
 def _attend(encoding: Any, q: Tensor, k: Tensor, v: Tensor, placed: Any, k_placed: Any, past_keys: Tensor) -> Tensor:
@@ -280,6 +285,25 @@ class Cached(nn.Module):
         everything = self.encoding.place(positions.arange(past + x.shape[1]))
         out = _attend(self.encoding, q, k, v, placed, everything, keys)
         return out.transpose(1, 2).flatten(2), (keys, v)
+
+
+def library_attention(encoding: posenc.Encoding) -> Callable[..., Tensor]:
+    return lambda q, k, v, pos: posenc.attend(q, k, v, encoding, encoding.place(pos))
+
+
+def by_factors(encoding: posenc.Bias) -> Callable[..., Tensor]:
+    """Attend behind a causal mask with the bias as a product of factors, the first queries and then the others."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+        placed, n = encoding.place(pos), len(pos)
+        products = []
+        for begin, end in ((0, n // 3), (n // 3, n)):
+            a, b = encoding.factors(placed.rows(begin, end), placed)
+            products.append((a @ b.mT).expand(-1, q.shape[1], end - begin, n))
+        scores = q @ k.mT * encoding.score_scale(q.shape[-1]) + torch.cat(products, -2).to(q.dtype)
+        return scores.masked_fill(pos[:, None] < pos, -math.inf).softmax(-1) @ v
+
+    return attention
 
 
 def plain_attention(encoding: posenc.Encoding) -> Callable[..., Tensor]:

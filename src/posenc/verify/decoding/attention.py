@@ -55,8 +55,8 @@ def check(subject: Any, spec: Mapping[str, Any]) -> Findings:
         expected = here.scale
         if abs(scale / expected - 1) > 1e-3:
             found.unknown = (
-                f"The scores have the right shape but are {scale / expected:.4g} times as large as "
-                "q.k / sqrt(head_dim) with this encoding: a gain and another softmax scale look alike here."
+                f"The scores have the right shape but are {scale / expected:.4g} times as large as {expected:.4g} q.k "
+                "with this encoding: a gain and another softmax scale look alike here."
             )
         return found
     if here.encoding == "rope" and all(_with(backwards, here, s) <= 1 for s in calls):

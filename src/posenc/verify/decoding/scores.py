@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc import definitions
+from posenc import config, definitions
 from posenc.frequencies import from_config
 
 Parts = tuple[Tensor, Tensor]  # q.k before any scale, and what is added: (batch, heads, n, n), or 0
@@ -31,6 +31,8 @@ class Setting:
     far: bool
     gamma: float = 0.4
     scale_base: float = 512.0
+    side: str = "first"
+    gain: float = 1.0  # of the lanes that turn
 
 
 def setting(spec: Mapping[str, Any]) -> Setting:
@@ -39,16 +41,18 @@ def setting(spec: Mapping[str, Any]) -> Setting:
     head_dim = int(spec.get("head_dim") or 16)
     heads = spec.get("heads")
     rotary = int(spec.get("rotary_dim") or head_dim)
-    base, layout, gain = float(spec.get("base") or 10000.0), str(spec.get("layout") or "half"), 1.0
+    base, layout = float(spec.get("base") or 10000.0), str(spec.get("layout") or "half")
+    gain, factor, side = 1.0, 1.0, str(spec.get("rotary_side") or "first")
     inv_freq = geometric(rotary, base)
     if spec.get("config"):
         read = from_config(spec["config"])
-        inv_freq, gain, rotary = read.inv_freq.double(), read.gain, read.rotary_dim
+        inv_freq, rotary, gain, factor = read.inv_freq.double(), read.rotary_dim, read.gain, read.score_factor
+        side = str(spec.get("rotary_side") or config.rotary(spec["config"]).rotary_side)
         head_dim = int(spec.get("head_dim") or spec["config"].get("head_dim") or max(head_dim, rotary))
         layout = str(spec.get("layout") or read.pairing)
     elif spec.get("scaling") == "linear" and spec.get("factor"):
         inv_freq = inv_freq / float(spec["factor"])
-    scale = 1.0 if encoding == "t5" else gain * gain / math.sqrt(head_dim)
+    scale = 1.0 if encoding == "t5" else factor / math.sqrt(head_dim)
     name = {"alibi": "authors", "rope": "roformer"}.get(encoding, "posenc")
     return Setting(
         encoding,
@@ -64,6 +68,8 @@ def setting(spec: Mapping[str, Any]) -> Setting:
         encoding == "rope",
         float(spec.get("gamma") or 0.4),
         float(spec.get("scale_base") or 512.0),
+        side,
+        gain,
     )
 
 
@@ -99,17 +105,22 @@ def turn(
     rotary: int | None = None,
     sign: float = 1.0,
 ) -> Tensor:
-    """Turn the first lanes of x (batch, heads, n, head_dim) by positions that broadcast to (batch, heads, n)."""
+    """Turn lanes on one side of x (batch, heads, n, head_dim) by positions that broadcast to (batch, heads, n)."""
     rotary = here.rotary_dim if rotary is None else rotary
     angle = sign * p[..., None] * (here.inv_freq if inv_freq is None else inv_freq)
     cos, sin = angle.cos(), angle.sin()
-    turned, rest = x[..., :rotary], x[..., rotary:]
+    if here.side == "last":
+        rest, turned = x[..., : x.shape[-1] - rotary], x[..., x.shape[-1] - rotary :]
+    else:
+        turned, rest = x[..., :rotary], x[..., rotary:]
     if (layout or here.layout) == "half":
         a, b = turned.chunk(2, -1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
-    a, b = turned[..., ::2], turned[..., 1::2]
-    mixed = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-    return torch.cat((mixed, rest), -1)
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    else:
+        a, b = turned[..., ::2], turned[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+    turned = here.gain * turned
+    return torch.cat((rest, turned) if here.side == "last" else (turned, rest), -1)
 
 
 def xpos(here: Setting, q: Tensor, k: Tensor, p: Tensor, way: float = 1.0, k_way: float = -1.0) -> Parts:

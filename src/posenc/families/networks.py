@@ -1,0 +1,68 @@
+"""Small networks of distances: run once for each distance that there is, and for all heads at once."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int64, Shaped
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.families.numbers import no_autocast
+from posenc.positions.checks import may_look
+
+Network = Callable[[Tensor, Sequence[Tensor]], Tensor]
+
+
+def tabulated(
+    network: Network, h: Int64[Tensor, "..."], along: Sequence[Shaped[Tensor, "..."]]
+) -> Float[Tensor, "..."]:
+    """Return network(h, along), from a table of the whole distances that there are where that is shorter.
+
+    A text or an image has few distances, and its pairs are many. Half precision would round between the layers, so
+    that autocast is off.
+
+    Args:
+        network: Takes heads and the distance along each axis, which broadcast.
+        h: Numbers of heads.
+        along: The distance along each axis.
+    """
+    with no_autocast(h.device):
+        if not all(may_look(d) and not d.is_floating_point() for d in along):
+            return network(h, along)
+        ends = [tuple(map(int, d.aminmax())) for d in along]
+        counts = [high - low + 1 for low, high in ends]
+        if math.prod(counts) >= torch.broadcast_shapes(*(d.shape for d in along)).numel():
+            return network(h, along)
+        axes = [torch.arange(low, high + 1) for low, high in ends]
+        cells = network(h.reshape(-1, 1), [axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")])
+        place: Tensor | int = 0
+        for d, (low, _), count in zip(along, ends, counts, strict=True):
+            place = place * count + (d - low)
+        return cells[torch.arange(h.numel()).view(h.shape), place]
+
+
+def of_heads(
+    units: Float[Tensor, "... width"], weight: Float[Tensor, "n_heads width"], h: Int64[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    """Return units·weight[h] of heads that broadcast with pairs, of a column of heads by one product."""
+    column = beside_heads(h, units, lanes=1)
+    if column is None:
+        return (units * weight[h]).sum(-1)
+    return F.linear(column, weight[h.flatten()]).movedim(-1, -h.ndim)
+
+
+def beside_heads(h: Int64[Tensor, "..."], t: Tensor, *, lanes: int = 0) -> Tensor | None:
+    """Return `t` without the dimension along which it has one number for all of a column of heads.
+
+    None if `h` is no column, (heads, 1, ..), or `t` differs from head to head.
+
+    Args:
+        h: Numbers of heads.
+        t: Of pairs that broadcast with them.
+        lanes: Dimensions of `t` behind those of pairs.
+    """
+    t = t[(None,) * (h.ndim + lanes - t.ndim)]
+    if not h.ndim or h.numel() != h.shape[0] or t.shape[-h.ndim - lanes] != 1:
+        return None
+    return t.squeeze(-h.ndim - lanes)

@@ -1,0 +1,105 @@
+"""What tokens, contents and positions are read, and by whom: long texts, other contents, positions that nobody sees."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from posenc.encoding import Encoding, Placed
+from posenc.families.bias import Bias
+from posenc.families.embedded import Additive, Embedded
+from posenc.laws.case import Case
+from posenc.probe import REFUSALS
+
+UNSEEN = ("additive", "bias", "content_bias")  # kinds that look positions up
+LONG = 8192  # tokens, after which sums in float32 have lost what lies between neighbours
+
+
+def others_contents(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the bias and the map of scores of other queries and keys, where an encoding says that it reads none."""
+    if encoding.reads_qk:
+        return
+    other = q.flip(2) + 1.0, 2.0 - k.flip(2)
+    got, wanted = (encoding.bias(*qk, placed, placed) for qk in (other, (q, k)))
+    if got is not None and wanted is not None:
+        yield "bias of other queries and keys, without reads_qk", got, wanted
+    if encoding.rescores:
+        scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+        got, wanted = (encoding.rescore(scores, *qk, placed, placed, None) for qk in (other, (q, k)))
+        yield "rescore of other queries and keys, without reads_qk", got, wanted
+
+
+def embedded(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the call of what enters at the tokens as a module, its vectors alone, and one text without a batch."""
+    encoding = case.encoding
+    if not isinstance(encoding, Embedded):
+        return
+    whole = encoding.embed(x, placed)
+    yield "forward", encoding(x, pos), whole
+    if isinstance(encoding, Additive) and case.dtype == torch.float32:
+        yield "vectors", encoding.vectors(placed.pos).to(x.dtype), placed.parts[0]
+    if placed.seq_dim == 0:
+        yield "embed, without a batch", encoding.embed(x[0], placed), whole[0]
+
+
+@torch.no_grad()
+def end_of_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield in float32 what the last of many tokens get from those that were read, and what they get in float64."""
+    encoding = case.encoding
+    if not (isinstance(encoding, Bias) and encoding.reads_x) or encoding.n_axes > 1 or case.max_len is not None:
+        return
+    x, pos = case.tokens(LONG, batch=1), case.positions(LONG)
+    q = x.new_zeros(1, case.n_heads, 16, case.head_dim)
+    last = encoding.place(pos, x).last(16)
+    exact = copy.deepcopy(encoding).double()
+    wide = exact.place(pos, x.double(), dtype=torch.float64).last(16)
+    wanted = exact.bias(q.double(), q.double(), wide, wide)
+    yield "bias, at the end of a long text", encoding.bias(q, q, last, last).double(), wanted
+    factors = encoding.factors(last, last)
+    if factors is not None and encoding.factors_ahead:
+        got = (factors[0] @ factors[1].mT).double()
+        yield "factors, at the end of a long text", got - got[..., :1], wanted - wanted[..., :1]
+
+
+@torch.no_grad()
+def unseen(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield what is made of positions that nobody may look at, as on a GPU: the same, and no number of a refused one.
+
+    A transform hides them. What is refused where it is seen must be NaN there, or meet a look-up's own check.
+    """
+    if case.encoding.family not in UNSEEN or case.encoding.reads_x:
+        return
+    for pos in _edges(case):
+        x = case.tokens(len(pos), batch=1)
+
+        def run(pos: Tensor, x: Tensor = x) -> Tensor:
+            placed = case.place(pos, x)
+            q, k, _ = case.project(x, placed)
+            return case.scores(q, k, placed)
+
+        try:
+            hidden = vmap(run)(pos[None])[0]
+        except REFUSALS:  # by a look-up, or by the transform
+            continue
+        try:
+            seen = run(pos)
+        except REFUSALS:
+            if bool(hidden.isfinite().all()):
+                yield f"place where nobody may look, of the refused position {pos[-1].tolist()}", hidden, hidden + 1
+            continue
+        if bool(seen.isfinite().all()):
+            yield "place where nobody may look", hidden, seen
+
+
+def _edges(case: Case) -> Iterator[Tensor]:
+    """Yield the first place beside others: the last along each axis, one beyond, and some before the first."""
+    n_axes = case.encoding.n_axes
+    last = case.longest if case.max_len is None else case.max_len - 1
+    ends = (-1, -2) if last is None else (last, last + 1, last + 2, -1, -2)
+    for axis in range(n_axes):
+        for end in ends:
+            pos = torch.zeros(2, n_axes, dtype=torch.int64)
+            pos[1, axis] = end
+            yield pos if n_axes > 1 else pos[:, 0]
