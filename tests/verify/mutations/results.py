@@ -8,7 +8,7 @@ from mutants import Mutant
 from reasons import COMMON, EQUIVALENT, SURVIVORS, UNCALLED, UNREACHED
 from reasons_like import LIKE
 
-KILLED = ("wrong", "stops", "hangs", "cannot tell")
+KILLED = ("wrong", "stops", "hangs", "cannot tell", "before")
 LEFT = ("survives", "unreached")
 NO_REASON = "NO REASON IS GIVEN"
 _INTRO = """# Mutations of posenc's own arithmetic under `check`
@@ -24,6 +24,7 @@ of whatever is asked: no check can find them, so two shares are told, with them 
 - stops: the code raises, or returns no numbers or another shape, and `check` says so; or it cannot be built.
 - hangs: it takes {limit} s of processor time beyond twice what the correct code takes.
 - cannot tell: `check` says cannot_tell, where it says pass of the correct code.
+- before: an earlier commit's run found it, in a function that has not changed since (`--since`).
 - survives: every subject that runs the line is found right; the reasons are below.
 - unreached: no subject runs the line; counted as if it survived, unless no convention can call its function.
 """

@@ -1,12 +1,13 @@
 """Run `check` on each mutant of posenc's own arithmetic, each in a process of its own, and tell what survives.
 
-    python tests/verify/mutations/run.py [--keep FOLDER] [--write] [--only PART] [--processes N]
+    python tests/verify/mutations/run.py [--keep FOLDER] [--since COMMIT] [--write] [--only PART] [--processes N]
 
 The parent imports everything once and forks a child for each mutant, which takes the change into the imported package,
 builds the subjects that run the changed line, the cheapest first, and checks them until one is not found right.
 With --keep it goes on where it was stopped, as long as neither the file, the checks nor these programs have changed;
 with --trust found, too, what an earlier check found stays found, since checks only grow, and with --trust all the word
-of an earlier check holds for the others as well, which is too low.
+of an earlier check holds for the others as well, which is too low. With --since a commit's RESULTS.md is taken for what
+was found then, in functions that are the same now.
 """
 
 import argparse
@@ -39,6 +40,7 @@ import patching  # noqa: E402
 import results  # noqa: E402
 from forking import forked  # noqa: E402
 from mutants import Mutant, mutants  # noqa: E402
+from since import Since  # noqa: E402
 from subjects import Subject, subjects  # noqa: E402
 
 from posenc import verify  # noqa: E402
@@ -266,6 +268,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder that keeps what is judged, so that a run can go on later")
     parser.add_argument("--trust", choices=("found", "all"), help="of what earlier checks judged; judge the others")
+    parser.add_argument("--since", help="a commit, whose RESULTS.md says what was found in what has not changed since")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md")
     parser.add_argument("--only", default="", help="files that hold this in their names")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -274,11 +277,12 @@ def main() -> None:
     keep = keeping.Kept(options.keep, patching.ROOT)
     everything, known = prepared(keep, options.processes)
     print(f"{len(known)} correct subjects in {time.monotonic() - start:.0f} s", flush=True)
-    rows, trusted = [], Counter[bool]()
+    rows, trusted, earlier = [], Counter[bool](), Since(options.since, patching.ROOT) if options.since else None
     for file in files():
         if options.only not in file:
             continue
-        made = mutants(file, (patching.ROOT / file).read_text())
+        source = (patching.ROOT / file).read_text()
+        made = mutants(file, source)
         done, before = keep.judged(file), keep.before(file)
         if options.trust:
             asked = {m.site for m in made if not m.excluded} - done.keys()
@@ -286,6 +290,8 @@ def main() -> None:
             old = {site: fate for site, fate in old.items() if options.trust == "all" or fate[0] in WRONG}
             trusted.update(fate[0] in WRONG for fate in old.values() if fate[0] != "unreached")
             done = old | done
+        if earlier is not None:
+            done = {m.site: ["before", "", ""] for m in earlier.found(file, source, made)} | done
         left = [m for m in made if not m.excluded and m.site not in done]
         for mutant, *fate in judge(left, known, everything, options.processes, before):
             done[mutant.site] = fate
