@@ -21,7 +21,7 @@ MAKERS = {
     "kerple_power": lambda: posenc.KERPLEPower(n_heads=N_HEADS),
     "alibi": lambda: posenc.ALiBi(n_heads=N_HEADS, slopes="learned"),
     "fire": lambda: posenc.FIRE(n_heads=N_HEADS),
-    "dynamic_position_bias": lambda: posenc.DynamicPositionBias(n_heads=N_HEADS, width=64),
+    "dynamic_position_bias": lambda: posenc.DynamicPositionBias(n_heads=N_HEADS, width=32),
     "deberta": lambda: posenc.DeBERTa(n_heads=N_HEADS, head_dim=HEAD_DIM, n_buckets=16, max_distance=24),
     "tupe": lambda: posenc.TUPE(n_heads=N_HEADS, head_dim=HEAD_DIM, max_len=SEQ),
     "fox": lambda: posenc.FoX(d_model=2, n_heads=N_HEADS),
