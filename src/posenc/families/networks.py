@@ -62,7 +62,7 @@ def beside_heads(h: Int64[Tensor, "..."], t: Tensor, *, lanes: int = 0) -> Tenso
         t: Of pairs that broadcast with them.
         lanes: Dimensions of `t` behind those of pairs.
     """
-    t = t[(None,) * (h.ndim + lanes - t.ndim)]
-    if not h.ndim or h.numel() != h.shape[0] or t.shape[-h.ndim - lanes] != 1:
+    if not h.ndim or h.numel() != h.shape[0]:
         return None
-    return t.squeeze(-h.ndim - lanes)
+    t = t[(None,) * (h.ndim + lanes - t.ndim)]
+    return t.squeeze(-h.ndim - lanes) if t.shape[-h.ndim - lanes] == 1 else None
