@@ -192,7 +192,8 @@ def grape_m(
     for h in range(n_kv_heads):
         frame: list[Array] = []
         for column in planes[h].T:
-            rest = column - sum(((e @ column) * e for e in frame), np.zeros(head_dim))
+            before = np.reshape(frame, (-1, head_dim))
+            rest = column - (before @ column) @ before
             frame.append(rest / np.linalg.norm(rest))
         for u, v, omega in zip(frame[::2], frame[1::2], np.exp(log_freq[h]), strict=True):
             skew = np.outer(v, u) - np.outer(u, v)
