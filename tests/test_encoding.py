@@ -52,6 +52,18 @@ def test_cat_and_last(encoding: Encoding, n: int, more: int, kinds: str) -> None
     assert all(torch.equal(a, b) for a, b in zip(leaves(together.last(more)), leaves(tail), strict=True))
 
 
+@pytest.mark.parametrize("encoding", SOME, ids=lambda e: e.name)
+@pytest.mark.parametrize("batch", [None, 1, 2, 3])
+def test_rows_of_some_items_are_those_of_their_positions(encoding: Encoding, batch: int | None) -> None:
+    """A sequence that all items share, alone or as a batch of one, is every item's."""
+    pos = sequence(encoding, 7, batch)
+    for items in (slice(None), slice(1, 2), slice(0, 2)):
+        kept = pos[:, 2:5] if batch else pos[2:5]
+        wanted = encoding.place(kept[items] if batch and batch > 1 else kept)
+        got = leaves(encoding.place(pos).rows(2, 5, items))
+        assert all(torch.equal(a, b) for a, b in zip(got, leaves(wanted), strict=True))
+
+
 def test_placed_is_a_pytree_and_frozen() -> None:
     placed = Compose(TWO_AXES, OnAxes(posenc.ALiBi(n_heads=2), (0,), n_axes=2)).place(sequence(TWO_AXES, 4, 2))
     flat, spec = pytree.tree_flatten(placed)

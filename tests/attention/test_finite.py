@@ -5,6 +5,7 @@ import torch
 
 import posenc
 from posenc import attention, positions
+from posenc.attention import finite
 
 N = 150  # more than one block of 64, and documents shorter than that
 IDS = torch.arange(N) // 20
@@ -103,3 +104,11 @@ def test_in_every_dtype(dtype):
     out = posenc.attend(q, k, v, posenc.ALiBi(n_heads=4), positions.arange(N), backend="distance")
     assert bool(out[:, :, :75].isfinite().all())
     assert bool(out[:, :, 75:].isnan().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_looking_takes_no_copy(dtype):
+    k, v = torch.randn(2, 1, 2, 4096, 32).to(dtype)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        assert finite._finite(k, v)
+    assert max(event.cpu_memory_usage for event in seen.events()) < k.nbytes / 8

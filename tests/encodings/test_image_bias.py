@@ -78,6 +78,13 @@ def test_other_tokens_in_negative_rows_are_refused(bad):
         posenc.BEiT(n_heads=1).place(torch.tensor([[0, 0], bad]))
 
 
+@pytest.mark.parametrize("bad", [(-2, 0), (-1, 1), (-1, -2)])
+def test_where_nobody_looks_they_are_no_class_token(bad, monkeypatch):
+    monkeypatch.setattr(positions, "may_look", lambda _: False)
+    with pytest.raises(IndexError, match="out of bounds"):
+        bias_of(posenc.BEiT(n_heads=2, window=(3, 5)), torch.tensor([[0, 0], bad]))
+
+
 def test_swin_v2_by_a_table_is_swin_v2_pair_by_pair():
     """float32 positions of an image go through a table of their differences, float64 ones through the network."""
     swin = randomise(posenc.SwinV2(n_heads=3, window=(5, 4), width=7), 0)
