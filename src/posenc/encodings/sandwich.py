@@ -70,9 +70,10 @@ class Sandwich(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the sum of cosines times n_heads / (8 (h + 1))."""
         distance = floating(q - k)
-        wave = torch.zeros_like(distance, dtype=torch.float64)
+        wide = distance.double()
+        wave = torch.zeros_like(wide)
         for inv_freq in self._inv_freq:
-            wave = wave + (distance.double() * inv_freq).cos()  # all cosines at once would fill the memory
+            wave = wave + (wide * inv_freq).cos()  # all cosines at once would fill the memory
         return (wave * self.n_heads / (8 * (h.double() + 1))).to(distance.dtype)
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:

@@ -17,6 +17,7 @@ from posenc.laws.case import TOLERANCE, Case, Law, statute
 
 LAWS: list[Law] = []
 RELATIVE = ("bias", "content_bias", "piecewise")
+_Turned = list[NDArray[np.float64]] | None  # queries (n_heads, n, lanes) and keys (n_kv_heads, n, lanes)
 
 
 @statute(LAWS, "definition")
@@ -43,7 +44,8 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
         if images:
             break
         try:
-            wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k))
+            turned = _turns(card, define, case, pos, q, k)
+            wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, turned))
         except NotImplementedError:  # a definition covers what can be said in a few lines
             return
         except IndexError:  # no class token there, or a smaller window
@@ -55,9 +57,8 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
             continue
         yield from case.differ(case.scores(q, k, placed)[0], wanted)
-        if card.family == "rotary" and "q_pos" not in inspect.signature(define).parameters:
-            sides = _turns(define, case.encoding, _array(pos), q, k, head_dim=case.head_dim)  # caches hold turned keys
-            for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), sides, strict=True):
+        if turned is not None:  # caches hold turned keys
+            for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), turned, strict=True):
                 yield from (f"turned {name} {m}" for m in case.differ(got[0], torch.from_numpy(side)))
 
 
@@ -83,7 +84,7 @@ def _places(case: Case) -> Iterable[Tensor]:
 
 
 def _define(
-    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor
+    card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor, turned: _Turned
 ) -> NDArray[np.float64]:
     """Return what the definition says: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
     encoding, family = case.encoding, card.family
@@ -98,12 +99,11 @@ def _define(
         return np.asarray(define(_array(x[0]), p, **options))
     if family == "piecewise":  # whole scores
         return np.asarray(define(queries, _array(k[0]), p, p, **options))
-    if family == "rotary" and "q_pos" in inspect.signature(define).parameters:  # the content is not turned linearly
+    if turned is not None:
+        each = np.repeat(turned[1], case.n_heads // case.n_kv_heads, axis=0)
+        return np.asarray(scale * np.einsum("hid,hjd->hij", turned[0], each))
+    if family == "rotary":  # the content is not turned linearly
         return np.asarray(scale * define(queries, _array(k[0]), p, p, **options))
-    if family == "rotary":
-        turned = _turns(define, encoding, p, q, k, head_dim=case.head_dim)
-        turned[1] = np.repeat(turned[1], case.n_heads // case.n_kv_heads, axis=0)
-        return np.asarray(scale * np.einsum("hid,hjd->hij", *turned))
     if family == "bias":
         return np.asarray(product + _term(define, encoding, x, p))
     if family == "content_bias":
@@ -163,12 +163,12 @@ def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) ->
     return np.asarray(define(*given, **_arguments(define, encoding)))
 
 
-def _turns(
-    define: Any, encoding: Encoding, p: NDArray[np.float64], q: Tensor, k: Tensor, **facts: Any
-) -> list[NDArray[np.float64]]:
-    """Return queries and keys, each turned by the matrices that a definition has for its side."""
-    options = _arguments(define, encoding, **facts)
-    turns = [define(float(t) if encoding.n_axes == 1 else t, **options) for t in p]
+def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Turned:
+    """Return queries and keys, each turned by the matrices that a definition has for its side; None if it has none."""
+    if card.family != "rotary" or "q_pos" in inspect.signature(define).parameters:
+        return None
+    options, p = _arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
+    turns = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
     return [
         np.stack([_turn(turns[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1) for side, x in enumerate((q, k))
     ]
