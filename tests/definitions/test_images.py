@@ -38,7 +38,7 @@ def test_swin_oblong() -> None:
 
 @pytest.mark.parametrize("place", [(2, 0), (0, 3), (-2, 0), (0, -3)])
 def test_outside_the_window(place: tuple[int, int]) -> None:
-    q, k = np.array([place]), np.array([[0, 0]])
+    q, k = np.array([place]) + 5, np.array([[5, 5]])
     one = np.ones((1, 1, 1))
     for call in (
         lambda: swin(q, k, n_heads=2, window=(2, 3), weight=counted(15)),
@@ -49,13 +49,21 @@ def test_outside_the_window(place: tuple[int, int]) -> None:
             call()
 
 
-def test_beit_two_by_two() -> None:
+@pytest.mark.parametrize("first", [(-1, -1), (-1, 0)])
+def test_beit_two_by_two(first: tuple[int, int]) -> None:
     """Class to patch 9, patch to class 10, class to class 11."""
-    pos = np.array([[-1, -1], *FOUR])
+    pos = np.array([first, *FOUR])
     want = [[11, 9, 9, 9, 9], *([10, *row] for row in TWO_BY_TWO)]
     got = beit(pos, pos, n_heads=2, window=(2, 2), weight=counted(12))
     np.testing.assert_array_equal(got, [want, np.add(want, 100)])
     assert beit(pos[:1], pos[1:2], n_heads=1, weight=counted(732)[:, :1]) == 729  # 14 x 14 by default: 27 * 27
+
+
+@pytest.mark.parametrize("place", [(-1, 1), (-1, -2), (-2, -1), (-2, 0)])
+def test_no_other_token_stands_in_a_negative_row(place: tuple[int, int]) -> None:
+    for q, k in (([place], [[0, 0]]), ([[0, 0]], [place])):
+        with pytest.raises(IndexError, match=r"neither a patch nor the class token"):
+            beit(np.array(q), np.array(k), n_heads=2, window=(3, 3), weight=counted(28))
 
 
 # of y: ln 3 (3 relu(y) - 3 relu(-y)) in head 0; of x: -6 ln 3 relu(x - 1/3) in head 1

@@ -375,3 +375,11 @@ class ForgetsInGaps(posenc.FoX):
     def parts(self, pos, x, past, dtype):
         kept, left = super().parts(pos, x, past, dtype)
         return kept - (~x.isfinite().all(-1)).cumsum(1)[..., None], left
+
+
+class TakesAnyNegativeRow(posenc.BEiT):
+    """Every token in a negative row is taken for the class token."""
+
+    def parts(self, pos: Tensor, *rest: Any) -> Any:
+        inside = (pos >= 0).all(-1, keepdim=True)
+        return super().parts(pos.where(inside, -1), *rest)

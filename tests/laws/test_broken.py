@@ -1,6 +1,7 @@
 """Each law catches an encoding that was broken on purpose, and nothing else that is wrong with it."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,16 @@ from posenc import laws, registry
 from posenc.attention import BACKENDS
 
 # law: the planted encodings, their arguments, and the words by which each must be seen
-PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, int], str]]] = {
+PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     "definition": [
         (broken.AttractsTheFar, {"n_heads": 4}, "differs by"),
         (broken.TurnsBothBack, {"head_dim": 8}, "turned q differs by"),
         (broken.ForgetsZeros, {"n_heads": 4, "max_distance": 16}, "with zeros among what is learned it differs by"),
+        (
+            broken.TakesAnyNegativeRow,
+            {"n_heads": 2, "window": (64, 64)},
+            "takes positions that its definition refuses: a token at (",
+        ),
     ],
     "traits": [
         (broken.SeesPlaces, {"n_heads": 4}, "declared shift_invariant, but moving all positions changes scores"),

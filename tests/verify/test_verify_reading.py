@@ -55,6 +55,11 @@ class ShiftsUnseen(posenc.Learned):
         return super().vectors(pos.clamp(min=1) if unseen else pos)
 
 
+class LooksUpTheFirstNode(posenc.Graphormer):
+    def at(self, h, q, k):
+        return super().at(h, q, k.where(k >= 0, 0))
+
+
 class TakesOneTextForTwo(posenc.FoX):
     def score_mod(self, placed, k_placed=None):
         if placed.pos.shape[0] > 1:
@@ -73,6 +78,7 @@ SPOILT = {
     "factors, at the end of a long text": FactorsInFloat32(d_model=16, n_heads=4),
     "place where nobody may look, of the refused position 64": ClampsUnseen(d_model=8, max_len=64),
     "place where nobody may look": ShiftsUnseen(d_model=8, max_len=64),
+    "place where nobody may look, of the refused position -1": LooksUpTheFirstNode(**posenc.card("graphormer").example),
     "score_mod, mapped": TakesOneTextForTwo(d_model=16, n_heads=4),
 }
 

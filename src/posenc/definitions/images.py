@@ -138,17 +138,21 @@ def beit(
     Paper: Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv 2106.08254, which takes its relative
     position bias from Raffel et al. 2019 and prints no formula; this is that of its code, of timm and of Hugging Face.
 
-    q_pos (m, 2), k_pos (n, 2), the class token at (-1, -1) (our convention); window = (wh, ww) in patches; weight
-    ((2 wh - 1) (2 ww - 1) + 3, n_heads): the rows of `swin`, then, third from last, class to patch (the class token is
-    the query), patch to class, and last class to class.
+    q_pos (m, 2), k_pos (n, 2), the class token at (-1, -1) or (-1, 0) and none else in a negative row (our convention);
+    window = (wh, ww) in patches; weight ((2 wh - 1) (2 ww - 1) + 3, n_heads): the rows of `swin`, then, third from
+    last, class to patch (the class token is the query), patch to class, and last class to class.
     """
+    classes = ((-1, -1), (-1, 0))
+    for at in (*q_pos, *k_pos):
+        if at[0] < 0 and tuple(at) not in classes:
+            raise IndexError(f"a token at ({at[0]:g}, {at[1]:g}) is neither a patch nor the class token")
     wh, ww = window
     patches = (2 * wh - 1) * (2 * ww - 1)
     rows = {(True, False): patches, (False, True): patches + 1, (True, True): patches + 2}
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for i, q_at in enumerate(q_pos):
         for j, k_at in enumerate(k_pos):
-            row = rows.get((tuple(q_at) == (-1, -1), tuple(k_at) == (-1, -1)))
+            row = rows.get((tuple(q_at) in classes, tuple(k_at) in classes))
             if row is None:
                 dy, dx = _steps(q_at, k_at, window)
                 row = (dy + wh - 1) * (2 * ww - 1) + (dx + ww - 1)

@@ -37,20 +37,23 @@ def definition(case: Case) -> Iterable[str]:
 
 def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]) -> Iterable[str]:
     """Yield how what runs differs from the definition, at each of some positions that it has."""
-    x = case.tokens(19, batch=1)
-    q, k = case.normal(1, case.n_heads, 19, case.head_dim), case.normal(1, case.n_kv_heads, 19, case.head_dim)
     images = 0
     for pos in places:
         if images:
             break
+        n = len(pos)
+        x, q = case.tokens(n, batch=1), case.normal(1, case.n_heads, n, case.head_dim)
+        k = case.normal(1, case.n_kv_heads, n, case.head_dim)
         try:
             turned = _turns(card, define, case, pos, q, k)
             wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, turned))
         except NotImplementedError:  # a definition covers what can be said in a few lines
             return
-        except IndexError:  # no class token there, or a smaller window
+        except IndexError as error:  # no class token there, or a smaller window
+            if limits.takes(case, pos):
+                yield f"takes positions that its definition refuses: {error}"
             continue
-        images += pos.ndim > 1 and int(pos[0, 0]) == -1
+        images += n == 19 and pos.ndim > 1 and int(pos[0, 0]) == -1
         placed = case.place(pos, x)
         if card.family in ("additive", "embedded"):
             embedded = case.encoding.embed(x, placed)[0]
@@ -65,7 +68,8 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
 def _places(case: Case) -> Iterable[Tensor]:
     """Yield 19 near positions and, where there is room, 19 that half precision cannot hold; axes apart, in no order.
 
-    Then the far ones in order, as text has them, or an image behind a class token where there are two axes.
+    Then the far ones in order, as text has them; where there are two axes, places where a class token may stand, each
+    beside a patch, and an image behind one.
     """
     near = case.positions(19)
     for pos in (near, 7 * near + 259) if case.max_len is None else (near,):
@@ -78,6 +82,7 @@ def _places(case: Case) -> Iterable[Tensor]:
     if case.max_len is None and case.encoding.family in RELATIVE and limits.takes(case, before):
         yield before
     if case.encoding.n_axes == 2:  # class tokens stand before the image, on both axes or on one
+        yield from (near.new_tensor([[0, 0], place]) for place in ((-1, 0), (-1, 1), (-1, -2), (-2, 0)))
         yield from (
             torch.cat((near.new_tensor([first]), positions.grid(3, 6))) for first in ((-1, -1), (-1, 0), (1, 7))
         )

@@ -11,7 +11,7 @@ from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias
 from posenc.families.embedded import Additive, Embedded
 from posenc.laws.case import Case
-from posenc.probe import REFUSALS
+from posenc.probe import REFUSALS, form_scores
 
 UNSEEN = ("additive", "bias", "content_bias")  # kinds that look positions up
 LONG = 8192  # tokens, after which sums in float32 have lost what lies between neighbours
@@ -67,30 +67,43 @@ def end_of_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
 def unseen(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield what is made of positions that nobody may look at, as on a GPU: the same, and no number of a refused one.
 
-    A transform hides them. What is refused where it is seen must be NaN there, or meet a look-up's own check.
+    What is refused where it is seen must be NaN there, or meet a look-up's own check: as a query, and as a key.
     """
     if case.encoding.family not in UNSEEN or case.encoding.reads_x:
         return
     for pos in _edges(case):
-        x = case.tokens(len(pos), batch=1)
-
-        def run(pos: Tensor, x: Tensor = x) -> Tensor:
-            placed = case.place(pos, x)
-            q, k, _ = case.project(x, placed)
-            return case.scores(q, k, placed)
-
+        first, other = pos[:1], pos[1:]
         try:
-            hidden = vmap(run)(pos[None])[0]
-        except REFUSALS:  # by a look-up, or by the transform
-            continue
-        try:
-            seen = run(pos)
+            seen = _scores(case, pos, pos)
         except REFUSALS:
-            if bool(hidden.isfinite().all()):
-                yield f"place where nobody may look, of the refused position {pos[-1].tolist()}", hidden, hidden + 1
+            for q_pos, k_pos in ((other, first), (first, other)):
+                hidden = _hidden(case, q_pos, k_pos)
+                if hidden is not None and bool(hidden.isfinite().any()):
+                    yield (
+                        f"place where nobody may look, of the refused position {other[0].tolist()}",
+                        hidden,
+                        hidden + 1,
+                    )
             continue
-        if bool(seen.isfinite().all()):
+        hidden = _hidden(case, pos, pos)
+        if hidden is not None and bool(seen.isfinite().all()):
             yield "place where nobody may look", hidden, seen
+
+
+def _scores(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    x = case.token.expand(1, len(q_pos), -1)
+    placed, k_placed = case.place(q_pos, x), case.place(k_pos, x)
+    q, k = case.project(x, placed)[0], case.project(x, k_placed)[1]
+    encoding, placed = case.encoding.layer(case.index, placed)
+    return form_scores(encoding, placed, q, k, case.encoding.layer(case.index, k_placed)[1])
+
+
+def _hidden(case: Case, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+    """Return the scores at positions that a transform hides; None where a look-up refuses them, or the transform."""
+    try:
+        return vmap(lambda a, b: _scores(case, a, b))(q_pos[None], k_pos[None])[0]
+    except REFUSALS:
+        return None
 
 
 def _edges(case: Case) -> Iterator[Tensor]:
