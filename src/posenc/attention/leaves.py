@@ -1,9 +1,10 @@
 """The encodings that join the scores of a call, and what may be known of them before a score is formed."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 VECTORS = 8  # amounts by which positions may be shifted against indices, as in documents; beyond, blocks are gathered
 FEW = 4  # lanes of factors; more of them are vectors as q and k are
+_Module = TypeVar("_Module", bound=nn.Module)
 REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
 
 
@@ -54,6 +56,18 @@ class Door(nn.Module):
         if scores is None:
             return self.encoding.bias(q, k, placed, k_placed)
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
+
+
+def apart(module: _Module) -> _Module:
+    """Return a copy that shares all tensors, in which others may stand for parameters while threads use the original.
+
+    `functional_call` puts tensors into a module and takes them out again. Two threads that did so with one module would
+    leave each other's tensors there, and these learn nothing.
+    """
+    twin = copy.copy(module)
+    twin._parameters = dict(module._parameters)
+    twin._modules = {name: None if child is None else apart(child) for name, child in module._modules.items()}
+    return twin
 
 
 def biased(q: Tensor, k: Tensor, encoding: Encoding, placed: Placed, k_placed: Placed) -> list[Leaf]:

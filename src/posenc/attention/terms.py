@@ -15,6 +15,7 @@ from posenc.attention.call import Call, shown
 from posenc.attention.leaves import (
     Door,
     Leaf,
+    apart,
     extremes,
     factors_of,
     fit,
@@ -208,11 +209,10 @@ class Terms:
         k_placed = k_placed.rows(block.first, block.last, block.batch)
         q, k = (live[i] for i in self.raw) if self.reads_qk else (self.hollow.q, self.hollow.k)
         q, k = q[block.batch, :, block.rows], k[block.batch, :, block.keys]
-        door = Door(leaf.encoding)
         if tensors is None or not leaf.names:
-            return door(q, k, placed, k_placed, *scores)
+            return Door(leaf.encoding)(q, k, placed, k_placed, *scores)
         named = {f"encoding.{name}": t for name, t in zip(leaf.names, live[slice(*leaf.learned)], strict=True)}
-        return functional_call(door, named, (q, k, placed, k_placed, *scores))
+        return functional_call(Door(apart(leaf.encoding)), named, (q, k, placed, k_placed, *scores))
 
     def _by_distance(self, block: Block, live: Sequence[Tensor]) -> Tensor:
         """Return the sum of the biases that see distances alone: by the vector, or looked up in tables."""
