@@ -16,9 +16,9 @@ _INTRO = """# Mutations of posenc's own arithmetic under `check`
 Every one-token change of the arithmetic of the encodings, families, frequencies, positions and the plain kernel
 (`mutants.py` lists the operators) is given to `posenc.verify.check`, alone, by each convention that can call it
 (`subjects.py`), until one does not find it right. Written by `run.py --write`; `tests/verify/test_mutations.py` runs it
-again in `make check`, and fails below 90 % of those that are not equivalent, or where a survivor has no reason in
-`reasons.py` or `reasons_like.py`. Equivalent are those alone of which a line there says why the same numbers come out
-of whatever is asked: no check can find them, so two shares are told, with them and without.
+again in `make check`, and fails below 90 %, or where a survivor has no reason in `reasons.py` or `reasons_like.py`.
+Equivalent are those alone of which a line there says why the same numbers come out of whatever is asked: no check can
+find them, so two shares are told, with them and without.
 
 - wrong: `check` says fail, by what the code computes.
 - stops: the code raises, or returns no numbers or another shape, and `check` says so; or it cannot be built.
