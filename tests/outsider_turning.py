@@ -196,7 +196,7 @@ def the_last_lanes_turn():
     return rope
 
 
-@fault("rope_fn", ("rope.layout.mixed",), **HALF)
+@fault("rope_fn", ("rope.aliased_write",), **HALF)
 def the_second_half_sees_the_first_changed():
     def rope(x, positions):
         angle = positions[:, None].float() * inv_freq(32)

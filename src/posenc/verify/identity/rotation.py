@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from posenc.verify.guard import call
+from posenc.verify.guard import SubjectError, call
 from posenc.verify.identity import lengths, precision
 from posenc.verify.identity.fit import fit as fitted
 from posenc.verify.identity.fit import proportional
@@ -29,6 +29,7 @@ from posenc.verify.identity.turns import (
 )
 from posenc.verify.rotary.angles import Turns
 from posenc.verify.rotary.matrix import Structure
+from posenc.verify.rotary.steady import unsteady
 from posenc.verify.rotary.turner import TURNERS, Turner
 
 
@@ -56,9 +57,11 @@ def rotation(turner: Turner, convention: str, head_dim: int | None) -> Identific
     """Identify a rotation.
 
     Raises:
-        SubjectError: No call works, or heads are mixed up.
+        SubjectError: No call works, heads are mixed up, or what comes back is random or not linear in x.
     """
     size, free = width_of(turner, head_dim)
+    if (cause := unsteady(turner, size)) is not None:
+        raise SubjectError(cause)
     read, q, k, undone = reader(turner, size)
     found = Identification(convention, "rotation", head_dim=size, measured={"positions_read": read.top})
     if free:

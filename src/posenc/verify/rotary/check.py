@@ -5,23 +5,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings
 from posenc.verify.rotary import expected, extras, halves
 from posenc.verify.rotary.angles import probe
-from posenc.verify.rotary.bench import Bench
-from posenc.verify.rotary.diagnose import explain, of_angles
+from posenc.verify.rotary.bench import CLOSE, Bench
+from posenc.verify.rotary.diagnose import explain
 from posenc.verify.rotary.expected import Expected
-from posenc.verify.rotary.matrix import Matrices, read
+from posenc.verify.rotary.far import FAR, doubling, far
+from posenc.verify.rotary.matrix import UNLIKE, Matrices, read
 from posenc.verify.rotary.scores import EPS, Verdict, compare, lanes
+from posenc.verify.rotary.steady import unsteady
 from posenc.verify.rotary.turner import TURNERS, Turner, Undone
 
-FAR = 4096  # positions that must work where nothing is said
-FARTHEST = 2**15  # positions that must be right, or refused
 NUMBERS = 2**24  # of one tensor of basis vectors
-STEPS = (3, 5, 7, 11, 100, 101, 257, 258, 1000, 1001)
 
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
@@ -45,8 +43,8 @@ def of_turner(turner: Turner, asked: Expected) -> Findings:
     """Hold a rotation that is ready to be called against what is asked for."""
     found = Findings(definitions=[asked.definition])
     near, short = _near(turner, asked)
-    if short is not None:
-        found.causes.append(short)
+    if (cause := short or unsteady(turner, asked.head_dim)) is not None:
+        found.causes.append(cause)
         return found
     turner, near, moved = _from_zero(turner, near)
     layouts = [asked.layout] if asked.layout else ["half", "interleaved"]
@@ -54,9 +52,9 @@ def of_turner(turner: Turner, asked: Expected) -> Findings:
     verdict, layout = min(verdicts, key=lambda pair: pair[0].off)
     bench = Bench(turner, asked, layout, near, int(near.pos[-1]) + 1, near.pos)
     if verdict.off > 0:
-        first = _kept(bench, verdict) or _one_order(bench) or explain(bench)
+        first = _kept(bench, verdict) or _one_order(bench) or _swapped(bench, explain(bench))
         return _failed(found, _only_long(bench, verdict, first), verdict)
-    for ask in (_far, extras.lengths, extras.single, extras.rows, extras.state, extras.gradient):
+    for ask in (far, extras.lengths, extras.single, extras.rows, extras.state, extras.gradient):
         if (cause := ask(bench)) is not None:
             return _failed(found, cause, verdict)
     if (cause := halves.precision(bench)) is not None:
@@ -67,12 +65,6 @@ def of_turner(turner: Turner, asked: Expected) -> Findings:
         found.equivalent = _difference(verdict, moved)
     found.measured["layout"] = layout
     return found
-
-
-def doubling(end: int, *more: int) -> Tensor:
-    """Return 0, 1, 2, 4, .. and some odd positions, all below an end."""
-    steps = {0, *(2**i for i in range(40) if 2**i < end), *(p for p in (*STEPS, *more) if p < end)}
-    return torch.tensor(sorted(steps), dtype=torch.int64)
 
 
 def _near(turner: Turner, asked: Expected) -> tuple[Matrices, Cause | None]:
@@ -86,6 +78,8 @@ def _near(turner: Turner, asked: Expected) -> tuple[Matrices, Cause | None]:
             matrices = read(turner.fresh(), asked.head_dim, doubling(end))
             break
         except SubjectError as error:
+            if error.cause.code in UNLIKE and (cause := unsteady(turner, asked.head_dim)) is not None:
+                raise SubjectError(cause) from error
             if error.cause.code != "subject.raises" or end <= 8:
                 raise
             end, failed = end // 2, error.cause
@@ -96,62 +90,57 @@ def _near(turner: Turner, asked: Expected) -> tuple[Matrices, Cause | None]:
     return matrices, Cause("rope.table.too_short", message, float(end), {"positions": [first - 1]}, help_)
 
 
-def _far(bench: Bench) -> Cause | None:
-    """Hold angles far out against those asked for, where only a few vectors can be fed."""
-    asked = bench.asked
-    end = min(asked.max_positions or FARTHEST, asked.trained or FARTHEST, FARTHEST)
-    if bench.turner.reach == "start":
-        end = min(end, FAR)
-    while True:
-        pos = doubling(end, 511, 512, 1023, 2047, end - 1)
-        if int(pos[-1]) <= int(bench.matrices.pos[-1]):
-            return None
-        try:
-            return at_length(bench, pos, int(pos[-1]) + 1)
-        except SubjectError as error:
-            if error.cause.code != "subject.raises":
-                return None
-            if asked.max_positions is not None:
-                message = (
-                    f"position {int(pos[-1]):,} fails, {asked.max_positions:,} are asked for: {error.cause.message}"
-                )
-                help_ = "Make the table as long as the longest text, or let it grow."
-                return Cause("rope.table.too_short", message, float(pos[-1]), {"positions": [int(pos[-1])]}, help_)
-            end //= 4  # nobody has said that it must go so far, and it says so itself
-
-
-def at_length(bench: Bench, pos: Tensor, seq_len: int) -> Cause | None:
-    """Return why angles at some positions of a text are wrong; None if they are right."""
-    if right_at(bench, pos, seq_len):
-        return None
-    pairs = tuple(lanes(bench.asked, bench.layout))
-    return of_angles(Bench(bench.turner, bench.asked, bench.layout, bench.matrices, seq_len, pos), pairs)
-
-
-def right_at(bench: Bench, pos: Tensor, seq_len: int) -> bool:
-    """Whether angles at some positions of a text are those asked for, as scores with the first token see them."""
-    asked, pairs = bench.asked, tuple(lanes(bench.asked, bench.layout))
-    freq, where = asked.inv_freq(seq_len), pos.double().numpy()
-    q, k = probe(bench.turner.fresh(), asked.head_dim, pairs, pos)
-    right = asked.gain(seq_len) ** 2 * np.exp(1j * np.outer(where - where[0], freq))
-    slack = 1e-4 + 16 * EPS * np.outer(where, freq)
-    with_first = (q.first * k.first[0].conj(), k.first * q.first[0].conj())
-    return all(bool((np.minimum(np.abs(z - right), np.abs(z.conj() - right)) <= slack).all()) for z in with_first)
-
-
 def _kept(bench: Bench, verdict: Verdict) -> Cause | None:
     """Tell an object that gives wrong turns only after earlier calls, of other offsets."""
     if bench.turner.reach != "run":
         return None
     alone = read(bench.turner, bench.asked.head_dim, bench.pos, fresh=True)
-    if compare(bench.asked, bench.layout, alone, bench.seq_len).off > 0:
+    right = compare(bench.asked, bench.layout, alone, bench.seq_len).off == 0
+    if not right and not _first_of_length(bench):
         return None
+    says = "alone every call is right" if right else "the first call of a length is right"
     message = (
-        f"alone every call is right; after calls with other offsets one is off by up to {verdict.off:.3g}: a table is "
-        "kept by length, and the offset of the first call with it"
+        f"{says}; after calls with other offsets one is off by up to {verdict.off:.3g}: a table is kept by length, and "
+        "the offset of the first call with it"
     )
     help_ = "Let the offset be part of what the table is kept by, or slice one table by it."
     return Cause("rope.offset.ignored_by_cache", message, verdict.off, {"positions": list(verdict.at)}, help_)
+
+
+def _first_of_length(bench: Bench) -> bool:
+    """Whether a call of a new length is right, and the next one of that length repeats it at another offset."""
+    n, (first, second) = 29, (40, 7)
+    pairs = tuple(lanes(bench.asked, bench.layout))
+    freq, gain = bench.asked.inv_freq(bench.seq_len), bench.asked.gain(bench.seq_len)
+    turner = bench.turner.fresh()
+    one, other = (
+        probe(turner, bench.asked.head_dim, pairs, torch.arange(start, start + n))[0].first for start in (first, second)
+    )
+    right = gain * np.exp(1j * np.outer(np.arange(first, first + n), freq))
+    return bool(min(np.abs(one - way).max() for way in (right, right.conj())) < CLOSE > np.abs(one - other).max())
+
+
+def _swapped(bench: Bench, cause: Cause) -> Cause:
+    """Tell lists of LongRoPE that stand for each other: the long one in short texts, and the short one in long ones."""
+    asked, trained = bench.asked, bench.asked.trained
+    if cause.code not in ("rope.longrope.always_long", "rope.longrope.boundary") or trained is None:
+        return cause
+    end = trained + 9
+    if (asked.max_positions or end) < end or (bench.turner.reach == "start" and end > FAR):
+        return cause
+    pairs, pos = tuple(lanes(asked, bench.layout)), torch.tensor(sorted({*doubling(end).tolist(), end - 1}))
+    try:
+        q, _ = probe(bench.turner.fresh(), asked.head_dim, pairs, pos)
+    except SubjectError:
+        return cause
+    short = np.exp(1j * np.outer(pos.double().numpy(), asked.inv_freq(trained)))
+    slack = CLOSE + 16 * EPS * end
+    if not min(np.abs(q.first / np.abs(q.first) - way).max() for way in (short, short.conj())) < slack:
+        return cause
+    message = f"{cause.message}; in a text of {end:,} tokens it is the short list: the two stand for each other"
+    help_ = "Take the short list up to the trained length, and the long list beyond."
+    case = {"lengths": [bench.seq_len, end]}
+    return Cause("rope.longrope.lists_swapped", message, cause.evidence, case, help_, (cause.code,))
 
 
 def _one_order(bench: Bench) -> Cause | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +9,14 @@ from numpy.typing import NDArray
 
 from posenc.verify.report import Cause
 from posenc.verify.rotary import places
-from posenc.verify.rotary.angles import Turns, probe, slopes
+from posenc.verify.rotary.angles import Turns, probe
 from posenc.verify.rotary.bench import CLOSE, Bench
 from posenc.verify.rotary.blocks import blocks_of, structure_of
-from posenc.verify.rotary.guess import Guess
-from posenc.verify.rotary.hypotheses import guesses
-from posenc.verify.rotary.matrix import Array, structure
-from posenc.verify.rotary.scores import lanes
+from posenc.verify.rotary.matrix import structure
+from posenc.verify.rotary.rates import frequencies
+from posenc.verify.rotary.rounding import formed
+from posenc.verify.rotary.scores import EPS, lanes
+from posenc.verify.rotary.sides import apart
 
 
 def explain(bench: Bench) -> Cause:
@@ -32,7 +32,7 @@ def explain(bench: Bench) -> Cause:
 def of_angles(bench: Bench, pairs: tuple[tuple[int, int], ...]) -> Cause:
     """Return the first cause of angles that differ, where the right lanes turn together."""
     q, k = probe(bench.turner.fresh(), bench.asked.head_dim, pairs, bench.pos)
-    for ask in (_table, _sides, _gain, places.positions, _frequencies, places.elsewhere):
+    for ask in (_lost, _table, formed, apart, _gain, places.positions, frequencies, _by_token, places.elsewhere):
         if (cause := ask(bench, q, k)) is not None:
             return _unscaled(bench, q, k, cause) or cause
     off = float(np.abs(q.first - _right(bench)).max())
@@ -45,7 +45,7 @@ def _unscaled(bench: Bench, q: Turns, k: Turns, cause: Cause) -> Cause | None:
     """Tell a gain that is lost with the whole scaling, whose frequencies are lost too."""
     if not cause.code.endswith((".gain_lost", ".attention_factor")) or abs(cause.evidence - 1) > CLOSE:
         return None
-    whole = _frequencies(bench, q, k)
+    whole = frequencies(bench, q, k)
     if whole is None or whole.code != "rope.config.scaling_ignored":
         return None
     return replace(whole, message=f"{whole.message}; and {cause.message}", consequences=(cause.code,))
@@ -56,6 +56,44 @@ def _right(bench: Bench) -> NDArray[np.complex128]:
     where, freq = bench.pos.double().numpy(), bench.asked.inv_freq(bench.seq_len)
     angles = np.outer(where, freq)
     return bench.asked.gain(bench.seq_len) * (np.cos(angles) + 1j * np.sin(angles))
+
+
+def _lost(bench: Bench, q: Turns, k: Turns) -> Cause | None:
+    """Tell lanes that come back as zeros from some position on."""
+    for name, turns in (("queries", q), ("keys", k)):
+        gone = np.abs(turns.first) < CLOSE
+        if not gone.any():
+            continue
+        row = int(gone.any(1).argmax())
+        first, share = int(turns.pos[row]), "all turned lanes" if gone[row].all() else f"{gone[row].sum()} turned pairs"
+        message = f"{share} of {name} come back as zeros at position {first:,}"
+        if row and gone[row:].all() and not gone[:row].any():
+            message = (
+                f"{share} of {name} come back as zeros from position {first:,} on; {int(turns.pos[row - 1]):,} is not"
+            )
+        help_ = "Make the table as long as the longest text, or raise an error where it ends; zeros hide a token."
+        return Cause("rope.table.zeros", message, float(first), bench.case(position=first), help_)
+    return None
+
+
+def _by_token(bench: Bench, q: Turns, k: Turns) -> Cause | None:
+    """Tell LongRoPE whose list of factors is chosen for each token by its position, not for the text."""
+    trained, pos = bench.asked.trained, bench.pos.double().numpy()
+    if bench.asked.scaling != "longrope" or trained is None or bench.seq_len <= trained:
+        return None
+    short, long = bench.asked.inv_freq(trained), bench.asked.inv_freq(bench.seq_len)
+    slack = CLOSE + 16 * EPS * float(pos.max())
+    for first in (trained, trained + 1):
+        each = np.where(pos[:, None] >= first, long, short)
+        z, way = q.first / np.abs(q.first), np.exp(1j * pos[:, None] * each)
+        if min(np.abs(z - way).max(), np.abs(z - way.conj()).max()) < slack:
+            message = (
+                f"in a text of {bench.seq_len:,} tokens those before position {first:,} are turned by the short list "
+                "and the others by the long one; the text as a whole is long"
+            )
+            help_ = "Choose one list for all tokens of a text, by its last position."
+            return Cause("rope.longrope.list_by_token", message, float(first), bench.case(position=first), help_)
+    return None
 
 
 def _table(bench: Bench, q: Turns, k: Turns) -> Cause | None:
@@ -70,29 +108,6 @@ def _table(bench: Bench, q: Turns, k: Turns) -> Cause | None:
             help_ = "Keep the table in float32; round the result, if at all."
             return Cause(f"rope.precision.table_{name}", message, error, bench.case(), help_)
     return None
-
-
-def _sides(bench: Bench, q: Turns, k: Turns) -> Cause | None:
-    """Tell queries and keys that are not turned alike."""
-    zq, zk = q.first / np.abs(q.first), k.first / np.abs(k.first)
-    if np.abs(zq - zk).max() < CLOSE:
-        return None
-    if np.abs(zq - zk.conj()).max() < CLOSE:
-        message = "queries and keys turn in opposite directions: scores depend on the sum of positions"
-        return Cause(
-            "rope.sign.one_side", message, float(np.abs(zq - zk).max()), bench.case(), "Turn both the same way."
-        )
-    moved = np.angle(zq / zk)
-    if np.abs(np.angle(np.exp(1j * (moved - moved[:1])))).max() < CLOSE:
-        freq = bench.asked.inv_freq(bench.seq_len)
-        shift = float(moved[0, 0] / freq[0])
-        message = f"queries and keys of one position differ by a turn of {shift:.4g} positions, whatever the position"
-        return Cause(
-            "rope.offset.sides_differ", message, shift, bench.case(), "Count queries and keys from the same place."
-        )
-    first = int(np.argmax(np.abs(zq - zk).max(1) > CLOSE))
-    message = f"queries and keys are turned by different angles, first at position {int(q.pos[first])}"
-    return Cause("rope.side.differ", message, float(np.abs(zq - zk).max()), bench.case(), "Turn both by one table.")
 
 
 _GAIN_HELP = "Multiply cos and sin by the attention factor once, as configured."
@@ -152,66 +167,3 @@ def _still(bench: Bench, q: Turns, k: Turns) -> Cause | None:
             "rope.partial.still_lanes_scaled", message, value, bench.case(), "Pass lanes beyond rotary_dim through."
         )
     return None
-
-
-def _frequencies(bench: Bench, q: Turns, k: Turns) -> Cause | None:
-    """Tell wrong frequencies, by the known fault that predicts them best."""
-    at = {int(p) for p in q.pos}
-    if 1 not in at or 0 not in at:
-        return None
-    measured, _, bent = slopes(q)
-    right, top = bench.asked.inv_freq(bench.seq_len), float(max(p for p in at if p & (p - 1) == 0))
-    if bent > 0.05 or _off(measured, right, top) < 1:
-        return None
-    shares = np.abs(measured - right) / np.where(right == 0, 1.0, np.abs(right))
-    pair = int(np.argmax(shares))
-    case = bench.case(pair=pair, frequency=float(measured[pair]), wanted=float(right[pair]))
-    told = f"pair {pair} turns by {measured[pair]:.6g} a position where {right[pair]:.6g} is asked for"
-    guess = _best(bench, measured, right, top)
-    if guess is not None:
-        return Cause(guess.code, f"{guess.says}; {told}", float(shares.max()), case)
-    if (fitted := _of_one_number(bench, measured, right, told, case)) is not None:
-        return fitted
-    kind = bench.asked.scaling
-    code = "rope.frequency.mismatch" if kind == "default" else f"rope.{kind}.mismatch"
-    help_ = "Form frequencies in float64 or float32 as base^(-2i/rotary_dim), then scale them as configured."
-    return Cause(code, f"{told}, by no rule that is known", float(shares.max()), case, help_)
-
-
-def _off(measured: Array, freq: Array, top: float) -> float:
-    """Return how far frequencies are from measured ones, over what was seen of them up to the position `top`."""
-    if not np.isfinite(freq).all():
-        return np.inf
-    away = np.abs(np.angle(np.exp(1j * (measured - freq))))
-    return float((away / (1e-5 * np.abs(freq) + 1e-5 / top)).max())
-
-
-def _best(bench: Bench, measured: Array, right: Array, top: float) -> Guess | None:
-    """Return the first known fault that gives the measured frequencies; None if none does."""
-    away = [np.median(np.abs(np.angle(np.exp(1j * (measured - way * right))))) for way in (1, -1)]
-    order = 1.0 if away[0] <= away[1] else -1.0
-    known = guesses(bench.asked, bench.seq_len)
-    return next((g for g in known if _off(measured, order * g.inv_freq, top) <= 1), None)
-
-
-def _of_one_number(bench: Bench, measured: Array, right: Array, told: str, case: dict[str, Any]) -> Cause | None:
-    """Tell another base, or one factor of all frequencies."""
-    fitted, base = _fit(measured), bench.asked.base
-    if fitted is not None:
-        message = f"the base is {fitted:,.6g}, where {base:,.6g} is asked for ({fitted / base:.4g} times); {told}"
-        return Cause("rope.frequency.base", message, fitted, case, "Read the base from the configuration.")
-    ratios = measured / np.where(right == 0, np.nan, right)
-    if not np.ptp(ratios) < 1e-4 * abs(ratios.mean()):
-        return None
-    message = f"all frequencies are {ratios.mean():.6g} times those asked for; {told}"
-    help_ = "Leave positions and frequencies unscaled."
-    return Cause("rope.frequency.factor", message, float(ratios.mean()), case, help_)
-
-
-def _fit(freq: Array) -> float | None:
-    """Return the base of frequencies that fall geometrically from 1; None if they do not."""
-    n = len(freq)
-    if n < 3 or (freq <= 0).any() or abs(freq[0] - 1) > 1e-4:
-        return None
-    steps = np.diff(np.log(freq))
-    return float(np.exp(-steps.mean() * n)) if np.ptp(steps) < 1e-3 * abs(steps.mean()) else None

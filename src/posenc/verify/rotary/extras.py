@@ -6,7 +6,9 @@ import torch
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 from posenc.verify.rotary.bench import Bench
+from posenc.verify.rotary.far import at_length, right_at
 from posenc.verify.rotary.matrix import HEADS, Array, at
+from posenc.verify.rotary.steady import rounded_x
 from posenc.verify.rotary.turner import HFRope
 
 LONGEST = 20_000  # tokens that are fed at once
@@ -16,8 +18,6 @@ _UNSCALED = ("rope.config.scaling_ignored", "rope.longrope.always_short", "rope.
 
 def lengths(bench: Bench) -> Cause | None:
     """Hold texts at and beyond the length at which frequencies change."""
-    from posenc.verify.rotary.check import at_length
-
     asked, trained = bench.asked, bench.asked.trained
     if trained is None and asked.scaling == "default":
         return None
@@ -44,8 +44,6 @@ def _by_tokens(bench: Bench, seq_len: int) -> Cause | None:
 
     Only where positions come as in transformers, by whose definition the longest position counts.
     """
-    from posenc.verify.rotary.check import right_at
-
     asked, few = bench.asked, 8
     if asked.scaling not in ("dynamic", "longrope") or type(bench.turner) is not HFRope or seq_len <= few:
         return None
@@ -62,8 +60,6 @@ def _by_tokens(bench: Bench, seq_len: int) -> Cause | None:
 
 def _by_offset(bench: Bench, cause: Cause) -> Cause:
     """Tell a choice that hangs on where a call begins, not on where it ends."""
-    from posenc.verify.rotary.check import right_at
-
     trained = bench.asked.trained
     if trained is None or bench.turner.reach == "start" or cause.code not in _UNSCALED:
         return cause
@@ -118,6 +114,8 @@ def single(bench: Bench) -> Cause | None:
         for name, t, is_q in (("a query", turned[0], True), ("a key", turned[1], False)):
             off = float(_off(bench, t.detach().double().numpy(), x, pos, is_q).max())
             if off > WRONG:
+                if (cause := rounded_x(bench.turner.fresh(), x)) is not None:
+                    return cause
                 message = f"{name} alone at position {p} is turned otherwise than among others, by up to {off:.3g}"
                 help_ = "Turn a single token by its own position, on the same path as many."
                 code = "rope.decode.single_token_path"
@@ -204,10 +202,24 @@ def gradient(bench: Bench) -> Cause | None:
             return Cause("rope.grad.severed", message, 1.0, {"side": name}, help_)
         (got,) = torch.autograd.grad((t * weight).sum(), given, allow_unused=True, retain_graph=True)
         want = np.einsum("sab,nhsa->nhsb", matrices[index], weight.double().numpy())
-        off = float(np.abs((0.0 if got is None else got.double().numpy()) - want).max())
-        if off > WRONG:
-            severed = got is None or not bool(got.any())
-            message = f"the gradient of {name} is off by up to {off:.3g}; it should be that of the turn the other way"
-            code = "rope.grad.severed" if severed else "rope.grad.not_inverse"
-            return Cause(code, message, off, {"side": name}, help_)
+        off = np.abs((0.0 if got is None else got.double().numpy()) - want).max((0, 1, 2))
+        if off.max() > WRONG:
+            return _backwards(name, got, off)
     return None
+
+
+def _backwards(name: str, got: torch.Tensor | None, off: Array) -> Cause:
+    """Tell a gradient that is cut off, in all lanes or in some, from one that is wrong; `off`: by how much, (lanes)."""
+    help_ = "Turn by differentiable operations, or give the operation a backward pass: the turn the other way."
+    worst, case = float(off.max()), {"side": name}
+    if got is None or not bool(got.any()):
+        message = f"no gradient reaches {name}: what comes back is cut off from what went in"
+        return Cause("rope.grad.severed", message, worst, case, help_)
+    cut = np.flatnonzero((got == 0).flatten(0, 2).all(0).numpy())
+    if len(cut) and set(np.flatnonzero(off > WRONG)) <= set(cut):
+        listed = ", ".join(map(str, cut[:4])) + (", .." if len(cut) > 4 else "")
+        message = f"no gradient reaches lanes {listed} of {name}, {len(cut)} of {len(off)}; the other lanes get theirs"
+        help_ = "Take detach, numpy and no_grad away from these lanes."
+        return Cause("rope.grad.severed", message, worst, case | {"lanes": cut[:4].tolist()}, help_)
+    message = f"the gradient of {name} is off by up to {worst:.3g}; it should be that of the turn the other way"
+    return Cause("rope.grad.not_inverse", message, worst, case, help_)

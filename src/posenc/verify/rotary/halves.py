@@ -1,6 +1,5 @@
 """What half precision does to a rotation: which step is rounded, and what such a call leaves behind."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +11,10 @@ from posenc.verify.report import Cause
 from posenc.verify.rotary.angles import Turns, probe
 from posenc.verify.rotary.bench import Bench
 from posenc.verify.rotary.matrix import Array
+from posenc.verify.rotary.rounding import KEEP, ways
 from posenc.verify.rotary.scores import EPS, lanes
 
 WRONG = 1e-3  # of a turned lane, beyond all rounding
-_HELP = "Form angles in float32 from integer or float32 positions; round cos and sin, or the result."
 
 
 def precision(bench: Bench) -> Cause | None:
@@ -96,23 +95,6 @@ class _Seen:
         found: Array = 8 * torch.finfo(self.dtype).eps + 16 * EPS * np.outer(self.pos, np.abs(self.signed))
         return found
 
-    def near(self, t: Array) -> Array:
-        """Return numbers rounded to the half precision."""
-        rounded: Array = torch.from_numpy(np.ascontiguousarray(t)).to(self.dtype).double().numpy()
-        return rounded
-
-    def guesses(self) -> Iterator[tuple[str, str, Array]]:
-        """Yield what may be rounded: a word of the code, words, and the angles that follow."""
-        pos, signed, near = self.pos, self.signed, self.near
-        yield "positions", "positions are rounded to", np.outer(near(pos), signed)
-        yield "frequencies", "frequencies are rounded to", np.outer(pos, near(signed))
-        yield "product", "products of positions and frequencies are rounded to", near(np.outer(pos, signed))
-        yield "positions", "positions and frequencies are rounded to", np.outer(near(pos), near(signed))
-        says = "positions, frequencies and their products are rounded to"
-        yield "product", says, near(np.outer(near(pos), near(signed)))
-        says = "frequencies and their products with positions are rounded to"
-        yield "product", says, near(np.outer(pos, near(signed)))
-
 
 def _rounded(bench: Bench, turns: Turns, freq: Array, dtype: torch.dtype, name: str) -> Cause | None:
     """Tell angles that are formed in half precision, by the step whose rounding predicts them best."""
@@ -121,20 +103,20 @@ def _rounded(bench: Bench, turns: Turns, freq: Array, dtype: torch.dtype, name: 
     if not (right > seen.slack).any():
         return None
     begin = int((right > seen.slack).any(1).argmax())
-    guesses = list(seen.guesses())
+    guesses = list(ways(seen.pos, seen.signed, dtype))
     errors = [float((seen.error(angles) / seen.slack)[begin:].max()) for _, _, angles in guesses]
     best, first, off = int(np.argmin(errors)), int(seen.pos[begin]), float(right.max())
     case = {"dtype": str(dtype)[6:], "position": first}
     if errors[best] > 4:
         message = f"in {str(dtype)[6:]} angles are off by up to {off:.3g} rad, from position {first} on"
-        return Cause(f"rope.precision.angle_{name}", message, float(first), case, _HELP)
+        return Cause(f"rope.precision.angle_{name}", message, float(first), case, KEEP["product"])
     what, says, _ = guesses[best]
     if what == "frequencies" and _only_later(bench, dtype):
         message = (
             f"{says} {str(dtype)[6:]}, but for positions below {first}: a table is formed anew from rounded numbers"
         )
-        return Cause("rope.precision.cache_rebuilt_in_low_precision", message, float(first), case, _HELP)
+        return Cause("rope.precision.cache_rebuilt_in_low_precision", message, float(first), case, KEEP[what])
     message = (
         f"{says} {str(dtype)[6:]} before the cosine is taken: wrong from position {first} on, by up to {off:.3g} rad"
     )
-    return Cause(f"rope.precision.{what}_{name}", message, float(first), case, _HELP)
+    return Cause(f"rope.precision.{what}_{name}", message, float(first), case, KEEP[what])

@@ -19,6 +19,7 @@ BASES = (10000.0, 500000.0, 1000000.0, 100.0, 1000.0, 100000.0, 5000000.0, 16000
 def guesses(asked: Expected, seq_len: int) -> Iterator[Guess]:
     """Yield all known ways to other frequencies than those asked for, the likeliest first."""
     yield from of_scaling(asked, seq_len)
+    yield from _of_width(asked)
     yield from _of_base(asked, seq_len)
     yield from _of_form(asked, seq_len)
 
@@ -46,6 +47,18 @@ def _rebased(asked: Expected, base: float, seq_len: int) -> Array | None:
         return frequencies.from_config(source, pairing=pairing, seq_len=seq_len).inv_freq.numpy()
     except (ValueError, TypeError):
         return None
+
+
+def _of_width(asked: Expected) -> Iterator[Guess]:
+    """Yield exponents over the width of a head that hidden size and heads give, where head_dim says another."""
+    source = asked.source or {}
+    hidden, heads = source.get("hidden_size"), source.get("num_attention_heads")
+    if not hidden or not heads or hidden == heads * asked.head_dim:
+        return
+    says = f"exponents count over hidden_size / num_attention_heads = {hidden / heads:g} lanes; head_dim is "
+    width = asked.rotary_dim * hidden / heads / asked.head_dim
+    exponents = -2.0 * np.arange(asked.rotary_dim // 2) / width
+    yield Guess("rope.config.head_dim_not_read", f"{says}{asked.head_dim}", asked.base**exponents)
 
 
 def _of_form(asked: Expected, seq_len: int) -> Iterator[Guess]:

@@ -13,6 +13,7 @@ from posenc.verify.rotary.turner import Turner
 
 Array = NDArray[np.float64]
 HEADS = 3
+UNLIKE = ("rope.axis.heads", "rope.heads.differ")  # of heads of one token that come back unlike each other
 FAINT = 1e-5  # of float32: what an element of R may be off without meaning anything
 
 
@@ -44,7 +45,11 @@ def at(turner: Turner, x: Tensor, pos: Tensor, *, fresh: bool = False) -> list[A
         given = x[:, :, None].expand(-1, -1, len(run), -1).contiguous()
         for side, t in zip(found, (turner.fresh() if fresh else turner).turn(given, given.clone(), run), strict=True):
             side.append(t.detach()[:, :, wanted].double().numpy())
-    return [np.concatenate(side, 2) for side in found]
+    joined = [np.concatenate(side, 2) for side in found]
+    if x.dtype.itemsize > 2 and not all(np.isfinite(side).all() for side in joined):  # half holds no large numbers
+        message = f"x of {str(x.dtype)[6:]} comes back infinite at positions up to {listed[-1]:,}"
+        raise SubjectError(Cause("subject.not_finite", message, 1.0, {"positions": [listed[-1]]}))
+    return joined
 
 
 def runs(listed: list[int]) -> list[tuple[int, int, list[int]]]:
@@ -67,7 +72,7 @@ def read(turner: Turner, head_dim: int, pos: Tensor, *, fresh: bool = False) -> 
     sides = at(turner, torch.eye(head_dim)[:, None].expand(-1, HEADS, -1), pos, fresh=fresh)
     for side in sides:
         _check_heads(side)
-    q, k = (side[:, 0].transpose(1, 2, 0) for side in sides)
+    q, k = (np.ascontiguousarray(side[:, 0].transpose(1, 2, 0)) for side in sides)
     return Matrices(pos, q, k)
 
 
@@ -77,12 +82,19 @@ def _check_heads(side: Array) -> None:
     if spread < FAINT:
         return
     by_token = float(np.abs(side - side[:, :, :1]).max())
-    message = (
-        f"heads of one token are turned differently, by up to {spread:.3g}, and tokens of one head by up to "
-        f"{by_token:.3g}: the angle follows the axis of heads instead of that of tokens"
+    message = f"heads of one token are turned differently, by up to {spread:.3g}"
+    case = {"heads": HEADS}
+    if by_token > 1e-3:
+        help_ = (
+            "Turn all heads of a token alike: form angles over the lanes of one head, and broadcast them over heads."
+        )
+        raise SubjectError(Cause("rope.heads.differ", message, spread, case, help_))
+    message += (
+        f", and tokens of one head by up to {by_token:.3g}: the angle follows the axis of heads instead of that of "
+        "tokens"
     )
     help_ = "Index cos and sin by the axis of tokens, and broadcast over heads."
-    raise SubjectError(Cause("rope.axis.heads", message, spread, {"heads": HEADS}, help_))
+    raise SubjectError(Cause("rope.axis.heads", message, spread, case, help_))
 
 
 @dataclass(frozen=True)

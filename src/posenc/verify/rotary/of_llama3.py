@@ -64,6 +64,9 @@ def _ramps(bands: _Bands) -> Iterator[Guess]:
     smooth = np.clip((turns - bands.low) / (bands.high - bands.low), 0, 1)
     inverted = np.where(middle, smooth * plain / factor + (1 - smooth) * plain, bands.spoilt())
     yield Guess("rope.llama3.ramp_inverted", "between the bands the ramp runs the wrong way", inverted)
+    says = "fast pairs are divided by the factor and slow ones kept, as if low_freq_factor and high_freq_factor stood "
+    whole = smooth * plain / factor + (1 - smooth) * plain
+    yield Guess("rope.llama3.ramp_inverted", f"{says}for each other", whole)
     twice = np.where(middle, (1 - smooth) * plain / factor**2 + smooth * plain / factor, bands.spoilt())
     yield Guess("rope.llama3.factor_twice", "between the bands what is blended was divided before", twice)
 

@@ -21,7 +21,33 @@ def positions(bench: Bench, q: Turns, k: Turns) -> Cause | None:
     for code, says, other in _ways(pos, bench.turner.reach):
         if np.isfinite(other).all() and _stand(bench, q, other):  # half precision does not hold all
             return _cause(bench, code, says, pos, other)
+    return _ended(bench, q)
+
+
+def _ended(bench: Bench, q: Turns) -> Cause | None:
+    """Tell positions that are right up to some length, whatever it is, and begin again or stay behind it."""
+    pos, freq = bench.pos.double().numpy(), bench.asked.inv_freq(bench.seq_len)
+    z = q.first / np.abs(q.first)
+    wrong = np.flatnonzero((np.abs(z - np.exp(1j * np.outer(pos, freq))) > _slack(pos, freq)).any(1))
+    if not len(wrong) or wrong[0] == 0:
+        return None
+    first = wrong[0]
+    ends = np.arange(pos[first - 1] + 1, pos[first] + 1)
+    for code, says, at_first, places in (
+        ("rope.table.wraps", "positions begin again at {0:,.0f}", pos[first] % ends, lambda end: pos % end),
+        ("rope.table.too_short", "positions from {0:,.0f} on are those of {1:,.0f}", ends - 1,
+         lambda end: np.minimum(pos, end - 1)),
+    ):  # fmt: skip
+        near = np.abs(z[first] - np.exp(1j * np.outer(at_first, freq))).max(1) < _slack(pos, freq)
+        for end in ends[near]:
+            if _stand(bench, q, places(end)):
+                return _cause(bench, code, says.format(end, end - 1), pos, places(end))
     return None
+
+
+def _slack(places: Array, freq: Array) -> float:
+    """What turned lanes may be off at these places."""
+    return CLOSE + 16 * EPS * float(np.abs(places).max() * freq.max())
 
 
 def elsewhere(bench: Bench, q: Turns, k: Turns) -> Cause | None:
@@ -47,7 +73,7 @@ def _stand(bench: Bench, q: Turns, places: Array) -> bool:
     """Whether queries are turned as at these places."""
     freq, z = bench.asked.inv_freq(bench.seq_len), q.first / np.abs(q.first)
     off = np.abs(z - np.exp(1j * np.outer(places, freq))).max()
-    return bool(off < CLOSE + 16 * EPS * np.abs(places).max() * freq.max())
+    return bool(off < _slack(places, freq))
 
 
 def _cause(bench: Bench, code: str, says: str, pos: Array, places: Array) -> Cause:
@@ -71,9 +97,10 @@ def _ways(pos: Array, reach: str) -> Iterator[Place]:
     for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
         rounded = torch.from_numpy(pos).to(dtype).double().numpy()
         yield f"rope.precision.positions_{name}", f"positions are rounded to {str(dtype)[6:]}", rounded
-    for end in (512, 1024, 2048, 4096, 8192, 16384, 32768):
-        yield "rope.table.too_short", f"positions from {end:,} on are those of {end - 1:,}", np.minimum(pos, end - 1)
-        yield "rope.table.wraps", f"positions begin again at {end:,}", pos % end
+    for bits in (8, 16):
+        half = 2.0 ** (bits - 1)
+        says = f"positions are kept in int{bits}, which goes on at {-half:,.0f} behind {half - 1:,.0f}"
+        yield "rope.table.wraps", says, (pos + half) % (2 * half) - half
 
 
 def _of_offsets(pos: Array) -> Iterator[Place]:

@@ -64,9 +64,8 @@ def compare(asked: Expected, layout: str, matrices: Matrices, seq_len: int) -> V
 
 
 def _beyond(found: Matrices, q: Array, k: Array, pos: Array, freq: Array) -> tuple[float, tuple[int, int]]:
-    got = np.einsum("mab,nac->mnbc", found.q, found.k)
-    want = np.einsum("mab,nac->mnbc", q, k)
-    off = np.abs(got - want).max((2, 3))
+    got, want = _products(found.q, found.k), _products(q, k)
+    off = np.abs(got - want).max((1, 3))
     slack = ROUNDING + 8 * EPS * (pos[:, None] + pos) * freq.max(initial=0.0)
     bad = off > slack
     if not bad.any():
@@ -74,3 +73,10 @@ def _beyond(found: Matrices, q: Array, k: Array, pos: Array, freq: Array) -> tup
     total = np.where(bad, pos[:, None] + pos, np.inf)
     i, j = np.unravel_index(int(total.argmin()), total.shape)
     return float(off.max()), (int(pos[i]), int(pos[j]))
+
+
+def _products(q: Array, k: Array) -> Array:
+    """Return R_q(m)^T R_k(n), (m, lanes, n, lanes), as one product of matrices, which is many times faster."""
+    width = q.shape[1]
+    found: Array = q.transpose(0, 2, 1).reshape(-1, width) @ k.transpose(1, 0, 2).reshape(width, -1)
+    return found.reshape(len(q), width, len(k), width)

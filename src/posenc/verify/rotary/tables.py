@@ -40,6 +40,7 @@ def _mrope(subject: Any, spec: Mapping[str, Any]) -> Findings:
     if off >= CLOSE:
         other = _by_other_axes(got - start, where, freq, right, _other_axes(section, n, interleaved))
         other = other or _by_rounding(got - start, where[right.astype(int)].T, freq)
+        other = other or _by_restart(got - start, where[right.astype(int)].T, right, base)
         found.causes.append(other or _by_pair(got - start, freq, right, base, off))
     return found
 
@@ -76,6 +77,28 @@ def _by_rounding(moved: Array, where: Array, freq: Array) -> Cause | None:
             message = f"positions are rounded to {str(dtype)[6:]}: {at:g} counts as {near[where == at][0]:g}"
             case = {"position": int(at)}
             return Cause(f"mrope.precision.positions_{name}", message, float(at), case, "Form angles in float32.")
+    return None
+
+
+def _by_restart(moved: Array, where: Array, right: Any, base: float) -> Cause | None:
+    """Tell frequencies that begin again at 1 with each axis; `right` (pairs): the axis of each pair."""
+    n = len(right)
+    number = np.array([(right[:i] == axis).sum() for i, axis in enumerate(right)])
+    lengths = np.array([(right == axis).sum() for axis in right])
+    for says, freq in (
+        ("exponents still count over all pairs", base ** (-number / n)),
+        ("exponents count over the pairs of the axis", base ** (-number / lengths)),
+    ):
+        if apart(moved, where * freq) < CLOSE:
+            pair = int(np.flatnonzero(number != np.arange(n))[0])
+            wanted = float(base ** (-pair / n))
+            message = (
+                f"frequencies begin again with each axis, and {says}: pair {pair} turns by {freq[pair]:.6g} a step "
+                f"where {wanted:.6g} is asked for"
+            )
+            case = {"pair": pair, "frequency": float(freq[pair]), "wanted": wanted}
+            help_ = "Form base^(-2i/d) once over all pairs; sections choose the position alone, not the frequency."
+            return Cause("mrope.frequency.restart", message, float(pair), case, help_)
     return None
 
 
