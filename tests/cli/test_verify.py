@@ -231,6 +231,12 @@ def test_text_of_a_long_report_fits_the_width():
     assert lines.count("  a.b.c") == 2
 
 
+def test_a_pass_says_what_was_not_read_and_not_judged():
+    measured = {"unread": ["'comment' is not read"], "not_judged": {"parts of several tokens": "raised IndexError"}}
+    lines = formats.text(Report("pass", "cached_model", measured=measured), "a.py").splitlines()
+    assert lines[1:3] == ["  spec: 'comment' is not read", "  not judged: parts of several tokens: raised IndexError"]
+
+
 def test_an_annotation_cannot_be_broken_out_of():
     cause = Cause("a,b::c", "one\r\ntwo % three\n::error::four", 1.0)
     line = formats.github(Report("fail", "", (cause,)), "m:x", "a,b:c.py", 3)

@@ -123,7 +123,7 @@ SLOPES = {
     "half": (lambda n: torch.tensor(slopes(n)).half().float(), {}, "fail", "alibi.precision.slopes_fp16"),
     "ratio": (lambda n: [2 ** (-8 / n) * 0.3**h for h in range(n)], {}, "fail", "alibi.slopes.ratio"),
     "scaled": (lambda n: [s / 8 for s in slopes(n)], {"head_dim": 64}, "fail", "alibi.scale.applied_to_bias"),
-    "unknown": (lambda n: [1 / (h + 2) for h in range(n)], {}, "fail", "alibi.mismatch"),
+    "harmonic": (lambda n: [1 / (h + 2) for h in range(n)], {}, "fail", "alibi.slopes.not_geometric"),
     "short": (lambda n: slopes(n)[:-1], {}, "fail", "alibi.slopes.count"),
     "growing": (growing, {}, "fail", None),
     "none": (lambda n: None, {}, "fail", "subject.shape"),

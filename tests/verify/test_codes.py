@@ -21,12 +21,10 @@ FAMILIES = (
     "relative_sinusoid", "learned", "positions", "attention", "laws", "subject",
 )  # fmt: skip
 NOT_CODES = {"alibi.bidirectional"}  # the beginning of some
-BOUND = {  # of a model with a cache: faults that are looked for in one family, or set aside as no fault
+BOUND = {  # of a model with a cache: faults that are looked for in one family
     "kv_cache.centre_moves": ("xpos",),
     "kv_cache.bias_zero": ("alibi",),
     "decode.bias_dropped": ("t5",),
-    "decode.chunk_mask": (),
-    "decode.chunk_not_causal": (),
 }
 ADDED = ("sinusoidal", "learned")
 HALVES = ("bf16", "fp16")

@@ -47,7 +47,7 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
 
     Raises:
         ValueError: There is no such convention, the subject cannot be called so, or the spec says too little or
-            something impossible.
+            something impossible, or has a misspelt word.
         TypeError: The spec is no dict of words.
 
     >>> import torch
@@ -62,7 +62,7 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
 
     if convention not in FAMILIES:
         raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
-    asked, unread = words.read(spec)
+    asked, unread = words.read(spec, convention)
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"verify: {wrong}.")
     found = _found(subject, convention, asked)

@@ -24,6 +24,9 @@ def text(report: Report, target: str, width: int = 80) -> str:
         lines.append(_wrapped(f"because {report.because}", width, "  "))
     for cause in report.causes:
         lines += _cause(cause, width)
+    lines += [_wrapped(f"spec: {told}", width, "  ") for told in report.measured.get("unread", ())]
+    for what, why in report.measured.get("not_judged", {}).items():
+        lines.append(_wrapped(f"not judged: {what}: {why}", width, "  "))
     if report.definitions:
         lines.append(_wrapped(f"held against: {', '.join(report.definitions)}", width, "  "))
     if report.causes:

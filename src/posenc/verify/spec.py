@@ -1,35 +1,190 @@
-"""The words of a specification, as other projects use them."""
+"""The words of a specification, as other projects use them, and what they may say.
 
-from collections.abc import Mapping
+Words of other libraries are translated. What is misspelt is refused: code with another base would pass under a misspelt
+one. Any other word that nobody reads is told.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 WORDS = {
     *("encoding", "kind", "variant", "layout", "base", "config", "scaling", "factor", "activation_dtype"),
-    *("head_dim", "rotary_dim", "rotary_side", "dim", "heads", "layers", "start", "offset", "origin", "direction"),
-    *("causal", "bidirectional", "num_buckets", "max_distance", "window", "section", "interleaved", "scale_base"),
-    *("gamma", "order", "table_rows", "max_positions", "padding", "packed", "temperature", "normalize", "scale"),
-    *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "slopes", "padding_idx", "kv_heads"),
-    *("score_scale", "bias_max", "cls", "grid", "eps"),
+    *("head_dim", "rotary_dim", "rotary_side", "dim", "d_model", "heads", "layers", "start", "offset", "origin"),
+    *("direction", "causal", "bidirectional", "num_buckets", "max_distance", "window", "section", "interleaved"),
+    *("scale_base", "gamma", "order", "table_rows", "max_positions", "padding", "packed", "chunked", "temperature"),
+    *(
+        "scale",
+        "normalize",
+        "normalise",
+        "normalized",
+        "normalised",
+        "cls",
+        "grid",
+        "slopes",
+        "padding_idx",
+        "bias_max",
+    ),
+    *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
 }
+ENCODINGS = {
+    *("rope", "rope2d", "mrope", "xpos", "sinusoidal", "sinusoidal2d", "relative_sinusoid", "relative_sinusoidal"),
+    *("alibi", "t5", "swin_bias", "swin", "relative_bias", "deberta", "learned", "learned2d", "additive", "sin"),
+    *("nope", "none"),
+}
+KINDS = {"positions", "decode_equivalence"}
+LAYOUTS = {"half", "interleaved"}
+PADDINGS = {"left", "right", "both", "none"}
+SCALINGS = {"none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "su", "proportional"}
+ONLY_CONFIG = {"mrope", "ntk_alpha"}  # a scaling that has parameters, which only a configuration gives
+_BY_BEGINNING = re.compile("learned|sinusoid|relative_sinusoid")  # whatever comes after it, as in "learned_1d"
+_MEANT = {  # what others call our words
+    **dict.fromkeys(("theta", "rope_theta", "rotary_base"), "base"),
+    **dict.fromkeys(("n_heads", "num_heads", "num_attention_heads", "nheads"), "heads"),
+    **dict.fromkeys(("n_buckets", "relative_attention_num_buckets"), "num_buckets"),
+    "pairing": "layout",
+    **dict.fromkeys(("max_position_embeddings", "max_len", "max_seq_len"), "max_positions"),
+    **dict.fromkeys(("rope_scaling", "rope_type"), "scaling"),
+    **dict.fromkeys(("sliding_window", "window_size"), "window"),
+    "mrope_section": "section",
+}
+_LAYOUTS_MEANT = {
+    **dict.fromkeys(("neox", "gpt_neox", "gpt-neox", "rotate_half", "halves", "split"), "half"),
+    **dict.fromkeys(
+        ("gptj", "gpt_j", "gpt-j", "meta", "complex", "pairs", "adjacent", "rotate_every_two"), "interleaved"
+    ),
+}
+_ENCODINGS_MEANT = {
+    **dict.fromkeys(("rotary", "rope1d"), "rope"),
+    **dict.fromkeys(("rope_2d", "rope-2d"), "rope2d"),
+    **dict.fromkeys(("m_rope", "m-rope"), "mrope"),
+}
+_NEAR = 0.75  # of two words, from which on one is taken for the other misspelt
+# as people name the lanes of sinusoids: sines and cosines in two blocks or taking turns, either of them first
+_SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
+_WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|^_?cos")
 
 
-def read(spec: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
-    """Return a specification as a dict, and a sentence for each word that nothing reads.
+def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Return a specification in our words, and a sentence for each that nothing reads.
+
+    Args:
+        spec: Its words; None for none.
+        convention: How the subject is called: sinusoids have more layouts than rotations.
 
     Raises:
         TypeError: It is no mapping of words.
+        ValueError: A word, or what an encoding, a kind, a layout, a scaling or a padding is called, is misspelt, said
+            twice, or says what nobody can judge by.
 
-    >>> read({"encoding": "rope", "rotary_dims": 32})[1]
-    ["'rotary_dims' is not read; did you mean 'rotary_dim'?"]
+    >>> read({"encoding": "rope", "theta": 10000.0, "comment": "ours"})
+    ({'encoding': 'rope', 'base': 10000.0}, ["'comment' is not read"])
+    >>> read({"encoding": "rope", "rotary_dims": 32})
+    Traceback (most recent call last):
+    ...
+    ValueError: verify: the spec has a word 'rotary_dims'. Did you mean 'rotary_dim'?
     """
     if spec is None:
         return {}, []
     if not isinstance(spec, Mapping) or not all(isinstance(word, str) for word in spec):
         raise TypeError(f"verify: the spec must be a dict of words; got {type(spec).__name__}. Give a JSON object.")
-    unread = []
-    for word in spec:
-        if word not in WORDS:
-            near = get_close_matches(word, sorted(WORDS), 1)
-            unread.append(f"{word!r} is not read" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return dict(spec), unread
+    asked, told = _translated(spec)
+    for word, known in (("kind", KINDS), ("padding", PADDINGS)):
+        if isinstance(said := asked.get(word), str) and said.lower() not in known:  # padding may be a row's number
+            told += _unknown(f"{word} cannot be", said, known)
+    if "layout" in asked:
+        asked["layout"] = _layout(asked, convention)
+    _scaling(asked)
+    return asked, told + _encoding(asked)
+
+
+def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return what our words say, and what others are there.
+
+    Raises:
+        ValueError: A word is misspelt, or said twice.
+    """
+    asked: dict[str, Any] = {}
+    told: list[str] = []
+    for word, said in spec.items():
+        ours = word if word in WORDS else _MEANT.get(word, word)
+        if ours not in WORDS:
+            told += _unknown("the spec has a word", word, WORDS)
+        elif ours in asked and asked[ours] != said:
+            raise ValueError(f"verify: the spec says {ours!r} twice, also as {word!r}. Say it once.")
+        else:
+            asked[ours] = said
+    return asked, told
+
+
+def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
+    """Tell that nothing reads a word.
+
+    Raises:
+        ValueError: It is nearly one that is read.
+    """
+    if near := get_close_matches(said[:100].lower(), sorted(known), 2, _NEAR):
+        raise ValueError(f"verify: {what} {said[:100]!r}. Did you mean {' or '.join(map(repr, near))}?")
+    return [f"{said[:100]!r} is not read"]
+
+
+def _layout(asked: Mapping[str, Any], convention: str) -> str | None:
+    """Return the layout in our words.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    said = asked["layout"]
+    waves = convention in _SINUSOIDS or str(asked.get("encoding")).lower().startswith(("sin", "relative_sin"))
+    if said is None or (waves and _WAVES.search(str(said).lower())):
+        return said  # type: ignore[no-any-return]
+    ours = _LAYOUTS_MEANT.get(str(said).lower(), said)
+    if ours not in LAYOUTS:
+        raise ValueError(f"verify: layout cannot be {str(said)[:100]!r}. Use 'half' or 'interleaved'.")
+    return str(ours)
+
+
+def _encoding(asked: dict[str, Any]) -> list[str]:
+    """Put the encoding in small letters, and tell if none is called so.
+
+    Raises:
+        ValueError: It is misspelt, or no word.
+    """
+    from posenc import registry
+    from posenc.definitions import versions
+
+    said = asked.get("encoding")
+    if said is None:
+        return []
+    if not isinstance(said, str):
+        raise ValueError(f"verify: encoding must be a word; got {type(said).__name__}. Use one of {_list(ENCODINGS)}.")
+    name = asked["encoding"] = _ENCODINGS_MEANT.get(said.lower(), said.lower())
+    if name.startswith("alibi@") and name not in versions.BIASES:
+        raise ValueError(f"verify: there is no definition {said[:100]!r}. Use one of {_list(versions.BIASES)}.")
+    known = {*ENCODINGS, *registry.names(), *versions.BIASES}
+    return [] if name in known or _BY_BEGINNING.match(name) else _unknown("encoding cannot be", said, known)
+
+
+def _scaling(asked: Mapping[str, Any]) -> None:
+    """Refuse a scaling of which nobody knows what it does: those with parameters of their own must come in `config`.
+
+    Raises:
+        ValueError: Likewise.
+    """
+    said = asked.get("scaling")
+    if said is None or isinstance(said, Mapping):  # as a configuration has it
+        return
+    if not isinstance(said, str):
+        raise ValueError(f"verify: scaling must be a word or a dict; got {type(said).__name__}.")
+    if said in SCALINGS:
+        return
+    if said in ONLY_CONFIG and not asked.get("config"):
+        raise ValueError(f"verify: scaling {said!r} needs parameters. Give the model's config in the spec.")
+    _unknown("scaling cannot be", said, SCALINGS)
+    if not asked.get("config"):  # which says it all
+        raise ValueError(f"verify: scaling cannot be {said[:100]!r}. Use one of {_list(SCALINGS)}, or give a config.")
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))

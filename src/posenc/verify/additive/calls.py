@@ -21,6 +21,7 @@ _ORDERS: dict[str, list[Shape]] = {
     "relative_table_fn": [(5,), (9,), (3,), (24,), (9,)],
 }
 _LENGTHS = (40, 130, 600, 2100)
+_FAR = 33_000  # 16 bits count to 32767
 _LARGEST = 2**23
 
 
@@ -71,8 +72,10 @@ def long(probe: Probe, asked: Asked, model: Model, findings: Findings) -> list[C
         return []
     top = asked.max_positions
     lengths = [n for n in _LENGTHS if (not top or n < top) and (n <= 600 or n * probe.dim <= 2**18)]
+    if not top and _FAR * probe.dim <= _LARGEST:
+        lengths.append(_FAR)
     if top and top * probe.dim <= _LARGEST:
-        lengths.append(top)
+        lengths += [_FAR, top] if top > _FAR else [top]
     for n in lengths:
         try:
             found = probe.code((1, n))
@@ -95,12 +98,14 @@ def _far(probe: Probe, asked: Asked, model: Model, n: int, found: Array) -> Caus
     off = float(np.abs(found - code).max())
     first = max(m - 40, 0)
     name, words = "mismatch", f"rows from {m} on are wrong"
-    places = reading.positions(found[0][first : m + 40], model, n + 64)
+    places = reading.positions(found[0][first : m + 40], model, n + 64, near=m)
     if places is not None and np.isnan(places).any():
         name, words = "table.too_short", f"rows from {m} on are zero: the table ends there"
     elif places is not None:
         name, words = from_table(places - asked.starts[0] - first)
         words = f"row {m} has position {places[m - first]:g}"
+        if places[m - first] == -m and m.bit_count() == 1:
+            name, words = "position.wrapped", f"{words}: positions are formed in {m.bit_length()} bits"
     if name in {"mismatch", "position.other"}:
         told = reading.rounding({(1, n): found}, model)
         if told is not None and told[2] < 0.02 * off:

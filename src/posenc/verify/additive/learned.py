@@ -16,6 +16,7 @@ from posenc.verify.additive.rows import factor, match, named
 from posenc.verify.additive.waves import Array
 from posenc.verify.report import Cause, Findings
 
+_LARGEST = 2**23  # numbers of a text that is only asked for to see its end
 F = "learned"
 
 
@@ -201,6 +202,8 @@ def _ends(probe: Probe, asked: Asked, table: Array, first: int) -> list[Cause]:
         message = f"the table has {len(table)} rows; {said} were asked for"
         return [Cause(f"{F}.table_too_short", message, float(len(table)), {"table_rows": len(table)}, help_)]
     ends = max(len(table) - first, 0)
+    if far := _far(probe, table, first, min(ends, top or ends)):
+        return far
     if top and ends < top:
         message = f"the table has {len(table)} rows: {top} positions from row {first} on need {top + first}"
         return [Cause(f"{F}.table_too_short", message, float(len(table)), {"x": [1, ends + 1, probe.dim]}, help_)]
@@ -208,7 +211,8 @@ def _ends(probe: Probe, asked: Asked, table: Array, first: int) -> list[Cause]:
     if not n:
         return []
     try:
-        rows = match(probe.code((1, n)), table)[0][:n] if n <= 4096 else np.arange(n) + first
+        code = probe.code((1, n)) if n * probe.dim <= _LARGEST else None
+        rows = match(code, table)[0][:n] if code is not None and n <= 4096 else np.arange(n) + first
     except guard.SubjectError as error:
         if top:
             message = f"{top} positions were asked for, and {probe.say((1, top))} fails: {error.cause.message[:160]}"
@@ -228,6 +232,25 @@ def _ends(probe: Probe, asked: Asked, table: Array, first: int) -> list[Cause]:
             "Raise beyond the last row, or make more rows.",
         )
     ]
+
+
+def _far(probe: Probe, table: Array, first: int, n: int) -> list[Cause]:
+    """Return whether the rows of a long text are others, as where their numbers end at 15 bits."""
+    if n <= 4096 or n * probe.dim > _LARGEST:
+        return []
+    try:
+        code = probe.code((1, n))[0]
+    except guard.SubjectError:  # what ends before its table does may say so
+        return []
+    wrong = np.flatnonzero(np.abs(code - table[first : first + n]).max(-1) > 1e-4 * max(np.abs(table).max(), 1e-6))
+    if not len(wrong):
+        return []
+    m = int(wrong[0])
+    row = int(match(code[None, m : m + 1], table)[0, 0])
+    got = f"row {row}" if row >= 0 else "no row"
+    message = f"token {m} gets {got} of the table, where row {first + m} is its own: texts of {m} tokens are right"
+    case = {"x": [1, m + 1, probe.dim], "row": row, "expected": first + m}
+    return [Cause("learned.wrapped", message, float(m), case, "Form row numbers in int64, and take no modulo of them.")]
 
 
 def _image(probe: Probe, shape: Shape, findings: Findings) -> None:

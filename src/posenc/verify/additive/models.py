@@ -33,6 +33,7 @@ class Model:
         shift: The first position less the definition's.
         turned: Distances are counted the other way.
         dim: Lanes that are kept of an image's two runs.
+        second: The order of the lanes of columns, where it is not that of the rows.
     """
 
     rule: Rule
@@ -46,12 +47,14 @@ class Model:
     shift: float = 0.0
     turned: bool = False
     dim: int | None = None
+    second: Layout | None = None
 
     def predict(self, shape: Shape) -> tuple[Array, Array]:
         """Return the code of a call (batch | 1, ..., dim) and how far honest float32 may be off."""
         axes = self.place.at(shape)
         width = len(self.layout.lanes)
-        runs = [waves.wave(p, self.rule, self.layout, width, self.base) for p in axes]
+        orders = (self.layout, self.second or self.layout)
+        runs = [waves.wave(p, self.rule, lanes, width, self.base) for p, lanes in zip(axes, orders, strict=False)]
         code, angle = _joined([r[0] for r in runs], self.join), _joined([r[1] for r in runs], self.join)
         slack = np.minimum(angle * EPS * (4 + math.log(max(self.base, 2))), 0.2)
         return self.gain * code[..., : self.dim], abs(self.gain) * slack[..., : self.dim]

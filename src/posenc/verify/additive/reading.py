@@ -12,17 +12,19 @@ from posenc.verify.additive.places import Place, Shape, from_table
 from posenc.verify.additive.waves import Array
 
 Told = tuple[str, str, str]
+_MANY = 8192
 
 
-def positions(found: Array, model: Model, reach: int) -> Array | None:
+def positions(found: Array, model: Model, reach: int, near: int = 0) -> Array | None:
     """Return which position each row (n, d) shows by the model's waves, NaN for zeros, or None where a row fits none.
 
     Args:
         found: Rows of a code.
         model: Whose rule, base and lanes are used; its positions are not.
-        reach: Positions from -reach to reach are tried.
+        reach: Positions from -reach to reach are tried; where they are many, the first ones, and those around `near`.
+        near: The row where it went wrong.
     """
-    line = _line(reach)
+    line = _line(reach) if reach <= _MANY else _places_near(near)
     code, slack = replace(model, place=Place("", lambda s: (line[None],))).predict((1, len(line)))
     return _looked_up(found, code[0], slack[0], line)
 
@@ -31,6 +33,13 @@ def _line(reach: int) -> Array:
     """Return whole numbers from -reach to reach, the smallest first, so that the first fit is the plainest."""
     line = np.arange(-reach, reach + 1, dtype=np.float64)
     return np.asarray(line[np.argsort(np.abs(line) - 0.25 * (line > 0), kind="stable")])
+
+
+def _places_near(m: int) -> Array:
+    """Return where row m may be thought to stand: at the beginning, near itself, or where a number of bits begins."""
+    ends = [0, m, -m, *(m - s * 2**bits for bits in (7, 8, 10, 11, 12, 13, 14, 15, 16) for s in (1, 2))]
+    whole = np.unique(np.concatenate([_line(64) + end for end in ends]))
+    return np.asarray(whole[np.argsort(np.abs(whole), kind="stable")])
 
 
 def _looked_up(found: Array, code: Array, slack: Array, line: Array) -> Array | None:
@@ -274,6 +283,14 @@ def _powers(omegas: Array, seen: Seen, model: Model) -> tuple[Model, float, floa
             tried = replace(model, base=value)
             plain = replace(tried, place=Place("", lambda s: tuple(first * p for p in model.place.at(s))))
             for one, scale in ((tried, 1.0), (plain, first)):
-                if value > 0 and math.isfinite(value) and one.ratio(seen, EPS, 4.0) <= 4:
+                if not value > 0 or not math.isfinite(value) or not _fits(omegas, scale * value**-exponents):
+                    continue
+                if one.ratio(seen, EPS, 4.0) <= 4:
                     return one, value, scale
     return None
+
+
+def _fits(omegas: Array, line: Array) -> bool:
+    """Say whether frequencies are those of a line: slow ones change a code too little to refute a wrong one."""
+    seen = line < math.pi
+    return bool((np.abs(omegas - line)[seen] <= 1e-3 * line[seen] + 2e-8).all())

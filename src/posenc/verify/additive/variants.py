@@ -45,6 +45,17 @@ def _lanes(model: Model, asked: Asked) -> Iterator[Model]:
         yield replace(model, layout=waves.layouts(model.dim or 4)["interleaved"], join="sum", faults=(fault,))
 
 
+def _lanes_of_one_axis(model: Model) -> Iterator[Model]:
+    """Give the rows or the columns of an image a wrong order of lanes, and leave the others right."""
+    for layout in waves.layouts(len(model.layout.lanes)).values():
+        if layout.by_row or layout.lanes == model.layout.lanes:
+            continue
+        code, words, mend = _lane_fault(model, layout, model.join)
+        for axis, orders in (("rows", (layout, model.layout)), ("columns", (model.layout, layout))):
+            fault = code, f"in the part of the {axis} alone {words}", mend
+            yield replace(model, layout=orders[0], second=orders[1], faults=(fault,))
+
+
 def _lane_fault(model: Model, layout: Layout, join: str) -> tuple[str, str, str]:
     words = f"the lanes are {layout.words}"
     code = layout.code
@@ -122,16 +133,15 @@ def _scaling_fault(found: Scaling, right: Scaling) -> tuple[str, str, str]:
 
 def merged(a: Model, b: Model, truth: Model) -> Model:
     """Return a model with the parts of `a` that differ from the truth, and those of `b`."""
-    new = {
-        name: getattr(b if getattr(b, name) != getattr(truth, name) else a, name)
-        for name in ("rule", "layout", "place", "base", "gain", "join", "lanes_moved", "shift", "turned", "dim")
-    }
+    parts = ("rule", "layout", "second", "place", "base", "gain", "join", "lanes_moved", "shift", "turned", "dim")
+    new = {name: getattr(b if getattr(b, name) != getattr(truth, name) else a, name) for name in parts}
     return Model(**new, faults=(*a.faults, *b.faults))
 
 
 def one_fault_each(truth: Model, asked: Asked) -> list[Model]:
     """Return every model that differs from the definition in one part."""
-    return [model for part in parts_of(truth, asked) for model in part]
+    found = [model for part in parts_of(truth, asked) for model in part]
+    return found + (list(_lanes_of_one_axis(truth)) if asked.family == "sinusoidal2d" else [])
 
 
 def parts_of(truth: Model, asked: Asked) -> list[list[Model]]:

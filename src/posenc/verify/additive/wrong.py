@@ -155,6 +155,10 @@ WRONG = (
             ("position / base**(2k) / d", lambda k, d, b: b ** (-2.0 * k) / d),
             ("position / (base**(2k) / d)", lambda k, d, b: d * b ** (-2.0 * k)),
             ("position / base**2 * k / d", lambda k, d, b: k / (d * b**2)),
+            *(
+                (f"position / (base**2 * {i} / d)", lambda k, d, b, f=f: d / (f(k) * b**2))
+                for i, f in (("k", lambda k: k), ("(k + 1)", lambda k: k + 1), ("2k", lambda k: 2 * k))
+            ),
             ("position / base * 2k / d", lambda k, d, b: 2 * k / (d * b)),
             ("position / (base * 2k / d)", lambda k, d, b: d / (2 * k * b)),
             ("position * exp(-2k) * log(base) / d", lambda k, d, b: np.exp(-2.0 * k) * math.log(b) / d),

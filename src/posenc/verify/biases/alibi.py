@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from posenc.verify.biases.calls import BiasMeter, Meter, Probe, Seen
+from posenc.verify.biases import axes, sides
+from posenc.verify.biases.calls import HIDDEN, BiasMeter, Meter, Probe, Seen
 from posenc.verify.biases.forms import (
     Fit,
     cached_forms,
@@ -30,6 +32,8 @@ from posenc.verify.report import Cause, Findings, first
 NUMBERS = [6, 8, 12, 4, 2, 3, 5, 16, 20]
 SQUARES = ((7, 7), (11, 11), (4, 4))
 CACHED = ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7))  # the last one has keys as many as a square had
+LONGEST = 1 << 17  # keys of one query
+FAR = 33_000  # where 16 bits have ended
 UNASKED = 12  # from here on sizes are new to the subject
 MEND = "Add slope * (key - query), which is 0 for the query's own key and falls the further back a key is."
 
@@ -68,7 +72,7 @@ class Alibi:
         try:
             squares = [self.meter.see(Probe(n, *size)) for size in SQUARES]
         except SubjectError as error:
-            return [self.state.stale(Probe(n, 11, 11)) or error.cause]
+            return [self.state.stale(Probe(n, 11, 11)) or self._along(n) or error.cause]
         now, changed = self.state.again(squares[0], self.causal)
         if changed:
             form = shifted([*squares, *([now] if now else [])], self.asked.slopes, self.causal)
@@ -115,6 +119,8 @@ class Alibi:
                 found.failed[m] = error
                 continue
             assert seen_at
+            if hidden := masks(self.meter, [seen_at], self.causal):
+                return hidden
             one = fit(seen_at, self.causal)
             if one.linear:
                 found.slopes[m] = one.back
@@ -140,23 +146,9 @@ class Alibi:
         """Judge the keys ahead of a query where they are seen."""
         if self.causal:
             return []
-        symmetric = torch.allclose(found.ahead, found.back, 1e-2, 1e-6)
-        one_sided = bool((found.ahead.abs() <= 1e-6).all())
-        if symmetric and self.sides != "one-sided":
-            return []
-        if one_sided and self.sides != "symmetric":
-            self.findings.definitions.append("alibi@one-sided")
-            return []
-        h = int(found.ahead.abs().argmax())
-        ahead, back = float(found.ahead[h]), float(found.back[h])
-        message = f"In head {h} a key d ahead gets {-ahead:.4g} d, where {-back:.4g} d is right: "
-        if torch.allclose(found.ahead, -found.back, 1e-2, 1e-6):
-            code, message = "alibi.bidirectional.ahead_favoured", message + "the sign of the distance is kept"
-            message += ", so that keys ahead are favoured the more the further they are."
-        else:
-            code, message = "alibi.bidirectional.sides", message + "the two sides differ."
-        case = {"head": h, "found": -ahead, "expected": -back}
-        return [Cause(code, message, abs(ahead - back), case, "Take |query - key| where both sides are seen.")]
+        one_sided, causes = sides.judge(found, self.sides)
+        self.findings.definitions += ["alibi@one-sided"] if one_sided else []
+        return causes
 
     def _cached(self, n: int, slopes: Tensor) -> list[Cause]:
         """Judge calls with more keys than queries, by the slopes that the subject has."""
@@ -191,9 +183,18 @@ class Alibi:
         return [stale or self._wrong("alibi.mismatch", words, MEND, bad, slopes)]
 
     def _long(self, n: int, slopes: Tensor) -> list[Cause]:
-        """Judge distances that rounding or an end of a table would show at."""
+        """Judge distances that rounding, an end of a table or of a window would show at."""
+        usual = int(min(2200, math.sqrt(1.2e7 / n)))
+        beyond = min(2 * (self.meter.window or 0) + 8, LONGEST)  # a window twice as wide must be seen to end too
+        causes = self._row(n, slopes, (max(usual, beyond), usual, 520, 300, 130))
+        if not causes and self.causal and not self.meter.counts_heads:  # which is asked key by key, with no matrix
+            causes = self._row(n, slopes, (FAR,))
+        return causes
+
+    def _row(self, n: int, slopes: Tensor, lengths: tuple[int, ...]) -> list[Cause]:
+        """Judge the first of some lengths that can be asked for."""
         seen = None
-        for k_len in (int(min(2200, math.sqrt(1.2e7 / n))), 520, 300, 130):
+        for k_len in lengths:
             try:
                 seen = self.meter.see(Probe(n, 1, k_len) if self.causal else Probe(n, min(k_len, 300), min(k_len, 300)))
                 break
@@ -203,14 +204,17 @@ class Alibi:
         if seen is None:
             return []
         self.findings.measured["longest"] = seen.probe.k_len
+        # far keys are as low by their distance as near ones that are hidden
+        seen = replace(seen, hides_at=min(HIDDEN, -2 * float(slopes.abs().max()) * seen.probe.k_len))
+        if hidden := masks(self.meter, [seen], self.causal):
+            return hidden
         # slopes read off short distances are too rough for long ones
         want = self.asked.slopes(n)
         exact = slopes if self.learned or not alike(slopes, want, 1e-2) else want
-        if self._fine(seen, exact) or self._fine(
-            seen, fit(seen, self.causal).back if fit(seen, self.causal).linear else exact
-        ):
+        now = fit(seen, self.causal)
+        if self._fine(seen, exact) or self._fine(seen, now.back if now.linear else exact):
             return []
-        return masks(self.meter, [seen], self.causal) or self._unlike([seen], exact)
+        return self._unlike([seen], exact)
 
     def _unlike(self, seen: list[Seen], slopes: Tensor | None = None) -> list[Cause]:
         """Return the fault of a bias that is not linear."""
@@ -223,9 +227,17 @@ class Alibi:
         bad = [s for s in seen if not self._fine(s, of(s.probe.heads))] or seen
         if form:
             return [self._wrong(form.code, form.words, form.mend, bad, of(bad[0].probe.heads))]
+        if other := axes.told(seen, self.causal):
+            return [self._wrong(*other, axes.MEND, bad, of(bad[0].probe.heads))]
         stale = next((c for s in bad if (c := self.state.stale(s.probe, s.raw))), None)
         words = "this is not -slope * distance, nor that with a constant in each row, nor a known fault of it"
         return [stale or self._wrong("alibi.mismatch", words, MEND, bad, of(bad[0].probe.heads))]
+
+    def _along(self, n: int) -> Cause | None:
+        """Return why a bias cannot be asked for these sizes, if its slopes do not lie along the heads."""
+        if found := axes.behind(self.meter, n, self.causal):
+            return self._wrong(*found[:2], axes.MEND, found[2], self.asked.slopes(n))
+        return None
 
     def _one_of(self, *probes: Probe) -> tuple[Seen | None, Cause | None]:
         """Return what the first call gives that can be made, or why the last one could not."""

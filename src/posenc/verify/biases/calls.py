@@ -40,12 +40,16 @@ class Seen:
         bias: (heads, q_len, k_len), float64.
         eps: The rounding of its numbers.
         raw: The tensor as it was returned.
+        window: How many keys a query sees, its own being the first; None where all are seen.
+        hides_at: What is as low as this hides a key.
     """
 
     probe: Probe
     bias: Tensor
     eps: float
     raw: Tensor
+    window: int | None = None
+    hides_at: float = HIDDEN
 
 
 class Meter:
@@ -53,6 +57,9 @@ class Meter:
 
     counts_heads = True
     """Any number of heads can be asked for."""
+
+    window: int | None = None
+    """How many keys a query sees, as the spec says; None where it says nothing."""
 
     def says(self, probe: Probe) -> str:
         """Return the call in words."""
@@ -101,7 +108,7 @@ class BiasMeter(Meter):
             guard.shaped(raw, want, what)
         _usable(found, what)
         self.kept.setdefault(probe, self.last)
-        return Seen(probe, found.double(), _eps(found), self.last)
+        return Seen(probe, found.double(), _eps(found), self.last, self.window)
 
 
 @dataclass
@@ -124,7 +131,7 @@ class ScoreMeter(Meter):
         """Return what is added to a score of 0 in the first row of the batch."""
         found = self.scores(probe, 0.0, 0)
         _usable(found, self.says(probe))
-        return Seen(probe, found.double(), _eps(found), found)
+        return Seen(probe, found.double(), _eps(found), found, self.window)
 
     def scores(self, probe: Probe, score: float, b: int) -> Tensor:
         """Return what becomes of one score in all places, (heads, q_len, k_len)."""

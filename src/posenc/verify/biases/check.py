@@ -42,6 +42,10 @@ def _check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
     if convention == "relative_index_fn":
         return index.check(subject, spec)
     meter: Meter = BiasMeter(subject) if convention == "bias_fn" else ScoreMeter(subject)
+    if encoding not in ("swin", "swin_bias"):  # whose window is a piece of an image
+        meter.window = _window(spec)
+    if meter.window == 1:
+        return Findings(unknown="a window of 1 leaves each query its own key alone: no bias can be seen")
     if encoding in TABLES:
         return tables.check(meter, subject, spec)
     if encoding not in (None, "alibi"):
@@ -66,18 +70,21 @@ def _alibi(meter: Meter, spec: Mapping[str, Any], asked: Asked) -> Findings:
 
 
 def _plain_name(spec: Mapping[str, Any]) -> Any:
-    """Return the encoding without its version, as "alibi" of "alibi@falcon".
+    """Return the encoding without its version, as "alibi" of "alibi@falcon"."""
+    encoding = spec.get("encoding")
+    return "alibi" if encoding in versions.BIASES else encoding
+
+
+def _window(spec: Mapping[str, Any]) -> int | None:
+    """Return how many keys a query sees.
 
     Raises:
-        ValueError: There is no such version.
+        ValueError: It is no number of keys.
     """
-    encoding = spec.get("encoding")
-    if isinstance(encoding, str) and encoding.startswith("alibi@"):
-        if encoding not in versions.BIASES:
-            known = ", ".join(versions.BIASES)
-            raise ValueError(f"verify: there is no definition {encoding[:60]!r}. Use one of {known}.")
-        return "alibi"
-    return encoding
+    said = spec.get("window")
+    if said is None or (isinstance(said, int) and not isinstance(said, bool) and said > 0):
+        return said
+    raise ValueError(f"verify: window must be how many keys a query sees; got {said!r:.60}. Give one number, as 64.")
 
 
 def _is_falcons(spec: Mapping[str, Any]) -> bool:

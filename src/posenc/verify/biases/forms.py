@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posenc.verify.biases.calls import HIDDEN, Probe, Seen
+from posenc.verify.biases.calls import Probe, Seen
 
 Predict = Callable[[Probe, Tensor], Tensor]
 
@@ -37,12 +37,12 @@ class Fit(NamedTuple):
 def shown(seen: Seen, causal: bool) -> Tensor:
     """Return which keys a query should see, (q_len, k_len)."""
     d = seen.probe.distance()
-    return (d >= 0) | (not causal)
+    return ((d >= 0) | (not causal)) & (d.abs() < (seen.window or d.numel() + 1))
 
 
 def hidden(seen: Seen) -> Tensor:
     """Return which keys the bias hides, (heads, q_len, k_len)."""
-    return seen.bias <= HIDDEN
+    return seen.bias <= seen.hides_at
 
 
 def centred(t: Tensor, see: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ def centred(t: Tensor, see: Tensor) -> Tensor:
 
 
 def fit(seen: Seen, causal: bool) -> Fit:
-    """Return the slopes that explain most of a bias, whatever is added to its rows."""
-    see = shown(seen, causal)
+    """Return the slopes that explain most of a bias, whatever is added to its rows; keys that it hides have no part."""
+    see = shown(seen, causal) & ~hidden(seen).any(0)
     d = seen.probe.distance().double()
     b = centred(seen.bias, see)
     sides = [centred(d.clamp(min=0), see), centred((-d).clamp(min=0), see)][: 1 if causal else 2]
@@ -259,7 +259,8 @@ def _limit(seen: Seen, slopes: Tensor, causal: bool) -> int | None:
     """Return the distance from which a bias stays as it is, if it does."""
     d = seen.probe.distance()
     row = (seen.bias[0, -1] - seen.bias[0, -1, -1]) / -slopes[0]
-    grown = row[d[-1] >= 0].flip(0)
+    grown = row[(d[-1] >= 0) & shown(seen, causal)[-1]].flip(0)
+    if not bool(grown.isfinite().all()):
+        return None
     most = int(grown.max().round())
-    ends = bool(grown.isfinite().all()) and 0 < most < len(grown) - 1 and abs(float(grown[-1]) - most) < 0.25
-    return most if ends else None
+    return most if 0 < most < len(grown) - 1 and abs(float(grown[-1]) - most) < 0.25 else None

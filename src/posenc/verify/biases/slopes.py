@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posenc import definitions
 from posenc.verify.biases.ranks import repeated
+from posenc.verify.biases.series import series_of
 from posenc.verify.report import Cause
 
 Series = Callable[[int], Tensor]
@@ -81,9 +82,21 @@ def judge(found: Measured, numbers: list[int], asked: Asked) -> tuple[list[Cause
     if not wrong:
         return [], None
     if not any(n in found.failed for n in wrong) and all(_same_heads(found.slopes[n], n, asked) for n in wrong):
-        order = [round(-math.log2(s), 2) for s in found.slopes[wrong[0]].tolist()]
-        return [], f"the heads have ALiBi's slopes in another order (exponents {order}): heads can be exchanged"
+        return [], _other_order(found.slopes[wrong[0]], asked.slopes(wrong[0]), asked.says(wrong[0]))
     return _causes(found, wrong, asked), None
+
+
+def _other_order(found: Tensor, want: Tensor, says: str) -> str:
+    """Say that heads have each other's slopes, and to whom that matters."""
+    ways = (("from the last head to the first", want.flip(0)), ("sorted", want.sort(descending=True).values),
+            ("sorted", want.sort().values))  # fmt: skip
+    how = next((f", {words}" for words, order in ways if alike(found, order, 1e-3)), "")
+    exponents = [[round(-math.log2(s), 2) for s in slopes.tolist()] for slopes in (found, want)]
+    return (
+        f"the heads have ALiBi's slopes in another order{how} ({says} has the exponents {exponents[0]}, for "
+        f"{exponents[1]}): heads can be exchanged, so a model that is trained so is as good; weights that were trained "
+        "with the usual order need it, since each of their heads would look as far as another one should"
+    )
 
 
 def _same_heads(found: Tensor, n: int, asked: Asked) -> bool:
@@ -128,7 +141,7 @@ def _causes(found: Measured, wrong: list[int], asked: Asked) -> list[Cause]:
     if len(found.slopes[n]) != n:
         return [_count(found, n, asked)]
     many = max((m for m in wrong if power_of_two(m)), default=n)
-    code, words = _shape_of(found.slopes[many])
+    code, words = series_of(usable) or _shape_of(found.slopes[many])
     return [_cause(code, words, found, [many], asked)]
 
 
@@ -227,7 +240,9 @@ def _shape_of(s: Tensor) -> tuple[str, str]:
     if len(s) > 2 and bool((s > 0).all()):
         e = -torch.log2(s)
         if alike(e.diff(), e.diff()[:1].expand(len(s) - 1), 1e-4):
-            words = f"the exponents start at -{float(e[0]):.5g} and fall by {float(e[1] - e[0]):.5g} a head"
+            words = (
+                f"the exponents start at {0 - round(float(e[0]), 9):.5g} and fall by {float(e[1] - e[0]):.5g} a head"
+            )
             return "alibi.slopes.ratio", words
     return "alibi.mismatch", "no known fault gives these slopes"
 

@@ -88,6 +88,8 @@ def copied(meter: Meter) -> BiasMeter | None:
     if not isinstance(meter, BiasMeter):
         return None
     try:
-        return BiasMeter(copy.deepcopy(meter.subject))
+        made = BiasMeter(copy.deepcopy(meter.subject))
     except Exception:  # locks, generators, open files: whatever cannot be copied
         return None
+    made.window = meter.window
+    return made

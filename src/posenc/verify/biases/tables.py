@@ -1,13 +1,17 @@
 """Biases out of a table that nobody has shown: which distances share a number can be seen, whose row it is cannot."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posenc.verify.biases import buckets, index, rules
+from posenc.verify.biases.alibi import LONGEST
 from posenc.verify.biases.calls import HIDDEN, Meter, Probe, Seen
+from posenc.verify.biases.forms import shown
+from posenc.verify.biases.masks import masks
 from posenc.verify.biases.state import copied
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause, Findings, first
@@ -69,6 +73,9 @@ class _Line:
         n, seen = _heads(self.meter, self.spec, (size, 64, 24))
         if seen.probe.k_len < size:
             self.findings.measured["longest"] = seen.probe.k_len
+        if hidden := self._hidden(n, seen):
+            self.findings.causes = hidden
+            return self.findings
         line, broken = self._by_distance(seen)
         if broken:
             self.findings.causes = [broken]
@@ -87,6 +94,14 @@ class _Line:
             self.findings.causes = first(self._cached(n, rel, values))
         return self.findings
 
+    def _hidden(self, n: int, seen: Seen) -> list[Cause]:
+        """Return what is wrong with keys that are hidden by -inf, in a square and in a row that passes the window."""
+        rows = [seen]
+        if self.meter.window and not self.both:
+            with suppress(SubjectError):  # a table may end before
+                rows.append(self.meter.see(Probe(n, 1, min(2 * self.meter.window + 8, LONGEST))))
+        return masks(self.meter, rows, not self.both, self.family)
+
     def _constant(self, seen: Seen) -> None:
         """Say what one bias for all distances means: the table is empty, or a decoder's past is one bucket."""
         ahead = torch.where(seen.bias > HIDDEN, seen.bias, seen.bias[:, :1, :1])
@@ -103,15 +118,11 @@ class _Line:
     def _by_distance(self, seen: Seen) -> tuple[tuple[Tensor, Tensor], Cause | None]:
         """Return the bias of each distance, which must have one."""
         rel = -seen.probe.distance()
-        low = int(rel.min())
-        kinds = torch.arange(low, int(rel.max()) + 1)
-        if not self.both:
-            kinds = kinds[kinds <= 0]
+        see = shown(seen, not self.both)
+        low, high = int(rel[see].min()), int(rel[see].max())
+        kinds = torch.arange(low, high + 1)
         values = torch.stack([seen.bias.diagonal(int(r), 1, 2)[:, 0] for r in kinds], 1)
-        full = torch.cat([values, torch.zeros(len(values), int(rel.max()) + 1 - int(kinds.max()) - 1)], 1)
-        off = torch.where(
-            (rel <= kinds.max()) & (full[:, (rel - low)] > HIDDEN), seen.bias - full[:, rel - low], 0.0
-        ).abs()
+        off = torch.where(see, seen.bias - values[:, rel.clamp(low, high) - low], 0.0).abs()
         size = float(values[values > HIDDEN].abs().max()) if bool((values > HIDDEN).any()) else 1.0
         if float(off.max()) <= 8 * seen.eps * size:
             return (kinds, values), None
@@ -167,9 +178,10 @@ class _Line:
             except SubjectError as error:
                 return [self._kept(probe, None) or error.cause]
             here = torch.arange(probe.q_len)[:, None] - torch.arange(probe.k_len)
-            want, other = (values[:, (-d).clamp(max=0) - int(rel.min())] for d in (probe.distance(), here))
+            low = int(rel.min())
+            want, other = (values[:, (-d).clamp(low, 0) - low] for d in (probe.distance(), here))
             allowed = 8 * seen.eps * float(values.abs().max())
-            off = ((seen.bias - want).abs() > allowed) & (probe.distance() >= 0)
+            off = ((seen.bias - want).abs() > allowed) & shown(seen, True)
             local &= bool(((seen.bias - other).abs() <= allowed)[:, here >= 0].all())
             if bool(off.any()):
                 wrong.append((seen, want, off))

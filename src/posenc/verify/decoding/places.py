@@ -156,6 +156,12 @@ def _times(times: int, each: int) -> Start:
     return lambda s: times * s.seen + each * s.layer * s.new
 
 
+def beyond(first: int) -> Iterator[Rule]:
+    """Name the faults of single tokens that begin at a position."""
+    yield Rule("capped", _from(_at_most(first - 1)))
+    yield Rule("wraps", _from(_round(first)))
+
+
 def rules(window: int | None) -> Iterator[Rule]:
     """Name the faults, those told apart by least first."""
     yield Rule("offset", _from(lambda _: 0))

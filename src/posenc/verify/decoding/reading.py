@@ -107,8 +107,21 @@ def _apart(seen: Tensor, wanted: Tensor) -> tuple[float, int, int]:
     return float(off.abs().max()), int(known.sum()), int(shown.sum())
 
 
-def read(b: Bench, family: str, spec: Mapping[str, Any], *, whole: bool, far: bool = False) -> Reading | None:
-    """Run one token said again and again; None where no scores are seen, or no positions in them."""
+Schedules = Sequence[tuple[int, ...]]
+
+
+def read(
+    b: Bench, family: str, spec: Mapping[str, Any], *, whole: bool, far: Schedules | None = None
+) -> Reading | None:
+    """Run one token said again and again; None where no scores are seen, or no positions in them.
+
+    Args:
+        b: The subject, and tokens.
+        family: Of its encoding.
+        spec: What is told of windows and layers.
+        whole: Parts of several tokens as well.
+        far: Other parts than the usual ones.
+    """
     try:
         for token in b.x[:, 0]:
             found = _read(b, family, token, spec, whole=whole, far=far)
@@ -119,11 +132,13 @@ def read(b: Bench, family: str, spec: Mapping[str, Any], *, whole: bool, far: bo
     return None
 
 
-def _read(b: Bench, family: str, token: Tensor, spec: Mapping[str, Any], *, whole: bool, far: bool) -> Reading | None:
+def _read(
+    b: Bench, family: str, token: Tensor, spec: Mapping[str, Any], *, whole: bool, far: Schedules | None
+) -> Reading | None:
     tables: list[Table] = []
     which: list[int] = []  # softmaxes of other things, and of layers without positions, are left out
     made = 0
-    for n in LENGTHS:
+    for n in LENGTHS if far is None or far is FAR else (max(map(sum, far)),):
         try:
             text = token.expand(1, n, -1)
             looks = watch(b.subject, text, (n,))[0]
@@ -138,7 +153,7 @@ def _read(b: Bench, family: str, token: Tensor, spec: Mapping[str, Any], *, whol
     if not tables:
         return None
     runs = []
-    schedules: Sequence[tuple[int, ...]] = FAR if far else PARTS if whole else ONES
+    schedules: Schedules = far or (PARTS if whole else ONES)
     for sizes in schedules:
         try:
             calls = watch(b.subject, token.expand(1, sum(sizes), -1), sizes)
@@ -189,22 +204,28 @@ def _scaled(product: Tensor, scores: Tensor, noise: float) -> Tensor | None:
     return scale * product if float(((scale * x - y) / (1 + y.abs())).abs().max()) <= noise else None
 
 
-def name(reading: Reading) -> str | None:
-    """Return the fault that predicts all scores, layer by layer; None if none does."""
+def name(reading: Reading, first: Sequence[Rule] = (), *, alone: bool = False) -> str | None:
+    """Return the fault that predicts all scores, layer by layer; None if none does.
+
+    Args:
+        reading: What was seen.
+        first: Faults to be tried before the usual ones.
+        alone: Try those only.
+    """
     if reading.right():
         return None
     found: list[str] = []
-    whole = [*rules(reading.window)]
+    whole = [*first, *(() if alone else rules(reading.window))]
     for layer in range(len(reading.tables)):
         tried = (Rule("", right), *whole, *(parted(whole) if reading.whole else ()))
         rule = next((r for r in tried if reading.explains(r, layer)), None)
         if rule is None:
             return None
         found.append(rule.fault)
-    first = next(i for i, fault in enumerate(found) if fault)
-    if first and found[first] in ("off_by", "count_early"):
+    at = next(i for i, fault in enumerate(found) if fault)
+    if at and found[at] in ("off_by", "count_early"):
         return "count_early_deep"
-    return found[first]
+    return found[at]
 
 
 def flat(reading: Reading, *, several: bool) -> bool:

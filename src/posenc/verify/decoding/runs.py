@@ -13,6 +13,7 @@ from posenc.verify import guard
 
 TOKENS = 12
 BATCH = 3
+PARTS = "parts of several tokens beside a cache"
 # one pass stands beside these: a prefill and steps, steps from the first token on, equal parts, uneven parts
 PATTERNS: dict[str, tuple[int, ...]] = {
     "prefill 5": (5, *[1] * 7),
@@ -49,6 +50,12 @@ class Bench:
         x: Tokens (batch, tokens, width).
         full: One pass, as float64.
         tolerance: Of the largest number of one pass.
+        trials: What is judged, by the name of its pattern; `aside` are those of several tokens that are told apart.
+        refused: What was not judged, and why.
+        shown: The run that shows a fault which no pattern shows; `case` is the least of its kind.
+        detail: What was found beside the name of the fault, as the end of a sentence.
+        farthest: The last position that was looked at.
+        family: Of its encoding, once that was asked for.
     """
 
     subject: Any
@@ -58,6 +65,12 @@ class Bench:
     tolerance: float
     trials: dict[str, Trial] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    aside: dict[str, Trial] = field(default_factory=dict)
+    shown: Trial | None = None
+    case: dict[str, Any] = field(default_factory=dict)
+    detail: str = ""
+    farthest: int = TOKENS - 1
+    family: str = ""
 
     def run(self, x: Tensor, chunks: Sequence[int], subject: Any = None) -> Tensor:
         """Run tokens in parts against a growing cache; return all rows as float64."""
@@ -84,7 +97,7 @@ class Bench:
         except guard.SubjectError as error:
             if error.cause.code != "subject.raises" or all(n == 1 for n in chunks[1:]):
                 raise
-            self.refused[name] = error.cause.message
+            self.refused[PARTS] = error.cause.message
             return
         self.trials[name] = Trial(chunks, y, self.by_call(y, self.full, chunks))
 
@@ -100,32 +113,40 @@ class Bench:
         return None if trial is None else [e > self.tolerance for e in trial.errors]
 
 
-def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
-    """Call model(x, cache) part by part.
+def step(subject: Any, part: Tensor, cache: Any, seen: int) -> tuple[Tensor, Any]:
+    """Call model(x, cache) once; return its rows as float64, and the cache.
 
     Raises:
-        SubjectError: A call raised, returned no pair, or rows of another count.
+        SubjectError: The call raised, returned no pair, or rows of another count.
+    """
+    shape = tuple(part.shape)
+    what = f"model(x of {shape}, {'None' if cache is None else f'cache of {seen} tokens'})"
+    found: list[Any] = [cache]
+
+    def call(t: Tensor) -> Any:
+        """Keep the cache from the guard: it may be written into, and hold whatever where nothing is stored yet."""
+        result = subject(t, found[0])
+        if not isinstance(result, tuple | list) or len(result) < 2:
+            return None
+        found[0] = result[1]
+        return result[0]
+
+    y = guard.call(call, part, what=what)
+    width = y.shape[-1] if isinstance(y, Tensor) and y.ndim == 3 else shape[2]
+    return guard.shaped(y, (*shape[:2], width), what + "[0]").detach().double(), found[0]
+
+
+def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
+    """Call model(x, cache) part by part; return all rows.
+
+    Raises:
+        SubjectError: As of one step.
     """
     cache, rows, seen = None, [], 0
     for part in x.split(list(chunks), 1):
-        shape = tuple(part.shape)
-        what = f"model(x of {shape}, {'None' if cache is None else f'cache of {seen} tokens'})"
-
-        found: list[Any] = [cache]
-
-        def call(t: Tensor, found: list[Any] = found) -> Any:
-            """Keep the cache from the guard: it may be written into, and hold whatever where nothing is stored yet."""
-            result = subject(t, found[0])
-            if not isinstance(result, tuple | list) or len(result) < 2:
-                return None
-            found[0] = result[1]
-            return result[0]
-
-        y = guard.call(call, part, what=what)
-        cache = found[0]
-        width = y.shape[-1] if isinstance(y, Tensor) and y.ndim == 3 else shape[2]
-        rows.append(guard.shaped(y, (*shape[:2], width), what + "[0]").detach().double())
-        seen += shape[1]
+        y, cache = step(subject, part, cache, seen)
+        rows.append(y)
+        seen += part.shape[1]
     return torch.cat(rows, 1)
 
 
@@ -188,24 +209,23 @@ def dependence(b: Bench, chunks: Sequence[int]) -> Tensor:
     return change.T
 
 
-def smallest(b: Bench, found: str | None = None) -> dict[str, Any]:
+def smallest(b: Bench, trials: Mapping[str, Trial], parts: Sequence[Sequence[int]] = SMALL) -> dict[str, Any]:
     """Return the smallest parts that differ from one pass, with one row in the batch."""
-    for chunks in SMALL:
+    for chunks in parts:
         x = b.x[:1, : sum(chunks)]
         try:
             errors = b.by_call(b.run(x, chunks), b.one_pass(x), chunks)
         except guard.SubjectError:
             continue
         if max(errors) > b.tolerance:
-            at = next(i for i, e in enumerate(errors) if e > b.tolerance)
-            return {"batch": 1, "chunks": list(chunks), "call": at, "error": round(errors[at], 6)}
-    for name, trial in b.trials.items():
-        if max(trial.errors) > b.tolerance and found in (None, name):
-            at = next(i for i, e in enumerate(trial.errors) if e > b.tolerance)
-            return {
-                "batch": BATCH,
-                "chunks": list(trial.chunks),
-                "call": at,
-                "error": round(trial.errors[at], 6),
-            }
+            return first_wrong(chunks, errors, b.tolerance, 1)
+    for trial in trials.values():
+        if max(trial.errors) > b.tolerance:
+            return first_wrong(trial.chunks, trial.errors, b.tolerance, BATCH)
     return {}
+
+
+def first_wrong(chunks: Sequence[int], errors: Sequence[float], tolerance: float, batch: int) -> dict[str, Any]:
+    """Return parts and which call of theirs is wrong first, as a report has it."""
+    at = next(i for i, e in enumerate(errors) if e > tolerance)
+    return {"batch": batch, "chunks": list(chunks), "call": at, "error": round(errors[at], 6)}

@@ -3,33 +3,7 @@
 import torch
 
 from posenc.verify import guard
-from posenc.verify.decoding.runs import PATTERNS, TOKENS, Bench, dependence
-from posenc.verify.decoding.words import WORDS
-
-
-def unseen(b: Bench) -> str | None:
-    """Return a fault of what sees what: a cache that is not used, a mask of a part that is shifted."""
-    seen = dependence(b, (TOKENS,))
-    for name in ("prefill 5", "uneven", "equal"):
-        if name in b.refused:
-            continue
-        here, begin = dependence(b, PATTERNS[name]), PATTERNS[name][0]
-        ahead = bool((here.triu(1) > b.tolerance).any())
-        hidden = (seen > 10 * b.tolerance) & (here < 1e-2 * b.tolerance)
-        past = hidden[begin:, :begin]
-        if bool(past.any()) and (name == "prefill 5" or bool(past.all())):
-            return "cache_unused"
-        if ahead or bool(hidden.any()):  # many models take single tokens beside a cache, and say so nowhere
-            _set_aside(b, "chunk_ahead" if ahead else "chunk_mask")
-            return None
-    return None
-
-
-def _set_aside(b: Bench, fault: str) -> None:
-    """Judge a model by its steps alone, whose mask is not made for several tokens beside a cache."""
-    for name in ("equal", "uneven", "one first"):
-        b.trials.pop(name, None)
-        b.refused[name] = f"parts of several tokens beside a cache: {fault}: the model {WORDS[fault][1]}"
+from posenc.verify.decoding.runs import TOKENS, Bench
 
 
 def last_row_right(b: Bench) -> bool:

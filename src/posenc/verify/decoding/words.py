@@ -2,6 +2,9 @@
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
 _OFFSET = "Let new tokens begin at the number of tokens in the cache: arange(seq) + past_len, for q and k alike."
+_ALIKE = "Give q and k of the new tokens the same positions, past_len .. past_len + seq - 1."
+_ROWS = "Give new tokens the rows that begin at the number of tokens in the cache: table[past_len : past_len + seq]."
+_BIAS = "Form the bias of queries at past_len + arange(seq) over all keys, arange(past_len + seq)."
 _COUNT = "Read the number of cached tokens once, before anything is appended, and give it to every layer."
 _MASK = "Row i of a part that begins at token n may see keys 0..n + i: tril(ones(seq, n + seq), diagonal=n)."
 # fault: the code behind the family, what it does, how to mend it
@@ -26,16 +29,6 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "kv_cache.past_not_seen",
         "does not see tokens that are in the cache",
         "Join the cached keys and values with the new ones before the scores.",
-    ),
-    "chunk_mask": (
-        "decode.chunk_mask",
-        "hides keys from a part of several tokens that one pass shows them",
-        _MASK,
-    ),
-    "chunk_ahead": (
-        "decode.chunk_not_causal",
-        "lets tokens of a part see later tokens of the same part",
-        _MASK,
     ),
     "single": (
         "decode.single_token_path",
@@ -114,12 +107,12 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "query": (
         "kv_cache.query_offset_missing",
         "puts the query and the key of one token at different positions when there is a cache",
-        "Give q and k of the new tokens the same positions, past_len .. past_len + seq - 1.",
+        _ALIKE,
     ),
     "query_off": (
         "query.off_by_one",
         "puts the query one position beside the key of the same token when there is a cache",
-        "Give q and k of the new tokens the same positions, past_len .. past_len + seq - 1.",
+        _ALIKE,
     ),
     "centre": (
         "kv_cache.centre_moves",
@@ -129,12 +122,22 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "bias_zero": (
         "kv_cache.bias_zero",
         "adds no bias to a single new token: all cached keys count alike, in whatever order they came",
-        "Form the bias over all cached keys, with the query at past_len.",
+        _BIAS,
     ),
     "bias_dropped": (
         "decode.bias_dropped",
         "adds no bias to a single new token: all cached keys count alike, in whatever order they came",
-        "Form the bias over all cached keys, with the query at past_len.",
+        _BIAS,
+    ),
+    "capped": (
+        "kv_cache.position_capped",
+        "places all new tokens beyond some position at that one",
+        "Let positions grow with the text; where a table ends, raise an error or make the table longer.",
+    ),
+    "wraps": (
+        "kv_cache.position_wraps",
+        "begins again at position 0 beyond some position",
+        "Let positions grow with the text: the place of a key in a buffer is not its position.",
     ),
     "mismatch": (
         "decode.mismatch",
@@ -142,6 +145,63 @@ WORDS: dict[str, tuple[str, str, str]] = {
         _OFFSET,
     ),
 }
+# what is no family's: masks, and what belongs to a cache; fault: its whole code, what it does, how to mend it
+WHOLE: dict[str, tuple[str, str, str]] = {
+    "top_left": (
+        "decode.mask.top_left",
+        "aligns its causal mask with the top left corner: token i of a part sees keys 0..i alone, whatever the cache "
+        "holds, so that a single new token sees the first key only",
+        "is_causal=True of scaled_dot_product_attention does that where there are more keys than queries. Beside a "
+        "cache pass attn_mask=torch.ones(n, past + n, dtype=torch.bool).tril(past), or "
+        "torch.nn.attention.bias.causal_lower_right(n, past + n).",
+    ),
+    "top_left_parts": (
+        "decode.mask.top_left",
+        "aligns the causal mask of a part of several tokens with the top left corner: token i of the part sees keys "
+        "0..i alone, whatever the cache holds",
+        "is_causal=n > 1 of scaled_dot_product_attention does that. Beside a cache pass "
+        "attn_mask=torch.ones(n, past + n, dtype=torch.bool).tril(past), or "
+        "torch.nn.attention.bias.causal_lower_right(n, past + n); or raise an error for more than one token.",
+    ),
+    "part_ahead": (
+        "decode.mask.missing",
+        "lets tokens of a part of several see later tokens of the same part",
+        f"{_MASK} Or raise an error for more than one token beside a cache.",
+    ),
+    "part_hides": (
+        "decode.mask.hides_keys",
+        "hides keys from a part of several tokens that one pass shows them",
+        f"{_MASK} Or raise an error for more than one token beside a cache.",
+    ),
+    "hides": (
+        "decode.mask.hides_keys",
+        "hides keys that are in the cache from a single new token, to which one pass shows them",
+        "A single new token may see all keys that its place in one pass may see.",
+    ),
+    "window_short": (
+        "decode.window.short",
+        "keeps fewer keys in the cache than one pass lets a token see",
+        "Keep the last window - 1 keys before a step, window with the new one.",
+    ),
+    "window_long": (
+        "decode.window.long",
+        "lets a new token see older keys in the cache than one pass does",
+        "Hide keys at a distance of window or more, or drop them: keep the last window - 1 before a step.",
+    ),
+    "by_turns": (
+        "decode.cache.shared",
+        "is right for one sequence and wrong when the steps of two go by turns, each with its own cache: something "
+        "that belongs to the cache, such as the number of tokens seen, is kept on the model",
+        "Keep everything that a sequence needs in its cache, the number of tokens seen as well.",
+    ),
+    "used_again": (
+        "decode.cache.not_rolled_back",
+        "is wrong when steps are rolled back: from a copy of an older cache it goes on as if the dropped tokens had "
+        "been there, so that something which belongs to the cache is kept on the model",
+        "Keep everything that a sequence needs in its cache, the number of tokens seen as well.",
+    ),
+}
+OF_PARTS = ("top_left_parts", "part_ahead", "part_hides")
 # families in which a fault has a name of its own
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("alibi", "query"): "kv_cache.query_from_zero",
@@ -151,4 +211,9 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     **{(f, "query"): "kv_cache.offset_ignored" for f in ("sinusoidal", "learned")},
     **{(f, "again"): "decode.mismatch" for f in ("alibi", "t5", "sinusoidal", "learned")},
     **{(f, "constant"): "decode.chunk_positions" for f in FAMILIES if f != "rope"},
+}
+# families that are mended elsewhere than at q and k
+MENDS: dict[tuple[str, str], str] = {
+    **{(family, mend): _ROWS for family in ("sinusoidal", "learned") for mend in (_OFFSET, _ALIKE)},
+    **{(family, mend): _BIAS for family in ("alibi", "t5") for mend in (_OFFSET, _ALIKE)},
 }

@@ -12,18 +12,19 @@ from posenc.verify.tokens.calls import SHARED, asker, case_of, memory, run, run_
 from posenc.verify.tokens.counts import (
     Answer,
     Call,
-    Explanation,
     bound,
     chunked,
-    explain,
     generation,
     halved,
+    mask_of,
     rows_shifted,
     shift,
 )
+from posenc.verify.tokens.formulas import Explanation, explain
 from posenc.verify.tokens.moves import moved, moves, remembers, steps, unspoilt
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
+FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
 ABSOLUTE = ("learned", "sinusoidal", "additive")
 
 # (formula, or several; kinds of call that must be among the wrong ones): code, what it does, how to mend it
@@ -78,7 +79,16 @@ _WORDS: dict[str, tuple[str, str, str]] = {
         _SLICE,
     ),
     "reversed": ("positions.reversed", "counts from the end of each row towards its beginning", _MASK),
+    "from_the_end": ("positions.reversed", "counts the columns from the last one towards the first", _MASK),
+    "from_a_length": ("positions.reversed", "subtracts positions from the length of the call or of the row", _MASK),
+    "negated": ("positions.negated", "gives every position the opposite sign", _MASK),
+    "filled": (
+        "positions.mask_inverted",
+        "gives all tokens the number that padding should get, as where the mask is compared the wrong way round",
+        _MASK,
+    ),
     "int8": ("positions.wrapped", "forms positions in int8, which ends at 127", "Keep positions int64."),
+    "int16": ("positions.wrapped", "forms positions in int16, which ends at 32767", "Keep positions int64."),
     "along_batch": ("positions.axis.batch", "sums the mask along the batch instead of along the row", _MASK),
     "padding_counted": ("positions.mask_inverted", "counts the padded slots instead of the tokens", _MASK),
     "padding_twice": ("positions.padding_twice", "takes the padding off twice", _MASK),
@@ -126,6 +136,9 @@ def _positions(subject: Any, spec: Mapping[str, Any]) -> Findings:
     optional = run_softly(ask, _padded("right"), start) if declared == "left?" else []
     found.measured["right_padding"] = _said(optional)
     wrong = [a for a in answers if a.error]
+    if not wrong and (far := _far(ask, spec, start)):
+        answers, wrong = [*answers, *far], far
+        required = [*required, [a.call for a in far]]
     if not wrong:
         found.causes = memory(ask, required, start)
         return found
@@ -153,6 +166,15 @@ def _positions(subject: Any, spec: Mapping[str, Any]) -> Findings:
     if found.causes[0].code == "positions.mismatch" and moves(ask, answers):
         found.causes, found.equivalent = moved(found.causes[0], free)
     return found
+
+
+def _far(ask: Callable[[Call], Tensor], spec: Mapping[str, Any], start: float) -> list[Answer]:
+    """Return the wrong answers to texts of tens of thousands of tokens, of those that are answered."""
+    top = int(spec.get("max_positions") or FAR)
+    lengths = sorted({min(top, FAR), min(top, FARTHEST)} - set(range(LONG)))
+    plans = [[Call(mask_of(n, (0,)), n)] for n in lengths]
+    answers = [a for plan in plans for a in run_softly(ask, [plan], start) or []]
+    return [a for a in answers if a.error]
 
 
 def _padded(side: str) -> list[list[Call]]:

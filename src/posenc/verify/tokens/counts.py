@@ -1,4 +1,4 @@
-"""Ways to count the tokens of padded rows, right and wrong, and which of them explains what was returned."""
+"""The tokens of padded rows, counted: calls, what they return and should, and what is off about the numbers alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,157 +43,13 @@ class Answer:
         return float(((self.got - self.want).abs() * self.call.real).max())
 
 
-Formula = Callable[[Call], Tensor]
-
-
 def counted(call: Call) -> Tensor:
     """Count the tokens of each row from 0: what is right."""
     return (call.mask.cumsum(-1) - 1)[:, -call.q_len :].double()
 
 
-def _shared(call: Call) -> Tensor:
-    total = call.mask.shape[1]
-    return torch.arange(total - call.q_len, total).double().expand(len(call.mask), -1)
-
-
-def _restarted(call: Call) -> Tensor:
-    return torch.arange(call.q_len).double().expand(len(call.mask), -1)
-
-
-def _restarted_count(call: Call) -> Tensor:
-    return (call.mask[:, -call.q_len :].cumsum(-1) - 1).double()
-
-
-def _first_columns(call: Call) -> Tensor:
-    return (call.mask.cumsum(-1) - 1)[:, : call.q_len].double()
-
-
-def _past(call: Call) -> Tensor:
-    """Count the tokens before the columns that are asked for."""
-    return call.mask[:, : call.mask.shape[1] - call.q_len].sum(-1, keepdim=True).double()
-
-
-def _twice(call: Call) -> Tensor:
-    return counted(call) + _past(call)
-
-
-def _twice_shared(call: Call) -> Tensor:
-    return counted(call) + (call.mask.shape[1] - call.q_len)
-
-
-def _longest(call: Call) -> Tensor:
-    end = int(call.mask.sum(-1).max())
-    return torch.arange(end - call.q_len, end).double().expand(len(call.mask), -1)
-
-
-def _first_row(call: Call) -> Tensor:
-    return counted(call)[:1].expand(len(call.mask), -1)
-
-
-def _along_batch(call: Call) -> Tensor:
-    return (call.mask.cumsum(0) - 1)[:, -call.q_len :].double()
-
-
-def _padding_counted(call: Call) -> Tensor:
-    return ((1 - call.mask).cumsum(-1) - 1)[:, -call.q_len :].double()
-
-
-def _last_only(call: Call) -> Tensor:
-    return counted(call)[:, -1:].expand(-1, call.q_len)
-
-
-def _padding_twice(call: Call) -> Tensor:
-    return counted(call) - (1 - call.mask).sum(-1, keepdim=True)
-
-
-def _first_twice(call: Call) -> Tensor:
-    """Let the second token begin at the first row again, as if a first one were put before the count."""
-    return (counted(call) - 1).clamp(min=0)
-
-
-def _past_columns(call: Call) -> Tensor:
-    return _past(call) + _restarted(call)
-
-
-def _reversed(call: Call) -> Tensor:
-    return (call.mask.flip(-1).cumsum(-1) - 1).flip(-1)[:, -call.q_len :].double()
-
-
-def _step_ahead(call: Call) -> Tensor:
-    return counted(call) + 1
-
-
-def _step_behind(call: Call) -> Tensor:
-    return counted(call) - 1
-
-
-def _minus_row_length(call: Call) -> Tensor:
-    """Subtract the padding of the whole row where it stands on the left of none of its tokens."""
-    return _shared(call) - (1 - call.mask).sum(-1, keepdim=True)
-
-
-def _rounded(dtype: torch.dtype) -> Formula:
-    return lambda call: counted(call).to(dtype).double()
-
-
-def _summed(dtype: torch.dtype) -> Formula:
-    return lambda call: (call.mask.to(dtype).cumsum(-1) - 1)[:, -call.q_len :].double()
-
-
-# name of the fault: how it counts; where two explain everything, the earlier one is named
-FORMULAS: dict[str, Formula] = {
-    "shared": _shared,
-    "restarted": _restarted,
-    "restarted_count": _restarted_count,
-    "first_columns": _first_columns,
-    "twice": _twice,
-    "twice_shared": _twice_shared,
-    "last_only": _last_only,
-    "first_row": _first_row,
-    "longest": _longest,
-    "along_batch": _along_batch,
-    "padding_counted": _padding_counted,
-    "padding_twice": _padding_twice,
-    "minus_row_length": _minus_row_length,
-    "first_twice": _first_twice,
-    "past_columns": _past_columns,
-    "reversed": _reversed,
-    "int8": _rounded(torch.int8),
-    "step_ahead": _step_ahead,
-    "step_behind": _step_behind,
-    "bfloat16": _rounded(torch.bfloat16),
-    "float16": _rounded(torch.float16),
-    "bfloat16_sum": _summed(torch.bfloat16),
-    "float16_sum": _summed(torch.float16),
-}
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Which formula stands for the answers, and in which kinds of calls it takes the place of the right one."""
-
-    fault: str
-    kinds: tuple[Kind, ...]
-
-
-def explain(answers: Sequence[Answer], offset: float = 0.0) -> Explanation | None:
-    """Return the formula that gives every wrong answer to the last token, or None.
-
-    One that holds in all calls goes before one that holds in some kinds of call only, with the right count in the
-    others.
-    """
-    wrong = {a.call.kind for a in answers if a.error}
-    everywhere = {a.call.kind for a in answers}
-    for kinds in (everywhere, wrong):
-        for name, formula in FORMULAS.items():
-            bent = [a for a in answers if a.call.kind in kinds]
-            straight = all(not a.error for a in answers if a.call.kind not in kinds)
-            if straight and all(_same(a, formula(a.call) + offset) for a in bent):
-                return Explanation(name, tuple(sorted(wrong)))
-    return None
-
-
-def _same(answer: Answer, predicted: Tensor) -> bool:
+def same(answer: Answer, predicted: Tensor) -> bool:
+    """Say whether an answer is what was predicted, on tokens."""
     return not bool(((answer.got - predicted).abs() * answer.call.real).max() > 0)
 
 
@@ -210,7 +66,7 @@ def bound(answers: Sequence[Answer], offset: float = 0.0) -> tuple[str, int] | N
         ("wrapped", lambda t: t % least),
     )
     for name, there in ways:
-        if least > offset and all(_same(a, there(a.want)) for a in answers):
+        if least > offset and all(same(a, there(a.want)) for a in answers):
             return name, least
     return None
 

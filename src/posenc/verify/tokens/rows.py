@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from posenc.verify.report import Cause, Findings
 from posenc.verify.tokens.calls import SHARED, asker, case_of, memory, run, side_of
-from posenc.verify.tokens.counts import Answer, Call, bound, explain, halved, mask_of, shift
+from posenc.verify.tokens.counts import Answer, Call, bound, halved, mask_of, same, shift
+from posenc.verify.tokens.formulas import explain
 
 
 def check(subject: Any, spec: Mapping[str, Any]) -> Findings:
@@ -59,9 +62,9 @@ def _offset(spec: Mapping[str, Any]) -> tuple[float, int | None]:
 def _longest(spec: Mapping[str, Any], offset: float) -> int:
     """Return how long a text must be taken: as the table is, where it is told."""
     if spec.get("max_positions"):
-        return max(1, min(int(spec["max_positions"]), 16384))
+        return max(1, min(int(spec["max_positions"]), 1 << 17))
     if spec.get("table_rows"):
-        return max(1, min(int(spec["table_rows"] - offset), 16384))
+        return max(1, min(int(spec["table_rows"] - offset), 1 << 17))
     return 700
 
 
@@ -111,6 +114,8 @@ def _rows_cause(answers: Sequence[Answer], offset: float) -> Cause:
         code, does = "learned.precision", "forms row numbers in half precision, in which neighbours become equal"
     elif where is not None and where.fault in ("padding_twice", "minus_row_length"):
         code, does = "learned.padding_twice", "takes padding off that was not counted"
+    elif all(same(a, a.want.to(torch.int16).double()) for a in answers):
+        code, does = "learned.wrapped", "forms row numbers in int16, in which 32767 is followed by -32768"
     elif held is not None:
         code = "learned.table_too_short" if held[0] == "clamped" else "learned.wrapped"
         does = f"{'holds rows below' if held[0] == 'clamped' else 'begins anew at row'} {held[1]}"

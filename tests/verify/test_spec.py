@@ -1,0 +1,126 @@
+"""The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import posenc
+from posenc import registry, verify
+from posenc.verify import spec
+from posenc.verify.rotary import expected
+
+SOURCE = Path(verify.__file__).parent
+ROPE = {"encoding": "rope", "head_dim": 64, "base": 10000.0, "layout": "half"}
+# the words that the issue of this command lists, with the values that it names
+LISTED = {
+    *("encoding", "kind", "head_dim", "rotary_dim", "base", "layout", "scaling", "config", "dim", "variant", "start"),
+    *("heads", "causal", "bidirectional", "num_buckets", "max_distance", "window", "section", "interleaved"),
+    *("scale_base", "gamma", "order", "offset", "table_rows", "max_positions", "padding", "packed", "layers"),
+    *("activation_dtype", "origin", "direction"),
+}
+MISSPELT = {
+    "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
+    "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
+    "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
+    "encoding of numbers": ({**ROPE, "encoding": 5}, "encoding must be a word; got int"),
+    "encoding of lists": ({**ROPE, "encoding": ["rope"]}, "encoding must be a word; got list"),
+    "version": ({"encoding": "alibi@nobody"}, "no definition 'alibi@nobody'. Use one of alibi@"),
+    "kind": ({"kind": "position"}, "kind cannot be 'position'. Did you mean 'positions'"),
+    "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Did you mean 'yarn'"),
+    "scaling in a list": ({**ROPE, "scaling": ["yarn"]}, "scaling must be a word or a dict; got list"),
+    "a scaling that nobody knows": ({**ROPE, "scaling": "xyzzy"}, "cannot be 'xyzzy'. Use one of default, dynamic"),
+    "a scaling without parameters": ({**ROPE, "scaling": "ntk_alpha"}, "'ntk_alpha' needs parameters. Give the model"),
+    "layout": ({**ROPE, "layout": "neo"}, "layout cannot be 'neo'. Use 'half' or 'interleaved'"),
+    "layout of waves": ({**ROPE, "layout": "cos_first"}, "layout cannot be 'cos_first'"),
+    "padding": ({"kind": "positions", "padding": "rigth"}, "padding cannot be 'rigth'. Did you mean 'right'"),
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_what_is_misspelt_is_refused_by_name(name):
+    words, message = MISSPELT[name]
+    with pytest.raises(ValueError, match=message):
+        verify.check(lambda x, positions: x, convention="rope_fn", spec=words)
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "ours", "meant"),
+    [
+        ("theta", 5e5, "base", 5e5),
+        ("num_heads", 8, "heads", 8),
+        ("n_buckets", 64, "num_buckets", 64),
+        ("max_position_embeddings", 4096, "max_positions", 4096),
+        ("rope_scaling", {"rope_type": "linear", "factor": 2.0}, "scaling", {"rope_type": "linear", "factor": 2.0}),
+        ("layout", "neox", "layout", "half"),
+        ("layout", "gptj", "layout", "interleaved"),
+        ("pairing", "meta", "layout", "interleaved"),
+        ("encoding", "Rotary", "encoding", "rope"),
+    ],
+)
+def test_what_others_say_is_translated(word, said, ours, meant):
+    assert spec.read({word: said}) == ({ours: meant}, [])
+
+
+def test_a_foreign_base_is_judged_by():
+    rope = posenc.RoPE(head_dim=32, base=500000.0)
+
+    def turn(x, positions):
+        return rope.rotate(x, x, rope.place(positions))[0]
+
+    words = {"encoding": "rope", "head_dim": 32, "layout": "neox"}
+    assert verify.check(turn, convention="rope_fn", spec=words | {"rope_theta": 500000}).status == "pass"
+    found = verify.check(turn, convention="rope_fn", spec=words | {"theta": 10000})
+    assert found.status == "fail"
+    assert "500,000" in found.causes[0].message
+
+
+def test_what_nobody_reads_is_told():
+    words = {"encoding": "alibi", "heads": 8, "comment": "ours", "score_scale": 1.0}
+    report = verify.check(lambda n: [2.0 ** -(h + 1) for h in range(n)], convention="slopes_fn", spec=words)
+    assert report.measured["unread"] == ["'comment' is not read", "'score_scale' is not read"]
+    assert spec.read({"encoding": "xyzzy"}) == ({"encoding": "xyzzy"}, ["'xyzzy' is not read"])
+
+
+def test_the_words_are_those_that_are_listed_and_those_that_are_read():
+    read = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(word)), *_]):
+                    pass
+                case ast.Subscript(value=owner, slice=ast.Constant(value=str(word))):
+                    pass
+                case ast.Compare(left=ast.Constant(value=str(word)), ops=[ast.In() | ast.NotIn()], comparators=[owner]):
+                    pass
+                case _:
+                    continue
+            named = ast.unparse(owner) in ("spec", "asked.said", "self.spec")
+            if named and path.parent.name not in ("child", "models"):
+                read.add(word)
+    assert len(read) > 30
+    assert sorted(read - spec.WORDS) == []
+    by_loops = {"layers", "window", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}
+    assert sorted(spec.WORDS - read - by_loops) == ["kind", "packed"]  # which conventions say already
+    assert spec.WORDS >= LISTED
+
+
+def test_every_scaling_and_every_encoding_is_known():
+    assert set(expected._NAMES) | {"none", "default"} == spec.SCALINGS
+    for encoding in (*registry.names(), "learned_1d", "RoPE", "alibi@falcon", *spec.ENCODINGS):
+        assert spec.read({"encoding": encoding}) == ({"encoding": encoding.lower()}, [])
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved", "half_cos", "cos_first", "blocks", "concat"])
+def test_lanes_of_sinusoids_have_more_orders(layout):
+    words = {"encoding": "sinusoidal", "layout": layout}
+    assert spec.read(words, "additive_module") == (words, [])
+
+
+def test_scalings_may_be_dicts_and_come_with_a_configuration():
+    for scaling in ({"rope_type": "linear", "factor": 2.0}, None, "none"):
+        assert spec.read({**ROPE, "scaling": scaling})[0]["scaling"] == scaling
+    for scaling in ("mrope", "xyzzy"):
+        assert spec.read({**ROPE, "scaling": scaling, "config": {"head_dim": 64}})[1] == []
+    assert spec.read({"encoding": "learned", "padding": 1}) == ({"encoding": "learned", "padding": 1}, [])
+    assert spec.read(None) == ({}, [])
