@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from posenc import verify
 from posenc.verify.codes import rules
 from posenc.verify.decoding import check as decoding
 from posenc.verify.decoding import reading
@@ -452,3 +453,30 @@ def test_added_codes_beside_a_cache(fault, name):
 def test_every_code_of_a_model_with_a_cache_has_a_rule():
     named = {f"rope.{behind}" for key, (behind, *_) in WORDS.items() if not key.startswith(("bias", "centre"))}
     assert named - set(rules()) == set()
+
+
+@pytest.mark.parametrize(
+    ("base", "spoilt", "says"),
+    [
+        (50000.0, {"k": 10000.0}, "keys turned with base 10,000"),
+        (10000.0, {"q": 500000.0}, "queries turned with base 500,000"),
+        (10000.0, {"heads": True}, "fall on from head to head"),
+    ],
+)
+def test_attention_with_another_base_on_one_side_or_over_all_heads(base, spoilt, says):
+    def turn(x, positions, base):
+        heads, d = x.shape[1], x.shape[-1]
+        lanes = torch.arange(0, heads * d, 2).double().view(heads, 1, -1) / (heads * d)
+        rates = base ** -(lanes if "heads" in spoilt else torch.arange(0, d, 2).double() / d)
+        angle = positions[:, None] * rates
+        a, b = x[..., ::2], x[..., 1::2]
+        return torch.stack((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1).flatten(-2)
+
+    def attention(q, k, v, positions):
+        q, k = (turn(t.double(), positions, spoilt.get(name, base)) for name, t in (("q", q), ("k", k)))
+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1).to(v.dtype) @ v
+
+    words = {"encoding": "rope", "head_dim": 16, "heads": 2, "base": base, "layout": "interleaved"}
+    cause = verify.check(attention, convention="attention", spec=words).causes[0]
+    assert cause.code == ("rope.heads.differ" if "heads" in spoilt else "rope.side.differ")
+    assert says in cause.message

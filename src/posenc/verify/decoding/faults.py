@@ -12,7 +12,9 @@ from posenc.verify.decoding.scores import (
     geometric,
     half,
     index,
+    one_base,
     other,
+    over_heads,
     product,
     turn,
     xpos,
@@ -20,6 +22,7 @@ from posenc.verify.decoding.scores import (
 
 _GIVEN = "Look up the positions that are given: cos[positions], not cos[:seq]."
 _AXES = "Turn along the sequence: bring x to (batch, heads, seq, dim), or broadcast the table over heads."
+BASES = (10_000.0, 100_000.0, 160_000.0, 500_000.0, 1_000_000.0, 5_000_000.0, 10_000_000.0)  # that models have
 _TABLE = "Make the table as long as the longest text, or let it grow."
 # code, the scores under the fault, what they are, how to mend it
 RULES: dict[str, list[tuple[str, Any, str, str]]] = {
@@ -101,6 +104,22 @@ RULES: dict[str, list[tuple[str, Any, str, str]]] = {
             lambda s, q, k, p: both(s, q, k, p.double(), inv_freq=geometric(s.rotary_dim, 10000.0)),
             "are those of base 10000, whatever base is asked",
             "Read the base from the configuration.",
+        ),
+        *(
+            (
+                "rope.side.differ",
+                lambda s, q, k, p, base=base, on=on: (one_base(s, q, k, p.double(), base, on), torch.zeros(())),
+                f"are those of {'queries' if on == 'q' else 'keys'} turned with base {base:,.0f}, the others as asked",
+                "Turn q and k by one table.",
+            )
+            for base in BASES
+            for on in "kq"
+        ),
+        (
+            "rope.heads.differ",
+            lambda s, q, k, p: both(s, q, k, p.double(), inv_freq=over_heads(s)),
+            "are those of frequencies that fall on from head to head, over the lanes of all heads",
+            "Form angles over the lanes of one head, and broadcast them over heads.",
         ),
         (
             "rope.config.scaling_ignored",

@@ -142,6 +142,17 @@ def both(here: Setting, q: Tensor, k: Tensor, p: Tensor, **how: Any) -> Parts:
     return product(turn(here, q, p, **how), turn(here, k, p, **how)), torch.zeros(())
 
 
+def one_base(here: Setting, q: Tensor, k: Tensor, p: Tensor, base: float, on: str) -> Tensor:
+    """Return q.k with another base on one side, "q" or "k"."""
+    freq = {on: geometric(here.rotary_dim, base)}
+    return product(turn(here, q, p, inv_freq=freq.get("q")), turn(here, k, p, inv_freq=freq.get("k")))
+
+
+def over_heads(here: Setting) -> Tensor:
+    """Return frequencies (heads, 1, pairs) that are formed over the lanes of all heads together."""
+    return geometric(here.heads * here.rotary_dim, here.base).view(here.heads, 1, -1)
+
+
 def index(positions: Tensor) -> Tensor:
     """Count from 0, whatever positions are given."""
     return torch.arange(len(positions)).double()
