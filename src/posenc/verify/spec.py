@@ -60,6 +60,7 @@ _ENCODINGS_MEANT = {
     **dict.fromkeys(("rope_2d", "rope-2d"), "rope2d"),
     **dict.fromkeys(("m_rope", "m-rope"), "mrope"),
 }
+_OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # near ours, and no misspelt ones
 _NEAR = 0.75  # of two words, from which on one is taken for the other misspelt
 # as people name the lanes of sinusoids: sines and cosines in two blocks or taking turns, either of them first
 _SINUSOIDS = ("additive_module", "additive_2d_module", "relative_table_fn")
@@ -124,7 +125,8 @@ def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
     Raises:
         ValueError: It is nearly one that is read.
     """
-    if near := get_close_matches(said[:100].lower(), sorted(known), 2, _NEAR):
+    near = [] if said in _OTHERS else get_close_matches(said[:100].lower(), sorted(known), 2, _NEAR)
+    if near:
         raise ValueError(f"verify: {what} {said[:100]!r}. Did you mean {' or '.join(map(repr, near))}?")
     return [f"{said[:100]!r} is not read"]
 

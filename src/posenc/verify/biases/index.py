@@ -65,6 +65,10 @@ def check(subject: Any, spec: Mapping[str, Any]) -> Findings:
     findings = Findings(definitions=["swin"])
     windows = {size: Window(*size) for size in found}
     limits = {s: int(table_rows) if table_rows and s == asked else windows[s].rows for s in found}
+    largest = asked or ((max(map(max, found)),) * 2 if table_rows else None)
+    if largest and _one_table(found, largest):  # smaller windows are parts of it
+        rows = limits[asked] if asked else int(table_rows or 0)
+        limits = {s: rows if s[0] <= largest[0] and s[1] <= largest[1] else n for s, n in limits.items()}
     findings.causes = first(judge(found, windows, limits, asked))
     if findings.causes or all(torch.equal(i, windows[s].row) for s, i in found.items()):
         return findings
@@ -75,6 +79,17 @@ def check(subject: Any, spec: Mapping[str, Any]) -> Findings:
     if asked and asked[0] == asked[1] and any(not windows[s].one_to_one(i) for s, i in found.items()):
         findings.equivalent += "; for windows that are not square the axes are exchanged"
     return findings
+
+
+def _one_table(found: Mapping[tuple[int, int], Tensor], asked: tuple[int, int]) -> bool:
+    """Say whether every distance has one row, the same in the window that is asked for and in all smaller ones."""
+    rows: dict[tuple[int, int], int] = {}
+    for size in (s for s in found if s[0] <= asked[0] and s[1] <= asked[1]):
+        window = Window(*size)
+        for row, dy, dx in zip(*(t.flatten().tolist() for t in (found[size], window.dy, window.dx)), strict=True):
+            if rows.setdefault((dy, dx), row) != row:
+                return False
+    return True
 
 
 def judge(

@@ -45,9 +45,10 @@ def setting(spec: Mapping[str, Any]) -> Setting:
     gain, factor, side = 1.0, 1.0, str(spec.get("rotary_side") or "first")
     inv_freq = geometric(rotary, base)
     if spec.get("config"):
-        read = from_config(spec["config"])
+        pairing = None if spec["config"].get("model_type") else spec.get("layout")  # a known type says it itself
+        read = from_config(spec["config"], pairing=pairing) if pairing else from_config(spec["config"])
         inv_freq, rotary, gain, factor = read.inv_freq.double(), read.rotary_dim, read.gain, read.score_factor
-        side = str(spec.get("rotary_side") or config.rotary(spec["config"]).rotary_side)
+        side = str(spec.get("rotary_side") or config.rotary(spec["config"], pairing=pairing).rotary_side)
         head_dim = int(spec.get("head_dim") or spec["config"].get("head_dim") or max(head_dim, rotary))
         layout = str(spec.get("layout") or read.pairing)
     elif spec.get("scaling") == "linear" and spec.get("factor"):

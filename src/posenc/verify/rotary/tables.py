@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posenc.verify.guard import call, shaped
+from posenc.verify.guard import SubjectError, call, shaped
 from posenc.verify.report import Cause, Findings
 from posenc.verify.rotary import pictures
 from posenc.verify.rotary.matrix import Array
@@ -27,9 +27,7 @@ def _mrope(subject: Any, spec: Mapping[str, Any]) -> Findings:
     """Check angles(position_ids (3, seq)) -> (seq, head_dim / 2): which axis each pair follows, and how fast."""
     n, base = width(spec) // 2, float(spec.get("base", 10000.0))
     section, interleaved = _section(spec, n), bool(spec.get("interleaved", False))
-    ids = torch.tensor(_IDS).T.contiguous()
-    what = f"angles(position_ids of shape {tuple(ids.shape)})"
-    got = shaped(call(subject, ids, what=what), (ids.shape[1], n), what).detach().double().numpy()
+    ids, got = _angles(subject, n, spec.get("max_positions"))
     freq, where = base ** (-np.arange(n) / n), ids.double().numpy()
     found = Findings(definitions=["mrope interleaved" if interleaved else "mrope"], measured={"pairs": n})
     start = got[0]
@@ -43,6 +41,23 @@ def _mrope(subject: Any, spec: Mapping[str, Any]) -> Findings:
         other = other or _by_restart(got - start, where[right.astype(int)].T, right, base)
         found.causes.append(other or _by_pair(got - start, freq, right, base, off))
     return found
+
+
+def _angles(subject: Any, n: int, told: int | None) -> tuple[torch.Tensor, Array]:
+    """Return position ids and their angles: as far as is told, or as far as the call goes, which may have its end.
+
+    Raises:
+        SubjectError: A call fails otherwise, or before where it is told to go.
+    """
+    for end in (told,) if told else (_FAR + 1, 4096, 512, 64):
+        ids = torch.tensor([axes for axes in _IDS if max(axes) < end]).T.contiguous()
+        what = f"angles(position_ids of shape {tuple(ids.shape)}, up to {int(ids.max())})"
+        try:
+            return ids, shaped(call(subject, ids, what=what), (ids.shape[1], n), what).detach().double().numpy()
+        except SubjectError as error:
+            if told or end == 64 or error.cause.code != "subject.raises":
+                raise
+    raise AssertionError("the last returns or raises")
 
 
 def _section(spec: Mapping[str, Any], n: int) -> list[int]:
