@@ -156,26 +156,5 @@ def test_one_table_for_the_largest_window():
     assert status(window_of(17), "relative_index_fn", encoding="swin_bias", window=[16, 16])[0] == "fail"
 
 
-class Learned(nn.Module):
-    def __init__(self, *, freeze):
-        super().__init__()
-        self.rows = nn.Embedding.from_pretrained(torch.randn(48, 16), freeze=freeze)
-        self.mix = nn.Linear(16, 16)
-
-    def forward(self, x):
-        return x + self.rows.weight[: x.shape[1]]
-
-
-def test_a_frozen_table_is_wrong_where_others_learn():
-    assert status(Learned(freeze=False), "additive_module", encoding="learned", dim=16) == ("pass", "")
-    assert status(Learned(freeze=True), "additive_module", encoding="learned", dim=16) == ("fail", "learned.frozen")
-    frozen = Learned(freeze=True).requires_grad_(False)
-    assert status(frozen, "additive_module", encoding="learned", dim=16) == ("pass", "")
-
-
 def test_words_near_ours_that_mean_something_else():
-    assert spec_told("kv_heads") == ["'kv_heads' is not read"]
-
-
-def spec_told(word):
-    return words.read({word: 2})[1]
+    assert words.read({"kv_heads": 2}) == ({}, ["'kv_heads' is not read"])

@@ -112,7 +112,7 @@ def _rows(probe: Probe, asked: Asked, findings: Findings) -> None:
         return
     flat = table.detach().double().reshape(-1, probe.dim).numpy()
     findings.measured["table_rows"] = len(flat)
-    if not _frozen(probe.fresh()) and all(t.shape != table.shape for t in leaves(probe, shape, probe.fresh())):
+    if all(t.shape != table.shape for t in leaves(probe, shape, probe.fresh())):
         message = f"the table of {len(flat)} rows takes no gradient: it will not learn"
         findings.causes.append(
             Cause(f"{F}.frozen", message, float(len(flat)), {"x": [1, 1, probe.dim]}, "Make it a Parameter.")
@@ -123,12 +123,6 @@ def _rows(probe: Probe, asked: Asked, findings: Findings) -> None:
         findings.causes += (
             _unlearned(probe, table, first) + _later(probe, flat, first) + _ends(probe, asked, flat, first)
         )
-
-
-def _frozen(subject: Any) -> bool:
-    """Say whether a module has parameters and trains none of them: it was frozen, and its table with it."""
-    own = list(subject.parameters()) if isinstance(subject, nn.Module) else []
-    return bool(own) and not any(p.requires_grad for p in own)
 
 
 def _judged(probe: Probe, shape: Shape, code: Array, table: Array, first: int, findings: Findings) -> list[Cause]:
