@@ -27,13 +27,6 @@ UNCALLED: dict[str, str] = {
     "families/score_map.py ScoreMap": "a declaration that hosts read, and no arithmetic",
 }
 
-# Branches that no subject runs: their mutants count as if they survived.
-UNREACHED: dict[str, str] = {
-    "encodings/graphormer.py Graphormer.at": "a batch of graphs: laws look at one",
-    "encodings/t5.py T5.bucket": "the form that a compiler traces: laws that compile are no part of check",
-    "families/rotary.py Rotary.rotate": "norms of q and k in the same pass, which no convention asks for",
-}
-
 _DTYPE = EQUIVALENT + "both tables have one dtype"
 _SORTED = EQUIVALENT + "places of equal keys may change, and they are equal"
 _WIDTH = EQUIVALENT + "any rows that are longer than the image and the kernel's reach keep places apart"

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from mutants import Mutant
-from reasons import COMMON, EQUIVALENT, SURVIVORS, UNCALLED, UNREACHED
+from reasons import COMMON, EQUIVALENT, SURVIVORS, UNCALLED
 from reasons_like import LIKE
 
 KILLED = ("wrong", "stops", "hangs", "cannot tell", "before")
@@ -52,7 +52,7 @@ def _reason(mutant: Mutant, fate: str) -> str:
         alike = (reason for pattern, reason in (*LIKE.get(key, ()), *COMMON) if re.fullmatch(pattern, mutant.change))
         return listed or next(alike, NO_REASON)
     if fate == "unreached":
-        return UNCALLED.get(key) or UNREACHED.get(key) or NO_REASON
+        return UNCALLED.get(key, NO_REASON)
     return ""
 
 
