@@ -158,10 +158,13 @@ def test_far_distances_of_a_score_mod_are_asked_for():
     assert report.causes[0].smallest_case["k_len"] > 2**15
 
 
+@pytest.mark.parametrize("decodes", [False, True])
 @pytest.mark.parametrize("window", [2, 3, 7])
-def test_a_window_whose_queries_are_counted_from_the_first_key(window):
+def test_a_window_whose_queries_are_counted_from_the_first_key(window, decodes):
     def bias(heads, q_len, kv_len):
         here = torch.arange(q_len)[:, None] - torch.arange(kv_len)  # right where there is no cache
+        if decodes and q_len == 1:  # one token at a time is right, several beside a cache are not
+            here = steps(q_len, kv_len)
         return (-column(heads) * steps(q_len, kv_len).abs()).masked_fill((here < 0) | (here >= window), -math.inf)
 
     judged(bias, "bias_fn", {**CAUSAL, "window": window}, "fail", "alibi.buffer_slice_shifted")
