@@ -190,14 +190,13 @@ def grape_m(
     """
     turn = np.stack([np.eye(head_dim)] * n_kv_heads)
     for h in range(n_kv_heads):
-        frame: list[Array] = []
+        frame = np.zeros((0, head_dim))
         for column in planes[h].T:
-            before = np.reshape(frame, (-1, head_dim))
-            rest = column - (before @ column) @ before
-            frame.append(rest / np.linalg.norm(rest))
-        for u, v, omega in zip(frame[::2], frame[1::2], np.exp(log_freq[h]), strict=True):
-            skew = np.outer(v, u) - np.outer(u, v)
-            turn[h] += math.sin(p * omega) * skew + (1 - math.cos(p * omega)) * skew @ skew
+            rest = column - (frame @ column) @ frame
+            frame = np.vstack([frame, rest / np.linalg.norm(rest)])
+        u, v, angle = frame[::2], frame[1::2], p * np.exp(log_freq[h])[:, None]  # L^2 = -(u u^T + v v^T)
+        turn[h] += v.T @ (np.sin(angle) * u) - u.T @ (np.sin(angle) * v)
+        turn[h] -= u.T @ ((1 - np.cos(angle)) * u) + v.T @ ((1 - np.cos(angle)) * v)
     return turn, turn.copy()
 
 
