@@ -186,8 +186,6 @@ def explain(answers: Sequence[Answer], offset: float = 0.0) -> Explanation | Non
         if any(a.error for a in answers if a.call.kind not in kinds):
             continue
         for name, ways in FORMULAS.items():
-            if any(
-                all(same(a, f(a.call) + offset) for a in bent) for f in (ways if isinstance(ways, tuple) else [ways])
-            ):
+            if any(all(same(a, f(a.call) + offset) for a in bent) for f in ways):
                 return Explanation(name, tuple(sorted(wrong)))
     return None
