@@ -166,6 +166,17 @@ def test_what_is_judged_is_kept_until_something_changes_and_remembered_by_the_fi
     assert keeping.Kept(None, root).judged("encodings/x.py") == {}
 
 
+def test_what_is_known_of_correct_subjects_is_kept_until_the_package_changes(tmp_path):
+    root, keeping = tmp_path / "posenc", loaded("keeping")
+    root.mkdir()
+    (root / "x.py").write_text(SOURCE)
+    assert keeping.Kept(tmp_path / "kept", root).known() is None
+    keeping.Kept(tmp_path / "kept", root).keep_known({"a": [("pass", ""), 1.5, {"x.py": {3, 1}}]})
+    assert keeping.Kept(tmp_path / "kept", root).known() == {"a": [["pass", ""], 1.5, {"x.py": {1, 3}}]}
+    (root / "x.py").write_text(SOURCE + "# changed\n")
+    assert keeping.Kept(tmp_path / "kept", root).known() is None
+
+
 def test_since_a_commit_only_what_its_page_found_counts_as_found(tmp_path, monkeypatch):
     since, file = loaded("since"), "encodings/x.py"
     source, path = SOURCE.replace("q * cos", "q * cos + 0"), tmp_path / "src" / "posenc" / file

@@ -6,7 +6,6 @@ that subject first, and with `--trust` it takes the word of the earlier check, s
 
 import hashlib
 import json
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,13 +53,16 @@ class Kept:
     def known(self) -> dict[str, Any] | None:
         """Return what was found of the correct subjects, if nothing in the package has changed since."""
         path = self._path_of_known()
-        return pickle.loads(path.read_bytes()) if path is not None and path.exists() else None
+        if path is None or not path.exists():
+            return None
+        found = json.loads(path.read_text())
+        return {name: [*rest, {file: set(n) for file, n in lines.items()}] for name, (*rest, lines) in found.items()}
 
     def keep_known(self, known: dict[str, Any]) -> None:
         """Keep what was found of the correct subjects."""
         path = self._path_of_known()
         if path is not None:
-            path.write_bytes(pickle.dumps(known))
+            path.write_text(json.dumps(known, default=sorted))  # lines are sets
 
     def _path(self, file: str, key: str) -> Path | None:
         if self.folder is None:
@@ -70,7 +72,7 @@ class Kept:
 
     def _path_of_known(self) -> Path | None:
         every = _digest(self.root.rglob("*.py"), self._judges)
-        return None if self.folder is None else self.folder / f"known-{every}.pkl"
+        return None if self.folder is None else self.folder / f"known-{every}.json"
 
 
 def _read(path: Path | None) -> dict[Site, list[str]]:
