@@ -44,7 +44,7 @@ def test_the_json_has_its_schema():
     assert (report["schema"], report["command"], report["complete"], report["asked"]) == (1, "attend", True, 1)
     machine = report["machine"]
     assert machine["threads"] == 1
-    assert all(isinstance(machine[key], str) for key in ("cpu", "torch", "python", "platform", "allocator"))
+    assert all(isinstance(machine[key], str) for key in ("cpu", "vectors", "torch", "python", "platform", "allocator"))
     assert report["options"]["lengths"] == [64]
     [row] = report["rows"]
     assert (row["name"], row["length"], row["dtype"], row["mode"]) == ("sandwich.forward", 64, "float32", "forward")

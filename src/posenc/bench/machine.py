@@ -24,6 +24,7 @@ def examine(peers: Iterable[str] = ("transformers", "x_transformers")) -> dict[s
     """Return what a reader of measured numbers needs to know of where they were measured, peers' versions included."""
     return {
         "cpu": _name_cpu(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -39,7 +40,8 @@ def sentence(facts: dict[str, Any]) -> str:
     """Return the facts as one line for people."""
     threads = f"{facts['threads']} thread{'s' if facts['threads'] > 1 else ''}"
     return (
-        f"{facts['cpu']}, {threads}; Python {facts['python']}, torch {facts['torch']}, {facts['platform']}; "
+        f"{facts['cpu']} ({facts['vectors']}), {threads}; "
+        f"Python {facts['python']}, torch {facts['torch']}, {facts['platform']}; "
         f"allocator: {facts['allocator']}; GPU: {facts['gpu'] or 'none, not measured'}"
     )
 
