@@ -162,6 +162,14 @@ class Rotary(Budgeted):
                     "apply norms before rotate and leave backend out."
                 )
             return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
+        shared = k_placed is placed and len(placed.parts) == 2
+        known_by = None
+        if shared and q_norm is None and k_norm is None and backend == "auto":
+            kind = self.pairing, self.rotary_side, self.head_dim, self.n_kv_heads
+            again = kernels.turn_again(kind, q, k, placed.parts, out)
+            if again is not None:
+                return again
+            known_by = kind, placed.parts
         if out is not None and not (out[0] is q and out[1] is k):
             check_out(self.name, (q, k), out)
             if (out[0].dtype, out[1].dtype) != (q.dtype, k.dtype):  # a cache of another precision
@@ -171,13 +179,14 @@ class Rotary(Budgeted):
         if (q_norm, k_norm) != norms:
             norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
         q_tables = self._tables(placed.parts[:2])
-        shared = k_placed is placed and len(placed.parts) == 2
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
         check = partial(self._check_both, q, k, placed, k_placed)
         if not q.shape[-1:] == k.shape[-1:] == (self.head_dim,):
             check()
-        turned = kernels.turn_all((q, k), tables, way, out=out, norms=norms, who=type(self).__name__, check=check)
+        turned = kernels.turn_all(
+            (q, k), tables, way, out=out, norms=norms, who=type(self).__name__, check=check, known_by=known_by
+        )
         return turned[0], turned[1]
 
     def rotate_(

@@ -221,6 +221,26 @@ def _alike(q: Job, k: Job) -> bool:
     return a[0] == b[0] and a[2:] == b[2:] and kinds[0] == kinds[1]
 
 
+class _Ready:
+    """What turns jobs of one kind: given them, or the addresses alone of x, out, cos, sin and weight of each."""
+
+    def __init__(self, call: Any, facts: Sequence[int], jobs: int, most: int) -> None:
+        self.told = (ctypes.c_int64 * len(facts))(*facts)  # lives as long as this
+        self.head = ctypes.addressof(self.told)
+        self._start = threads.starter(call, 1 + jobs * ADDRESSES, most)
+
+    def start(self, addresses: Sequence[int]) -> None:
+        self._start((self.head, *addresses))
+
+    def __call__(self, jobs: Sequence[Job]) -> None:
+        own: list[int] = []
+        for x, out, cos, sin, weight, _ in jobs:
+            own += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
+            if weight is not None:
+                own[-1] = weight.data_ptr()
+        self.start(own)
+
+
 def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool) -> Callable[[Sequence[Job]], None]:
     x, n_pairs = jobs[0].x, jobs[0].cos.shape[-1]
     batch, _, seq, head_dim = x.shape
@@ -239,19 +259,8 @@ def _plan(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool) -> Call
     facts = [units, len(jobs), batch, items, groups, seq, block, blocks, n_pairs, head_dim, lanes.start]
     for job in jobs:
         facts += _facts(job)
-    told = (ctypes.c_int64 * len(facts))(*facts)  # lives as long as the plan
-    call, address = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing, back), ctypes.addressof(told)
-    start = threads.starter(call, 1 + len(jobs) * ADDRESSES, min(elements // GRAIN, units))
-
-    def run(jobs: Sequence[Job], told: object = told) -> None:
-        own = [address]
-        for x, out, cos, sin, weight, _ in jobs:
-            own += x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0
-            if weight is not None:
-                own[-1] = weight.data_ptr()
-        start(own)
-
-    return run
+    call = compiled(_NAMES[x.dtype], _NAMES[jobs[0].cos.dtype], pairing, back)
+    return _Ready(call, facts, len(jobs), min(elements // GRAIN, units))
 
 
 def _facts(job: Job) -> tuple[int, ...]:

@@ -4,22 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
-from torch.autograd import forward_ad
+from torch import Tensor
 
-from posenc.kernels import eager, memory, pages, plans
+from posenc.kernels import again, eager, memory, pages, plain, plans
 from posenc.kernels.job import Job, Pairing, Side, in_four
 from posenc.kernels.norm import Norm
 from posenc.kernels.pick import HAS_TRITON, check_name
 from posenc.kernels.plans import Tables, Way
-from posenc.positions.checks import all_plain
-
-_PLAIN = (Tensor, nn.Parameter)
-# asked at each call, and each look-up is a part of decoding's microseconds
-_n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-_tracing, _has_storage = torch._C._get_tracing_state, torch._C._has_storage
-_transform_level = torch._C._functorch.maybe_current_level
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
@@ -36,6 +27,7 @@ def turn_all(
     norms: Sequence[Norm | None] = (None, None),
     who: str = "rotate",
     check: Callable[[], None] | None = None,
+    known_by: tuple[again.Kind, Sequence[Tensor]] | None = None,
 ) -> tuple[Tensor, ...]:
     """Turn queries and keys together.
 
@@ -51,25 +43,26 @@ def turn_all(
         norms: What normalises each head before it turns.
         who: With what messages begin.
         check: Raises if shapes, dtypes or devices do not fit; called once for each kind of call.
+        known_by: By what `again.turn` shall know such a call.
 
     Raises:
         ValueError: `out` shares memory that is read or written otherwise, or the backend that was named refuses.
     """
-    plain = not torch.compiler.is_compiling() and _is_memory(xs, tables, out, norms)
-    if plain and not (torch.is_grad_enabled() and _needs_gradients(xs, tables, out, norms)):
-        return _run(xs, tables, way, out, norms, who, check)
+    memory_alone = not torch.compiler.is_compiling() and _is_memory(xs, tables, out, norms)
+    if memory_alone and not (torch.is_grad_enabled() and _needs_gradients(xs, tables, out, norms)):
+        return _run(xs, tables, way, out, norms, who, check, known_by)
     check_name(way.backend)
     if check is not None:
         check()
-    if not plain or _learn(tables):
+    if not memory_alone or _learn(tables):
         turned = _traced(xs, tables, way, norms)
     else:
         # inside a transform of something else autograd wants operations that it knows
-        inside = _transform_level() is not None
+        inside = plain.transform_level() is not None
         turned = (_traced if inside else _differentiable)(xs, tables, way, norms)
     if out is None:
         return turned
-    if plain:
+    if memory_alone:
         jobs = [Job(x, o, *pair) for x, o, pair in zip(xs, out, tables, strict=True)]
         memory.refuse_overlap(who, jobs, memory.spans(who, jobs))
     return _write(out, turned)
@@ -87,9 +80,12 @@ def _run(
     norms: Sequence[Norm | None],
     who: str = "rotate",
     check: Callable[[], None] | None = None,
+    known_by: tuple[again.Kind, Sequence[Tensor]] | None = None,
 ) -> tuple[Tensor, ...]:
     """Turn plain memory, without gradients."""
     plan = plans.find(xs, tables, way, out, norms, who, check)
+    if known_by is not None:
+        again.keep(known_by[0], xs, known_by[1], out, plan)
     if out is None:
         if plan.run is None:
             return _formulas(xs, tables, way, norms)
@@ -142,23 +138,11 @@ def _is_memory(
     xs: Sequence[Tensor], tables: Sequence[Tables], out: Sequence[Tensor] | None, norms: Sequence[Norm | None]
 ) -> bool:
     """Whether numbers may be read and written past torch: nobody traces, transforms or intercepts operations."""
-    if _n_dispatch_modes() or _tracing() or forward_ad._current_level >= 0:
-        return False
-    if _n_function_modes() and _len_torch_dispatch_stack_pre_dispatch():  # recorded before autograd
-        return False
     turned = xs if out is None or (out[0] is xs[0] and out[-1] is xs[-1]) else (*xs, *out)
     others = tables[0] if tables[-1] is tables[0] else [t for pair in tables for t in pair]
     if norms[0] is not None or norms[-1] is not None:
         others = [*others, *_weights(norms)]
-    if _transform_level() is not None and not all_plain([*turned, *others]):
-        return False
-    for t in others:
-        if type(t) not in _PLAIN:
-            return False
-    for t in turned:
-        if type(t) not in _PLAIN or t.is_neg() or not _has_storage(t):  # sparse, or a batch of gradients
-            return False
-    return not xs[0].is_meta
+    return plain.is_memory(turned, others)
 
 
 def _needs_gradients(

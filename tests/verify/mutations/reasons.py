@@ -128,4 +128,8 @@ SURVIVORS: dict[str, dict[str, str]] = {
         "math.prod(counts) > torch.broadcast_shapes(*(d.shape for d in along)).numel()": EQUIVALENT
         + "whether a table is worth making; the numbers are the same with it and without",
     },
+    "families/options.py OwnFrequencies._set_frequencies": {
+        "torch.arange(n, dtype=torch.float64, device='cpu') -> "
+        "torch.arange(n, dtype=torch.bfloat16, device='cpu')": "not visible: bfloat16 can number up to 256 pairs",
+    },
 }
