@@ -14,7 +14,8 @@ from torch import Tensor
 from posenc.kernels.job import Job, Pairing, Side, in_four, turning
 
 BLOCK = 2**20  # numbers: more than a core's cache holds, but each call takes some microseconds
-_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+_Halves = tuple[Tensor, Tensor, Tensor]  # a block, and its lanes' first and second half
+Part = list[tuple[int, int, int]]  # of these dimensions, from where and how many
 
 
 def refuses(jobs: Sequence[Job]) -> str | None:
@@ -44,7 +45,8 @@ def _run(jobs: Sequence[Job], pairing: Pairing, side: Side, back: bool) -> None:
             for rest in (slice(0, lanes.start), slice(lanes.stop, None)):
                 if out is not x and x[..., rest].numel():
                     out[..., rest] = x[..., rest]
-            _run_one(in_four(x)[..., lanes], in_four(out)[..., lanes], tables, pairing)
+            source = in_four(x)[..., lanes]
+            _run_one(source, source if out is x else in_four(out)[..., lanes], tables, pairing)
 
 
 def _prepare(cos: Tensor, sin: Tensor, pairing: Pairing, back: bool) -> tuple[Tensor, Tensor]:
@@ -60,19 +62,41 @@ def _prepare(cos: Tensor, sin: Tensor, pairing: Pairing, back: bool) -> tuple[Te
 def _run_one(x: Tensor, out: Tensor, tables: tuple[Tensor, Tensor], pairing: Pairing) -> None:
     heads = tables[0].shape[1]
     # (batch, table heads, heads that share one, seq, lanes)
+    within = out is x
     x, out = (t.unflatten(1, (heads, -1)) for t in (x, out))
     first, second = (t.unsqueeze(2).expand(*x.shape[:-1], t.shape[-1]) for t in tables)
     turn = _turn_complex if pairing == "interleaved" else _turn_halves
     wide = tables[0].dtype.to_real()
-    room = [torch.empty(min(BLOCK, x.numel()), dtype=wide) for _ in "ab"]
-    for where in blocks(x):
-        turn(x[where], out[where], first[where], second[where], room)
+    room = _Room(min(BLOCK, x.numel()), wide)
+    for part in blocks(x):
+        here = cut(x, part)
+        turn(here, here if within else cut(out, part), cut(first, part), cut(second, part), room)
 
 
-def _turn_complex(x: Tensor, out: Tensor, factor: Tensor, _: Tensor, room: list[Tensor]) -> None:
-    wide = room[0].dtype
-    direct = x.dtype == wide and _pairs_fit(x) and _pairs_fit(out)
-    source = x if direct else room[0][: x.numel()].view(x.shape).copy_(x)
+class _Room:
+    """Memory for two blocks, in the precision of the arithmetic; a shape is cut from it once."""
+
+    def __init__(self, numbers: int, wide: torch.dtype) -> None:
+        self.wide = wide
+        self._flat = [torch.empty(numbers, dtype=wide) for _ in "ab"]
+        self._cut: dict[torch.Size, list[_Halves]] = {}
+
+    def like(self, x: Tensor) -> list[_Halves]:
+        """Return both blocks in the shape of x, each with its halves."""
+        found = self._cut.get(x.shape)
+        if found is None:
+            found = self._cut[x.shape] = [_halves(t[: x.numel()].view(x.shape)) for t in self._flat]
+        return found
+
+
+def _halves(t: Tensor) -> _Halves:
+    first, second = t.chunk(2, -1)
+    return t, first, second
+
+
+def _turn_complex(x: Tensor, out: Tensor, factor: Tensor, _: Tensor, room: _Room) -> None:
+    direct = x.dtype == room.wide and _pairs_fit(x) and _pairs_fit(out)
+    source = x if direct else room.like(x)[0][0].copy_(x)
     target = out if direct else source
     pairs, turned = (torch.view_as_complex(t.unflatten(-1, (-1, 2))) for t in (source, target))
     torch.mul(pairs, factor, out=turned)
@@ -85,29 +109,35 @@ def _pairs_fit(t: Tensor) -> bool:
     return t.storage_offset() % 2 == 0 and all(s % 2 == 0 for s in t.stride()[:-1]) and t.data_ptr() % 8 == 0
 
 
-def _turn_halves(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, room: list[Tensor]) -> None:
-    n, same = x.shape[-1] // 2, x.dtype == room[0].dtype
+def _turn_halves(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, room: _Room) -> None:
+    same = x.dtype == room.wide
     # whole rows are copied and multiplied: torch is slow where rows are short
     reads = same and x.data_ptr() != out.data_ptr()
-    source = x if reads else room[0][: x.numel()].view(x.shape).copy_(x)
-    target = out if same else room[1][: x.numel()].view(x.shape)
+    source, a, b = _halves(x) if reads else room.like(x)[0]
+    if not reads:
+        source.copy_(x)
+    target, a_out, b_out = _halves(out) if same else room.like(x)[1]
     torch.mul(source, cos, out=target)
-    (a, b), (a_out, b_out) = source.split(n, -1), target.split(n, -1)
     a_out.addcmul_(b, sin, value=-1)
     b_out.addcmul_(a, sin)
     if not same:
         out.copy_(target)
 
 
-def blocks(x: Tensor) -> Iterator[tuple[slice, ...]]:
+def cut(t: Tensor, part: Part) -> Tensor:
+    """Return one piece of a tensor."""
+    for dim, start, size in part:
+        t = t.narrow(dim, start, size)
+    return t
+
+
+def blocks(x: Tensor) -> Iterator[Part]:
     """Yield pieces of at most BLOCK numbers that lie together in memory, whole rows of lanes each."""
     outer = sorted(range(x.ndim - 1), key=x.stride, reverse=True)
     sizes, room = {}, max(1, BLOCK // x.shape[-1])
     for dim in reversed(outer):
         sizes[dim] = max(1, min(x.shape[dim], room))
         room //= sizes[dim]
-    for starts in product(*(range(0, x.shape[dim], sizes[dim]) for dim in outer)):
-        where = [slice(None)] * x.ndim
-        for dim, start in zip(outer, starts, strict=True):
-            where[dim] = slice(start, start + sizes[dim])
-        yield tuple(where)
+    divided = [dim for dim in outer if sizes[dim] < x.shape[dim]]
+    for starts in product(*(range(0, x.shape[dim], sizes[dim]) for dim in divided)):
+        yield [(d, start, min(sizes[d], x.shape[d] - start)) for d, start in zip(divided, starts, strict=True)]
