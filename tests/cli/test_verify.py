@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import posenc.verify
 from posenc.cli import run
 from posenc.verify import formats
 from posenc.verify.report import Cause, Report
@@ -28,6 +29,12 @@ posenc.verify.check = _check
 print("::error ::from the code")
 STYLE, SPEC = "slopes_fn", {"encoding": "alibi"}
 """
+
+
+@pytest.fixture(autouse=True)
+def check_is_put_back(monkeypatch):
+    """What a subject in this process replaces is as before afterwards."""
+    monkeypatch.setattr(posenc.verify, "check", posenc.verify.check)
 
 
 @pytest.fixture
