@@ -129,3 +129,11 @@ def test_what_ends_where_it_says_so_is_asked_no_further():
     assert tokens.check(ends, "position_fn", spec).report("position_fn").status == "pass"
     clamped = lambda m, q: table(m).clamp(max=32_000)[:, -q:]  # noqa: E731
     assert tokens.check(clamped, "position_fn", {**spec, "max_positions": 32_000}).report("").status == "pass"
+
+
+@pytest.mark.parametrize("end", [1, 2, 3, 4])
+def test_a_text_that_may_hardly_have_tokens_is_no_error(end):
+    def positions(attention_mask, q_len):
+        return (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -q_len:]
+
+    assert tokens.check(positions, "position_fn", {"max_positions": end}).report("position_fn").status == "pass"

@@ -129,7 +129,7 @@ def _positions(subject: Any, spec: Mapping[str, Any]) -> Findings:
     start = float(spec.get("start") or 0)
     ask, fresh = asker(subject, takes_length=True), unspoilt(subject)
     found = Findings(definitions=["positions@count-of-tokens"])
-    long = min(LONG, int(spec.get("max_positions") or LONG) - 3)
+    long = max(1, min(LONG, int(spec.get("max_positions") or LONG) - 3))
     padded = _padded(declared) if declared != "none" else []
     required = [*_plans("left", (0, 0)), *padded, generation(long, (0,), "left")]  # the long one last: it may be kept
     answers = run(ask, required, start)
