@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posenc
 from kernels.rotations import LAYOUTS, PAIRINGS, bits_equal, exact, kind_name, memory, tables
 from posenc import positions
-from posenc.kernels import again, plans
+from posenc.kernels import again, pages, plans
 from strategies import normal
 
 pytest.importorskip("numba")
@@ -262,6 +262,32 @@ def test_tensors_of_a_kept_call_are_not_kept() -> None:
     del q, k, placed
     gc.collect()
     assert not any(r() for r in gone)
+
+
+def test_parts_of_one_projection_are_kept_once() -> None:
+    """They lie between each other, row by row, so that their addresses are looked at anew each time."""
+    rope, kept = posenc.RoPE(head_dim=8), []
+    placed = rope.place(torch.arange(4))
+    for seed in range(3):
+        fused = normal(2, 4, 5, 8, seed=seed, dtype=torch.float32).transpose(1, 2)
+        q, k = fused[:, :3], fused[:, 3:]
+        wanted = [exact(t.clone(), *tables(placed), pairing="half") for t in (q, k)]
+        rope.rotate_(q, k, placed)
+        for got, w in zip((q, k), wanted, strict=True):
+            w.holds(got, torch.float32)
+        kept += again._known.values()
+    assert len(set(map(id, kept))) == 1
+
+
+def test_large_outputs_ask_for_large_pages_when_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Tensor] = []
+    monkeypatch.setattr(pages, "enlarge", asked.append)
+    monkeypatch.setattr(pages, "are_worth_it", lambda xs: True)
+    monkeypatch.setattr(plans, "_plans", {})
+    rope, (q, k) = posenc.RoPE(head_dim=42), both()
+    for n in (2, 4):
+        rope.rotate(q, k, rope.place(PLACES["one"]))
+        assert len(asked) == n
 
 
 def test_no_more_are_kept_than_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:

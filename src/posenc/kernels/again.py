@@ -86,6 +86,10 @@ def keep(kind: Kind, xs: Sequence[Tensor], tables: Sequence[Tensor], out: Sequen
     found = (*xs, *tables, *(() if out is None or within else out))
     if start is None or guards is None or any(t.requires_grad for t in found):
         return
+    key = kind, None if out is None else within, xs[0].shape
+    known = _known.get(key)
+    if known is not None and known.like(*found):  # it went the long way for where it lies: parts of one projection
+        return
     if len(_known) >= _MOST:
         _known.clear()
     seen: Any = {
@@ -93,4 +97,4 @@ def keep(kind: Kind, xs: Sequence[Tensor], tables: Sequence[Tensor], out: Sequen
         "dynamic_dims_strides": [list(t.stride()) for t in found],
     }
     like = guards.TensorGuards(*found, **seen).check
-    _known[kind, None if out is None else within, xs[0].shape] = Known(like, start, plan)
+    _known[key] = Known(like, start, plan)
