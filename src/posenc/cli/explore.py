@@ -46,7 +46,7 @@ def explore(
         raise typer.BadParameter("--export starts no server, so it takes no --port and no --host.", ctx=ctx)
     missing = [name for name in NEEDED if util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"explore: needs {', '.join(missing)}, which is not installed; install posenc[web].")
+        raise ValueError(f"explore: needs what is not installed: {', '.join(missing)}; install posenc[web].")
     from posenc.explorer import launch
 
     if export is not None:
