@@ -1,6 +1,7 @@
 """What every backend writes, against turns written out in float64."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from kernels.rotations import (
     tables,
 )
 from posenc import definitions, positions
+from posenc.kernels import blocked
 from strategies import check, normal
 
 # (head_dim, rotary_dim): 16 pairs are a vector, so one less, one more, two and one; and whole heads
@@ -252,7 +254,9 @@ def test_anything(data: st.DataObject) -> None:
         exact(x.tensor, *tables(p), pairing=pairing, side=side) for x, p in zip(ins, (placed, k_placed), strict=True)
     ]
     out = None if how == "fresh" else (outs[0].tensor, outs[1].tensor)
-    got = rope.rotate(ins[0].tensor, ins[1].tensor, placed, k_placed, out=out, backend=backend)
+    block, run = draw(st.sampled_from([(blocked.BLOCK, blocked.RUN), (800, 100), (200, 400)]))  # many pieces, too
+    with patch.multiple(blocked, BLOCK=block, RUN=run):
+        got = rope.rotate(ins[0].tensor, ins[1].tensor, placed, k_placed, out=out, backend=backend)
     for x, y, o, w in zip(ins, got, outs, wanted, strict=True):
         w.holds(y, table)
         assert o.untouched_around()

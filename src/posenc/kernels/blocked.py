@@ -14,6 +14,8 @@ from torch import Tensor
 from posenc.kernels.job import Job, Pairing, Side, in_four, turning
 
 BLOCK = 2**20  # numbers: more than a core's cache holds, but each call takes some microseconds
+RUN = 2**15  # numbers of one head that are read in one go
+SEQ = 3  # of (batch, table heads, heads that share one, seq, lanes)
 _Halves = tuple[Tensor, Tensor, Tensor]  # a block, and its lanes' first and second half
 Part = list[tuple[int, int, int]]  # of these dimensions, from where and how many
 
@@ -74,19 +76,29 @@ def _run_one(x: Tensor, out: Tensor, tables: tuple[Tensor, Tensor], pairing: Pai
 
 
 class _Room:
-    """Memory for two blocks, in the precision of the arithmetic; a shape is cut from it once."""
+    """Memory for two blocks, in the precision of the arithmetic; a layout is cut from it once."""
 
     def __init__(self, numbers: int, wide: torch.dtype) -> None:
         self.wide = wide
         self._flat = [torch.empty(numbers, dtype=wide) for _ in "ab"]
-        self._cut: dict[torch.Size, list[_Halves]] = {}
+        self._cut: dict[tuple[torch.Size, tuple[int, ...]], list[_Halves]] = {}
 
     def like(self, x: Tensor) -> list[_Halves]:
-        """Return both blocks in the shape of x, each with its halves."""
-        found = self._cut.get(x.shape)
+        """Return both blocks in the shape of x, each with its halves, dimensions one inside the other as x has them."""
+        key = x.shape, x.stride()
+        found = self._cut.get(key)
         if found is None:
-            found = self._cut[x.shape] = [_halves(t[: x.numel()].view(x.shape)) for t in self._flat]
+            order = _outer(x)
+            sizes = [*(x.shape[dim] for dim in order), x.shape[-1]]
+            back = [*sorted(range(len(order)), key=order.__getitem__), len(order)]
+            views = (t[: x.numel()].view(sizes).permute(back) for t in self._flat)
+            found = self._cut[key] = [_halves(t) for t in views]
         return found
+
+
+def _outer(x: Tensor) -> list[int]:
+    """Return the dimensions around the lanes, the outermost in memory first."""
+    return sorted(range(x.ndim - 1), key=x.stride, reverse=True)
 
 
 def _halves(t: Tensor) -> _Halves:
@@ -132,12 +144,18 @@ def cut(t: Tensor, part: Part) -> Tensor:
 
 
 def blocks(x: Tensor) -> Iterator[Part]:
-    """Yield pieces of at most BLOCK numbers that lie together in memory, whole rows of lanes each."""
-    outer = sorted(range(x.ndim - 1), key=x.stride, reverse=True)
-    sizes, room = {}, max(1, BLOCK // x.shape[-1])
-    for dim in reversed(outer):
-        sizes[dim] = max(1, min(x.shape[dim], room))
-        room //= sizes[dim]
+    """Yield pieces of at most BLOCK numbers, whole rows of lanes each.
+
+    Many heads of few tokens rather than few heads of many: heads read the same rows of the tables.
+    """
+    room = max(1, BLOCK // x.shape[-1])
+    tokens = max(1, min(x.shape[SEQ], RUN // x.shape[-1], room))
+    sizes, left = {}, room // tokens
+    outer = _outer(x)
+    for dim in (d for d in reversed(outer) if d != SEQ):
+        sizes[dim] = max(1, min(x.shape[dim], left))
+        left //= sizes[dim]
+    sizes[SEQ] = min(x.shape[SEQ], tokens * max(1, left))
     divided = [dim for dim in outer if sizes[dim] < x.shape[dim]]
     for starts in product(*(range(0, x.shape[dim], sizes[dim]) for dim in divided)):
         yield [(d, start, min(sizes[d], x.shape[d] - start)) for d, start in zip(divided, starts, strict=True)]
