@@ -48,7 +48,7 @@ def test_a_preempted_sample_is_taken_again(monkeypatch):
     calls = []
     monkeypatch.setattr(measure, "preemptions", lambda: next(counts))
     seconds, disturbed = measure.sample(lambda: calls.append(1), 2)
-    assert (len(calls), disturbed) == (6, False)
+    assert (len(calls), disturbed) == (1 + 6, False)  # one ahead of all
     assert seconds > 0
 
 
@@ -63,7 +63,20 @@ def test_a_machine_that_never_rests_is_told(monkeypatch):
 def test_a_device_is_waited_for_before_and_after():
     order = []
     measure.sample(lambda: order.append("call"), 2, lambda: order.append("settle"))
-    assert order[:4] == ["settle", "call", "call", "settle"]
+    assert order[:7] == ["settle", "call", "settle", "settle", "call", "call", "settle"]
+
+
+def test_the_first_call_after_others_is_not_timed(monkeypatch):
+    clock = iter([0.0, 0.5, 0.5, 0.6])  # it takes half a second, and the one behind it a tenth
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure, "preemptions", lambda: 0)
+    assert measure.sample(int, 1)[0] == pytest.approx(0.1)
+
+
+def test_a_call_of_seconds_is_not_made_twice(monkeypatch):
+    clock = iter([0.0, 3.0])
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    assert measure.sample(int, 1) == (3.0, False)
 
 
 def test_quartiles_and_exponents():

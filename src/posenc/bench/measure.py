@@ -87,11 +87,15 @@ def compare(
 def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, bool]:
     """Return the seconds of one call, and whether a thread lost its core in each of five tries.
 
-    One preempted thread on two cores costs 16 ms, more than many a call takes.
+    One preempted thread on two cores costs 16 ms, more than many a call takes. A call that nobody times comes first: in
+    the round since the last one, other candidates filled the caches, and a hypervisor may have taken back what memory
+    was freed, which costs as much as twenty calls and which no loop over a model's layers meets.
     """
     collects = gc.isenabled()
     gc.disable()  # a collection of what others left is nobody's time; `compare` collects between rounds
     try:
+        if (seconds := _clock(run, settle)) > _STEADY_S:
+            return seconds, False
         for _ in range(TRIES):
             before = preemptions()
             seconds = _clock(run, settle, repeats)
