@@ -114,9 +114,10 @@ def _tell(row: Row, name: str, timing: Timing | str, faults: int | None) -> Foun
 
 
 def _count_faults(runs: Mapping[str, Work]) -> dict[str, int | None]:
-    """Return the page faults of a call of each, one more round of them: what a time with new memory is made of."""
+    """Return the page faults of a call of each, which follows another as in `sample`: what new memory costs."""
     counted: dict[str, int | None] = {}
     for name, run in runs.items():
+        run()
         before = pages.faults()
         run()
         counted[name] = pages.faults() - before if before >= 0 else None

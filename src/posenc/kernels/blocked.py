@@ -4,9 +4,8 @@ In eager torch each operation is a pass over memory. Here a pass is over a block
 cache. Pairs side by side are complex numbers, and torch multiplies those in one pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ BLOCK = 2**20  # numbers: more than a core's cache holds, but each call takes so
 RUN = 2**15  # numbers of one head that are read in one go
 SEQ = 3  # of (batch, table heads, heads that share one, seq, lanes)
 _Halves = tuple[Tensor, Tensor, Tensor]  # a block, and its lanes' first and second half
-Part = list[tuple[int, int, int]]  # of these dimensions, from where and how many
 
 
 def refuses(jobs: Sequence[Job]) -> str | None:
@@ -70,9 +68,10 @@ def _run_one(x: Tensor, out: Tensor, tables: tuple[Tensor, Tensor], pairing: Pai
     turn = _turn_complex if pairing == "interleaved" else _turn_halves
     wide = tables[0].dtype.to_real()
     room = _Room(min(BLOCK, x.numel()), wide)
-    for part in blocks(x):
-        here = cut(x, part)
-        turn(here, here if within else cut(out, part), cut(first, part), cut(second, part), room)
+    sizes = _sizes(x)
+    ins, firsts, seconds = (_pieces(t, sizes) for t in (x, first, second))
+    for piece in zip(ins, ins if within else _pieces(out, sizes), firsts, seconds, strict=True):
+        turn(*piece, room)
 
 
 class _Room:
@@ -136,26 +135,23 @@ def _turn_halves(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, room: _Room) 
         out.copy_(target)
 
 
-def cut(t: Tensor, part: Part) -> Tensor:
-    """Return one piece of a tensor."""
-    for dim, start, size in part:
-        t = t.narrow(dim, start, size)
-    return t
-
-
-def blocks(x: Tensor) -> Iterator[Part]:
-    """Yield pieces of at most BLOCK numbers, whole rows of lanes each.
+def _sizes(x: Tensor) -> dict[int, int]:
+    """Return how many of which dimensions a piece of at most BLOCK numbers has, whole rows of lanes.
 
     Many heads of few tokens rather than few heads of many: heads read the same rows of the tables.
     """
     room = max(1, BLOCK // x.shape[-1])
     tokens = max(1, min(x.shape[SEQ], RUN // x.shape[-1], room))
     sizes, left = {}, room // tokens
-    outer = _outer(x)
-    for dim in (d for d in reversed(outer) if d != SEQ):
+    for dim in (d for d in reversed(_outer(x)) if d != SEQ):
         sizes[dim] = max(1, min(x.shape[dim], left))
         left //= sizes[dim]
-    sizes[SEQ] = min(x.shape[SEQ], tokens * max(1, left))
-    divided = [dim for dim in outer if sizes[dim] < x.shape[dim]]
-    for starts in product(*(range(0, x.shape[dim], sizes[dim]) for dim in divided)):
-        yield [(d, start, min(sizes[d], x.shape[d] - start)) for d, start in zip(divided, starts, strict=True)]
+    sizes[SEQ] = tokens * max(1, left)
+    return {dim: size for dim, size in sizes.items() if size < x.shape[dim]}
+
+
+def _pieces(t: Tensor, sizes: dict[int, int]) -> list[Tensor]:
+    found = [t]
+    for dim, size in sizes.items():
+        found = [piece for part in found for piece in part.split(size, dim)]
+    return found
