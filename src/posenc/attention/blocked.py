@@ -199,11 +199,13 @@ class _Attention(torch.autograd.Function):
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
         others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
+        terms_learn = any(wanted) and not ctx.work.formed
+        wider = (q, *(formed.with_ones(t, wide) for t in (k, v))) if terms_learn else (q, k, v)
         for block in reversed(ctx.work.backwards):
             if ctx.work.formed:
                 formed.gradients(ctx.work, block, (q, k, v), tensors, grad, sums, others)
-            elif any(wanted):
-                formed.gradients_of_terms(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums, others)
+            elif terms_learn:
+                formed.gradients_of_terms(ctx.work, block, wider, tensors, out, lse, grad, sums, others)
             else:
                 fused.gradients(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums)
         ctx.work.terms.forget()

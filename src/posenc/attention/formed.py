@@ -81,27 +81,58 @@ def gradients_of_terms(
 ) -> None:
     """Add the gradients of a block whose terms learn; the weights come back from the scores and `lse`.
 
+    Where the terms are a view of a vector, one thread's heads follow the other's: what is formed for a few at a time
+    takes less memory. `qkv` are q and what `with_ones` made of k and v.
+    """
+    n_kv = qkv[1].shape[1]
+    n, group = n_kv, qkv[0].shape[1] // n_kv
+    if work.terms.view(block, tensors) is not None:
+        n = -(-torch.get_num_threads() // (qkv[0][block.batch].shape[0] * group))
+    for first in range(0, n_kv, n):
+        heads = slice(first * group, (first + n) * group), slice(first, first + n)
+        _gradients_of_heads(work, block, heads, qkv, tensors, out, lse, grad, sums, others)
+
+
+def with_ones(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return keys or values with a lane of ones behind the others, which what joins all scores of a row is met by."""
+    return torch.cat((t.to(dtype), torch.ones_like(t[..., :1], dtype=dtype)), -1)
+
+
+def _gradients_of_heads(
+    work: "Work",
+    block: Block,
+    heads: tuple[slice, slice],
+    qkv: tuple[Tensor, Tensor, Tensor],
+    tensors: Sequence[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    sums: Sums,
+    others: Sequence[Tensor | None],
+) -> None:
+    """Add the gradients of some heads, of queries and of keys; of all where the terms are no view.
+
     Two lanes more bring -lse to the scores and -(grad . out) to the gradients of weights, so that nothing passes over
     them for that alone. Weights are formed in float32 at least; in bfloat16 what they are multiplied with afterwards
-    is rounded as the kernel of the forward pass rounds it, since such products are five times as fast.
+    is rounded as the kernel of the forward pass rounds it, where such products are five times as fast.
     """
-    wide, narrow = work.terms.dtype, qkv[0].dtype if qkv[0].dtype == torch.bfloat16 else work.terms.dtype
+    wide, narrow = work.terms.dtype, torch.bfloat16 if _multiplies(qkv[0].dtype) else work.terms.dtype
     view = work.terms.view(block, tensors)
-    at = block.batch, slice(None), block.rows
+    at, keys = (block.batch, heads[0], block.rows), (block.batch, heads[1], block.keys)
     rows = [t[at].to(wide) for t in (qkv[0], grad, out, lse)]
     if view is not None:
+        view = view[:, heads[0]] if view.shape[1] > 1 else view
         rows = [t.flip(2) for t in rows]
     q, grad, out, lse = rows
-    k, v = (t.to(wide) for t in fused.parts(block, *qkv)[1:])
-    grouped, shape = partial(_grouped, heads=k.shape[1]), (*q.shape[:3], k.shape[2])
-    one = torch.ones_like(k[..., :1])
-    near, from_v = (torch.cat((t, one), -1).flatten(0, 1) for t in (k, v))
+    near, from_v = (t[keys] for t in qkv[1:])
+    n_kv, k = near.shape[1], near[..., :-1]
+    grouped, shape = partial(_grouped, heads=n_kv), (*q.shape[:3], k.shape[2])
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
     with torch.enable_grad():
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
         bias = view if view is not None else work.terms.dense(block, live, rows=False, hide=False)
     scratch, far = work.terms.scratch, grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
-    weights = scratch.product("weights", far, near.transpose(-1, -2))
+    weights = scratch.product("weights", far, near.flatten(0, 1).transpose(-1, -2))
     for term in (bias, *work.terms.row_terms(block, tensors)):
         if term is not None:
             weights.view(shape).add_(term.detach())
@@ -109,25 +140,32 @@ def gradients_of_terms(
         work.terms.hide(weights.view(shape), block)
     weights.exp_()
     rounded = scratch.rounded("rounded", weights, narrow)
-    sums[2][block.batch, :, block.keys] += (rounded.transpose(-1, -2) @ grouped(grad).to(narrow)).view(v.shape)
-    products = scratch.product("products", back, from_v.transpose(-1, -2))
+    sums[2][keys] += (rounded.transpose(-1, -2) @ grouped(grad).to(narrow)).unflatten(0, (-1, n_kv))
+    products = scratch.product("products", back, from_v.flatten(0, 1).transpose(-1, -2))
     if view is None:
         d_scores = weights.mul_(products)
     else:
-        padded = _Padded(scratch, weights, shape, q.shape[1] // k.shape[1])
+        padded = _Padded(scratch, weights, shape, q.shape[1] // n_kv)
         d_scores = torch.mul(weights, products, out=padded.inner)
-        padded.add_diagonals(others[work.terms.slot(block)], work.terms.begin(block))
+        total = others[work.terms.slot(block)]
+        total = total[heads[0]] if total is not None and total.shape[0] > 1 else total
+        padded.add_diagonals(total, work.terms.begin(block))
     rounded = scratch.rounded("rounded", d_scores, narrow)
     d_q = (rounded @ k.flatten(0, 1).to(narrow)).view(q.shape) * work.scale
     sums[0][at] = d_q.flip(2) if view is not None else d_q
     d_k = (rounded.transpose(-1, -2) @ grouped(q).to(narrow)).view(k.shape)
-    sums[1][block.batch, :, block.keys] += d_k * work.scale
+    sums[1][keys] += d_k * work.scale
     if view is not None:
         return
     whole = d_scores.view(shape)
     work.terms.add_row_gradients(block, whole, tensors, others)
     if bias is not None and bias.requires_grad:
         _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
+
+
+def _multiplies(dtype: torch.dtype) -> bool:
+    """Whether products of bfloat16 are fast: without AVX-512 torch's take five to sixty times as long as float32's."""
+    return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _grouped(t: Tensor, heads: int) -> Tensor:
