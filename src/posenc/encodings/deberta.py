@@ -136,12 +136,18 @@ class DeBERTa(ContentBias):
             scale = self.score_scale(self.head_dim)  # of the tables, which are smaller than q and k may be
             tables = [None if t is None else t.to(dtype) * scale for t in (self.key_table, self.query_table)]
             first, last = self._near(placed.pos, k_placed.pos)
-            row = self.row(placed.pos[..., None, :, None] - k_placed.pos[..., None, None, first:last])
+            row = self._row(placed.pos[..., None, :, None] - k_placed.pos[..., None, None, first:last])
             near = _by_row(q, k[:, :, first:last], row, *tables)
             if (first, last) == (0, k.shape[2]):
                 return near
-            behind, ahead = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
-            return torch.cat((behind, near, ahead), -1)
+            ends = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
+            if torch.is_grad_enabled() or not positions.may_look(q):
+                return torch.cat((ends[0][0] + ends[0][1], near, ends[1][0] + ends[1][1]), -1)
+            found = q.new_empty(*q.shape[:3], k.shape[2])  # where each is written once
+            found[..., first:last] = near
+            for (of_query, of_key), part in zip(ends, (found[..., :first], found[..., last:]), strict=True):
+                torch.add(of_query, of_key, out=part)
+            return found
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(head_dim (1 + terms)), so that the sum of all products has the size of one."""
@@ -151,6 +157,15 @@ class DeBERTa(ContentBias):
         """Draw the tables from N(0, 0.02)."""
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
+
+    def _row(self, distance: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+        """Return `row`, searched for once for each distance where pairs share few."""
+        if not positions.may_look(distance) or not distance.numel():
+            return self.row(distance)
+        lowest, highest = (int(d) for d in distance.aminmax())
+        if highest - lowest >= distance.numel():
+            return self.row(distance)
+        return self.row(torch.arange(lowest, highest + 1, device=distance.device))[distance - lowest]
 
     def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[int, int]:
         """Return the first key that is not beyond the last bucket behind every query, and the end of those ahead.
@@ -183,14 +198,13 @@ def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
     return products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1))
 
 
-def _by_end(q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None) -> Tensor:
-    """Form the products of each query, and of each key, with one row; pairs add them."""
-    found = q.new_zeros(())
-    if keys is not None:
-        found = q @ keys[:, row, :, None]
-    if queries is not None:
-        found = found + queries[:, None, row] @ k.mT
-    return found.expand(*q.shape[:3], k.shape[2])
+def _by_end(
+    q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None
+) -> tuple[Float[Tensor, "batch n_heads q_len k_len"], Float[Tensor, "*batch n_heads 1 k_len"]]:
+    """Return the products of each query, and of each key, with one row; a pair adds the two."""
+    of_query = q.new_zeros(()) if keys is None else q @ keys[:, row, :, None]
+    of_key = q.new_zeros(1, 1, 1) if queries is None else queries[:, None, row] @ k.mT
+    return of_query.expand(*q.shape[:3], k.shape[2]), of_key.expand(*of_key.shape[:-1], k.shape[2])
 
 
 def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:
