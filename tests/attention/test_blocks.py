@@ -252,3 +252,32 @@ def test_a_subclass_that_changes_the_bias_inherits_no_promise() -> None:
     assert "Reversed is no function of whole distances" in verdicts["distance"]
     assert "Reversed is no product" in verdicts["lanes"]
     assert list(verdicts) == list(BACKENDS)
+
+
+class Kept(posenc.ContentBias):
+    """A term on the scores that its encoding keeps, as a buffer or a parameter; `of` says which."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        bias = normal(1, HEADS, N, N, seed=3)
+        self.bias_: Tensor
+        if of == "buffer":
+            self.register_buffer("bias_", bias)
+        else:
+            self.register_parameter("bias_", torch.nn.Parameter(bias))
+
+    def bias(self, q: Tensor, k: Tensor, placed: posenc.Placed, k_placed: posenc.Placed) -> Tensor:
+        return self.bias_.detach()
+
+
+@pytest.mark.parametrize("of", ["buffer", "parameter"])
+def test_what_an_encoding_keeps_is_not_written_to(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "SHORT", N)  # so that one block is all of it
+    encoding = Kept(of)
+    before = encoding.bias_.detach().clone()
+    q, k, v = (normal(1, HEADS, N, LANES, seed=i) for i in range(3))
+    pos = positions.arange(N)
+    with torch.no_grad():
+        got = attend(q, k, v, encoding, pos, backend="blocked")
+    torch.testing.assert_close(got, attend(q, k, v, encoding, pos, backend="reference"))
+    assert torch.equal(encoding.bias_, before)

@@ -24,6 +24,7 @@ from posenc.attention.leaves import (
     over,
     sees_distance,
     shifts_of,
+    tensors,
 )
 from posenc.attention.rows import Products, Rows
 from posenc.attention.scratch import Scratch
@@ -135,7 +136,9 @@ class Terms:
                 return total
             blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
             return blank.masked_fill(~allowed, -torch.inf)
-        own = len(found) > 1 or (rows and bool(self.rows))  # memory of a sum or a product, that nobody else sees
+        # memory of a sum or a product, that nobody else sees
+        own = len(found) > 1 or (rows and bool(self.rows))
+        own = own or (len(self.leaves) == 1 and _is_fresh(self.leaves[0], total, live))
         if total is not None and not own and block.hides:
             total = self.scratch.take("hidden", total.shape, total).copy_(total)
         return self.hide(total, block)
@@ -267,6 +270,14 @@ class Terms:
         begin = len(self.tensors)
         self.tensors += tensors
         return list(range(begin, len(self.tensors)))
+
+
+def _is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:
+    """Whether a bias lies in memory that was taken for it: those that look at q and k form a new one each time."""
+    if not isinstance(leaf.encoding, ContentBias) or bias is None or not bias.is_contiguous():
+        return False
+    kept = (*held, *leaf.encoding.buffers(), *tensors(leaf.placed), *tensors(leaf.k_placed))
+    return all(t.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr() for t in kept)
 
 
 def light(call: Call) -> Call:

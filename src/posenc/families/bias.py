@@ -162,6 +162,7 @@ def _alone(parts: tuple[Any, ...]) -> Any:
 class ContentBias(Encoding):
     """An encoding whose term on the scores looks at q and k; its author writes `bias`.
 
+    What `bias` returns is written to: it is a new tensor each time, or a buffer or parameter, which stay as they are.
     Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
     and `by_distance = True`, and attention forms a block of it by one product.
     """
