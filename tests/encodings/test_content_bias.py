@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -412,3 +413,16 @@ def test_fox_errors() -> None:
         posenc.FoX(d_model=0, n_heads=1)
     with refuses(ValueError, "FoX: n_heads must be at least 1"):
         posenc.FoX(d_model=1, n_heads=0)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, where it looks for tangents first
+def test_deberta_s_far_keys_have_tangents_where_no_gradients_are_kept() -> None:
+    encoding = deberta()
+    q, k, tangent = (normal(1, 2, n, 3, seed=i) for i, n in enumerate((6, 90, 6)))
+    placed = encoding.place(positions.arange(6, start=84)), encoding.place(positions.arange(90))
+    with torch.no_grad():
+        difference = encoding.bias(q + tangent, k, *placed) - encoding.bias(q, k, *placed)  # it is linear in q
+        with forward_ad.dual_level():
+            found = encoding.bias(forward_ad.make_dual(q, tangent), k, *placed)
+            moved = forward_ad.unpack_dual(found).tangent
+    torch.testing.assert_close(moved, difference, atol=1e-4, rtol=0)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from posenc import positions
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, no_autocast
+from posenc.kernels.plain import is_memory
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
@@ -141,7 +142,7 @@ class DeBERTa(ContentBias):
             if (first, last) == (0, k.shape[2]):
                 return near
             ends = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
-            if torch.is_grad_enabled() or not positions.may_look(q):
+            if torch.is_grad_enabled() or not is_memory((q, k), [t for t in tables if t is not None]):
                 return torch.cat((ends[0][0] + ends[0][1], near, ends[1][0] + ends[1][1]), -1)
             found = q.new_empty(*q.shape[:3], k.shape[2])  # where each is written once
             found[..., first:last] = near
