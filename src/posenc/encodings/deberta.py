@@ -201,7 +201,7 @@ def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
 
 def _by_end(
     q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None
-) -> tuple[Float[Tensor, "batch n_heads q_len k_len"], Float[Tensor, "*batch n_heads 1 k_len"]]:
+) -> tuple[Float[Tensor, "batch n_heads q_len k_len"], Float[Tensor, "... 1 k_len"]]:
     """Return the products of each query, and of each key, with one row; a pair adds the two."""
     of_query = q.new_zeros(()) if keys is None else q @ keys[:, row, :, None]
     of_key = q.new_zeros(1, 1, 1) if queries is None else queries[:, None, row] @ k.mT
