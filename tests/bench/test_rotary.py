@@ -296,3 +296,10 @@ def test_rows_have_names_of_their_own():
     keys = [row.key for row in rotary_rows.choose()]
     assert len(keys) == len(set(keys)) == 18
     assert isinstance(rotary_rows.choose()[0], Row)
+
+
+def test_faults_are_those_of_a_call_behind_another(monkeypatch):
+    happened = []
+    monkeypatch.setattr(pages, "faults", lambda: 100 if len(happened) == 1 else 100 * len(happened))
+    assert rotary._count_faults({"one": lambda: happened.append(1)}) == {"one": 100}
+    assert len(happened) == 2

@@ -164,7 +164,7 @@ def _gradients_of_heads(
 
 
 def _multiplies(dtype: torch.dtype) -> bool:
-    """Whether products of bfloat16 are fast: without AVX-512 torch's take five to sixty times as long as float32's."""
+    """Whether products of bfloat16 are fast: where oneDNN has none, torch's take far longer than those of float32."""
     return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

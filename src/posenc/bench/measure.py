@@ -89,7 +89,7 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
 
     One preempted thread on two cores costs 16 ms, more than many a call takes. A call that nobody times comes first: in
     the round since the last one, other candidates filled the caches, and a hypervisor may have taken back what memory
-    was freed, which costs as much as twenty calls and which no loop over a model's layers meets.
+    was freed, which costs more than many a call and which no loop over a model's layers meets.
     """
     collects = gc.isenabled()
     gc.disable()  # a collection of what others left is nobody's time; `compare` collects between rounds
