@@ -148,20 +148,28 @@ MEASURED = {"copy": timing(1.0, 2.0, 4.0), "a": timing(1.2, 2.4, 4.8), "b": timi
 
 def test_a_goal_is_judged_by_the_best_within_rounds():
     goal = Goal("x", ("b", "a", "absent"), "copy", 1.3)
-    told = rotary.judge(goal, MEASURED, None)
+    told = rotary.judge(goal, MEASURED, None, {})
     assert (told["by"], told["reached"]) == ("a", True)
     assert told["ratio"] == {"low": pytest.approx(1.2), "median": pytest.approx(1.2), "high": pytest.approx(1.2)}
-    assert rotary.judge(replace(goal, limit=1.1), MEASURED, None)["reached"] is False
-    assert rotary.judge(replace(goal, ours=("absent",)), MEASURED, None)["reached"] is None
-    assert rotary.judge(replace(goal, beside="absent"), MEASURED, None)["ratio"] is None
+    assert rotary.judge(replace(goal, limit=1.1), MEASURED, None, {})["reached"] is False
+    assert rotary.judge(replace(goal, ours=("absent",)), MEASURED, None, {})["reached"] is None
+    assert rotary.judge(replace(goal, beside="absent"), MEASURED, None, {})["ratio"] is None
 
 
 def test_a_goal_for_another_state_is_told_and_not_judged():
     goal = Goal("x", ("a",), "copy", 1.3, "reused")
-    told = rotary.judge(goal, MEASURED, {"state": "fresh"})
+    told = rotary.judge(goal, MEASURED, {"state": "fresh"}, {})
     assert (told["reached"], told["by"]) == (None, "a")
-    assert rotary.judge(goal, MEASURED, {"state": "reused"})["reached"] is True
-    assert rotary.judge(goal, MEASURED, None)["reached"] is None
+    assert rotary.judge(goal, MEASURED, {"state": "reused"}, {})["reached"] is True
+    assert rotary.judge(goal, MEASURED, None, {})["reached"] is None
+
+
+def test_a_candidate_with_new_pages_is_not_judged_as_with_reused_ones():
+    goal, reused = Goal("x", ("a",), "copy", 1.3, "reused"), {"state": "reused"}
+    assert rotary.judge(goal, MEASURED, reused, {"a": 544})["reached"] is None
+    assert rotary.judge(goal, MEASURED, reused, {"a": 0, "b": 544})["reached"] is True
+    assert rotary.judge(goal, MEASURED, reused, {"a": None})["reached"] is True  # a system that counts no faults
+    assert rotary.judge(replace(goal, state="any"), MEASURED, reused, {"a": 544})["reached"] is True
 
 
 @pytest.fixture
@@ -228,7 +236,7 @@ def report():
         found["candidates"].append(rotary._tell(row, name, own, 20_480))
     found["candidates"].append(rotary._tell(row, "timm", "not installed: no module named 'timm'", None))
     own = {c["name"]: timing(c["seconds"]["median"]) for c in found["candidates"] if c["seconds"]}
-    found["goals"] = [rotary.judge(goal, own, {"state": "fresh"}) for goal in row.goals]
+    found["goals"] = [rotary.judge(goal, own, {"state": "fresh"}, {}) for goal in row.goals]
     found["pages"] = {"state": "fresh", "clone": {"low": 5.0, "median": 6.44, "high": 7.0}, "faults": 20_480}
     return found
 
