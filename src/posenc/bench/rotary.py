@@ -72,9 +72,7 @@ def describe(row: Row) -> Found:
     }
 
 
-def judge(
-    goal: Goal, measured: Mapping[str, Timing], state: Found | None, counted: Mapping[str, int | None]
-) -> Found:
+def judge(goal: Goal, measured: Mapping[str, Timing], state: Found | None, counted: Mapping[str, int | None]) -> Found:
     """Return the best of a goal's candidates beside the other, and whether that reaches it.
 
     Reached is None where nothing was measured, or where the goal is for another state of the allocator. The state is
