@@ -105,7 +105,8 @@ def _product(a: Tensor, b: Tensor, scratch: Scratch, purpose: str) -> Tensor:
     """Return a @ b.mT of (batch, heads, rows, lanes) each, b perhaps the same for all heads or items."""
     if torch.is_grad_enabled():
         return a @ b.transpose(-1, -2)
-    shape = torch.broadcast_shapes(a.shape[:2], b.shape[:2])
+    # torch.broadcast_shapes goes through Python's tracing layer: 0.1 ms, a tenth of this product
+    shape = [n if m == 1 else m for m, n in zip(a.shape[:2], b.shape[:2], strict=True)]
     a, b = (t.expand(*shape, -1, -1).flatten(0, 1) for t in (a, b))
     found: Tensor = scratch.product(purpose, a, b.transpose(-1, -2)).unflatten(0, shape)
     return found

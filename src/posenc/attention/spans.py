@@ -80,6 +80,7 @@ class Spans:
         self.mixed = self.ids is not None and self.runs is None
         self.padding = _padding(call, item)
         self.masked = call.mask is not None and self.padding is None
+        self._last_corner = (0, 0), torch.ones(0, 0, dtype=torch.bool, device=call.q.device)
 
     @cached_property
     def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
@@ -167,14 +168,21 @@ class Spans:
             return scores
         if self.call.window is None and not (block.mixed or block.masked):
             seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
-            corner = torch.ones(block.size[0], block.size[1] - seen, dtype=torch.bool, device=scores.device)
-            scores[..., seen:].masked_fill_(corner.triu(), -torch.inf)
+            scores[..., seen:].masked_fill_(self._corner(block.size[0], block.size[1] - seen), -torch.inf)
             return scores
         allowed = self.allowed(block)
         if allowed is None:
             return scores
         fits = tuple(torch.broadcast_shapes(allowed.shape, scores.shape)) == tuple(scores.shape)
         return scores.masked_fill_(~allowed, -torch.inf) if fits else scores.masked_fill(~allowed, -torch.inf)
+
+    def _corner(self, n_rows: int, n_keys: int) -> Bool[Tensor, "n_rows n_keys"]:
+        """Return what causality hides of a block behind the keys that all of its queries see: the same for most."""
+        size, corner = self._last_corner
+        if size != (n_rows, n_keys):
+            corner = torch.ones(n_rows, n_keys, dtype=torch.bool, device=self.call.q.device).triu()
+            self._last_corner = (n_rows, n_keys), corner
+        return corner
 
 
 def spans(call: Call) -> list[Spans]:
