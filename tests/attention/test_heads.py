@@ -57,3 +57,15 @@ def test_with_gradients_all_heads_run_at_once(parts):
     q = torch.randn(1, 4, N, 8, requires_grad=True)
     posenc.attend(q, q, q, encoding, positions.arange(N), backend="lanes").sum().backward()
     assert parts == []
+
+
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_one_side_alone_may_have_positions_for_each_item(side):
+    torch.manual_seed(0)
+    tupe = posenc.TUPE(n_heads=4, head_dim=8, max_len=2 * N)
+    q, k, v = (torch.randn(2, 4, N, 8, dtype=torch.float64) for _ in range(3))
+    pos, each = positions.arange(N), torch.stack((torch.arange(N), torch.arange(N) + 7))
+    given = (each, pos) if side == "queries" else (pos, each)
+    with torch.no_grad():
+        wanted, got = (posenc.attend(q, k, v, tupe, *given, backend=name) for name in ("reference", "blocked"))
+    assert (got - wanted).abs().max() < 1e-11
