@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import positions
-from posenc.attention import heads
+from posenc.attention import blocked, heads, lanes
 
 N = 40
 
@@ -14,7 +14,8 @@ N = 40
 def parts(monkeypatch):
     """How many heads each part had, where short texts are cut as well."""
     found, cut = [], heads._parts
-    monkeypatch.setattr(heads, "LEAST", 0)
+    monkeypatch.setattr(lanes, "LONG", 0)
+    monkeypatch.setattr(blocked, "HEAD_LEAST", 0)
 
     def watched(call, size):
         for rows, part in cut(call, size):
@@ -28,7 +29,8 @@ def parts(monkeypatch):
 SIZES = [(8, 8), (8, 2), (6, 1), (3, 3), (1, 1), (12, 4)]
 CASES = [("tupe", "blocked", *sizes, masked) for sizes in SIZES for masked in ("no", "by head", "padding")]
 CASES += [("alibi", "lanes", *sizes, "no") for sizes in SIZES]
-CASES += [("tupe", "lanes", *sizes, "no") for sizes in SIZES if sizes[0] == sizes[1]]  # heads share no lanes of keys
+# heads share no lanes of keys
+CASES += [(name, "lanes", *sizes, "no") for name in ("tupe", "fox") for sizes in SIZES if sizes[0] == sizes[1]]
 
 
 @pytest.mark.parametrize(("name", "backend", "n_heads", "n_kv_heads", "masked"), CASES)
@@ -43,8 +45,9 @@ def test_parts_are_the_whole(name, backend, n_heads, n_kv_heads, masked, parts):
         options["mask"] = torch.rand(2, n_heads, N, N) < 0.7
     elif masked == "padding":
         options["mask"] = (torch.arange(N) > 5).expand(2, 1, 1, N)
-    pos = positions.arange(N)
     with torch.no_grad():
+        x = [torch.randn(2, N, 8 * n_heads, dtype=torch.float64)] if name == "fox" else []
+        pos = encoding.place(positions.arange(N), *x, dtype=torch.float64)
         wanted = posenc.attend(q, k, v, encoding, pos, backend="reference", **options)
         got = posenc.attend(q, k, v, encoding, pos, backend=backend, **options)
     assert (got - wanted).abs().max() < 1e-11
@@ -69,3 +72,19 @@ def test_one_side_alone_may_have_positions_for_each_item(side):
     with torch.no_grad():
         wanted, got = (posenc.attend(q, k, v, tupe, *given, backend=name) for name in ("reference", "blocked"))
     assert (got - wanted).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("width", [4, 24, 40], ids=["narrower than q", "as lanes make q", "wider than that"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_and_many_lanes_together_and_values_of_any_width(width, dtype, parts):
+    torch.manual_seed(0)
+    many = posenc.TUPE(n_heads=4, head_dim=8, max_len=N)
+    encoding = posenc.ALiBi(n_heads=4) if dtype == torch.bfloat16 else posenc.Compose(many, posenc.ALiBi(n_heads=4))
+    q, k = (torch.randn(2, 4, N, 8).to(dtype) for _ in range(2))
+    v, pos = torch.randn(2, 4, N, width).to(dtype), positions.arange(N, start=1000 * (dtype == torch.bfloat16))
+    with torch.no_grad():
+        wanted = posenc.attend(q, k, v, encoding, pos, backend="reference-float64")
+        got = posenc.attend(q, k, v, encoding, pos, backend="lanes")
+    assert got.shape == wanted.shape
+    assert (got - wanted).abs().max() < (3e-6 if dtype == torch.float32 else 3e-2)
+    assert sum(parts) == 4

@@ -13,6 +13,7 @@ from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.heads import by_heads
 from posenc.attention.leaves import Leaf, hidden, is_product, may_slice, over, sees_distance, tensors
 from posenc.attention.once import once
+from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
@@ -21,7 +22,8 @@ from posenc.positions.checks import all_plain, is_plain, may_look
 
 LONG = 1024  # queries a block where a kernel keeps the scores to itself
 SHORT = 256  # where they are formed
-HEAD_PARTS = 8  # of a call whose biases are products
+HEAD_PARTS = 8  # of a call whose biases are products,
+HEAD_LEAST = 2**20  # from so many numbers of q on: before, more calls cost more than memory is worth
 
 
 class Blocked:
@@ -76,8 +78,8 @@ class Blocked:
             if _is_step(call):
                 return _step(call)
             if not self.by_distance and call.leaves and all(map(is_product, call.leaves)):
-                return by_heads(call, partial(_run, by_distance=False), HEAD_PARTS)
-            return _run(call, by_distance=self.by_distance)
+                return by_heads(call, partial(_run, by_distance=False), HEAD_PARTS, least=HEAD_LEAST)
+            return _run(call, slice(None), None, by_distance=self.by_distance)
 
 
 def _formed(call: Call) -> float:
@@ -140,7 +142,8 @@ class Work:
     traced: bool = False  # under a compiler or within a transform
 
 
-def _run(call: Call, *, by_distance: bool) -> Tensor:
+def _run(call: Call, _: slice, scratch: Scratch | None, *, by_distance: bool) -> Tensor:
+    """Compute a call, or some heads of one."""
     dtype = call.out_dtype
     parts = spans(call)
     call = blank(call, parts)
@@ -160,6 +163,8 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     if long > SHORT and None in terms.shifts.values():  # as above
         forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
         terms = Terms(call, parts, forwards, by_distance=vectors)
+    if scratch is not None:
+        terms.form_in(scratch)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
     work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     q, k = call.turned()

@@ -8,19 +8,27 @@ from torch import Tensor
 
 from posenc.attention.call import Call
 from posenc.attention.leaves import Leaf, factors_of
+from posenc.attention.scratch import Scratch
 from posenc.families import Bias
 from posenc.positions.checks import all_plain
 
-LEAST = 2**20  # numbers of q, from which on memory counts for more than a few calls
 
-
-def by_heads(call: Call, run: Callable[[Call], Tensor], n_parts: int, *, by_thread: bool = False) -> Tensor:
+def by_heads(
+    call: Call,
+    run: Callable[[Call, slice, Scratch | None], Tensor],
+    n_parts: int,
+    *,
+    least: int,
+    by_thread: bool = False,
+) -> Tensor:
     """Run some heads after the others where that saves memory; all at once where gradients are kept, or on a GPU.
 
     Args:
         call: The call.
-        run: Computes one part.
+        run: Computes one part, which of the heads it has, in memory that the next is given again; None where
+            gradients may need it.
         n_parts: How many there are to be.
+        least: Numbers of q, from which on memory counts for more than a few calls.
         by_thread: A part has a head for each thread at least.
     """
     batch, n_heads, q_len, _ = call.shape
@@ -30,14 +38,15 @@ def by_heads(call: Call, run: Callable[[Call], Tensor], n_parts: int, *, by_thre
         or call.q.device.type != "cpu"
         or not all_plain((call.q, call.k, call.v))
     ):
-        return run(call)
-    if call.q.numel() < LEAST or call.encoding.rescores or not all(map(_splits, call.leaves)):
-        return run(call)
+        return run(call, slice(None), None)
+    if call.q.numel() < least or call.encoding.rescores or not all(map(_splits, call.leaves)):
+        return run(call, slice(None), None)
     out = call.q.new_empty((batch, n_heads, q_len, call.v.shape[-1]), dtype=call.out_dtype)
-    least = torch.get_num_threads() if by_thread else 1
+    size = max(torch.get_num_threads() if by_thread else 1, n_heads // n_parts)
     q, k = call.turned()
-    for rows, part in _parts(replace(call, q=q, k=k, rotated=True), max(least, n_heads // n_parts)):
-        out[:, rows] = run(part)
+    scratch = Scratch()
+    for rows, part in _parts(replace(call, q=q, k=k, rotated=True), size):
+        out[:, rows] = run(part, rows, scratch)
     return out
 
 

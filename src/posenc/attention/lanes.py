@@ -7,6 +7,7 @@ lanes ahead of all others, so that the large ones cancel before the first produc
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch import Tensor
 from posenc.attention import fused
 from posenc.attention.call import Call
 from posenc.attention.heads import by_heads
-from posenc.attention.leaves import FEW, Leaf, factors_of
+from posenc.attention.leaves import FEW, Leaf, factors_of, n_lanes
+from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import plain, refuses_masks, single
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import may_look
@@ -22,7 +24,10 @@ from posenc.positions.checks import may_look
 BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multiply exactly in float32
 PIECES = 3
 LEAST = 1e-6  # scale
+PARTS = 4  # of a call without gradients
+LONG = 2**19  # numbers of q, from which on lanes of all heads would take more memory than a few calls are worth
 WIDTH = 8  # lanes come in so many, which kernels like
+Pair = tuple[Tensor, Tensor]  # lanes of queries and of keys (batch | 1, heads | 1, length | 1, lanes)
 
 
 class Lanes:
@@ -49,27 +54,55 @@ class Lanes:
     def memory(self, call: Call) -> int:
         """q, k and v with more lanes: of some heads at a time, or with their gradients."""
         batch, n_heads, q_len, k_len = call.shape
-        width = call.q.shape[-1] + 2 * WIDTH
-        whole = batch * width * call.out_dtype.itemsize * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
-        return 3 * whole if torch.is_grad_enabled() else whole // 2
+        wide = sum(n for leaf in call.leaves if (n := n_lanes(leaf)) > FEW)
+        width = call.q.shape[-1] + 2 * WIDTH + wide
+        itemsize = call.out_dtype.itemsize
+        whole = batch * width * itemsize * (2 * n_heads * q_len + 2 * call.k.shape[1] * k_len)  # the result as well
+        if torch.is_grad_enabled():
+            return 3 * whole
+        whole += batch * n_heads * 3 * wide * itemsize * max(q_len, k_len)  # while they are looked up
+        return whole if call.q.numel() < LONG else whole * max(torch.get_num_threads(), n_heads // PARTS) // n_heads
 
     def run(self, call: Call) -> Tensor:
         """Put the lanes first and run SDPA."""
         with no_autocast(call.q.device):
+            wide = [leaf for leaf in call.leaves if n_lanes(leaf) > FEW]
+            few = [pair for leaf in call.leaves if leaf not in wide for pair in _lanes(call, leaf)]
             # a thread gets whole heads, since the last queries of one see more than the first
-            return by_heads(call, _run, 4, by_thread=True)
+            return by_heads(replace(call, leaves=wide), partial(_run, few), PARTS, least=LONG, by_thread=True)
 
 
-def _run(call: Call) -> Tensor:
-    dtype = call.out_dtype
-    q, k, v = (t.to(dtype) for t in (*call.turned(), call.v))
-    more = [pair for leaf in call.leaves for pair in _lanes(call, leaf, dtype)]
-    fill = -sum(a.shape[-1] for a, _ in more) % WIDTH
-    if fill:
-        more.append((q.new_zeros(1, 1, 1, fill), k.new_zeros(1, 1, 1, fill)))
-    q = torch.cat([*(a.expand(*q.shape[:3], -1) for a, _ in more), q], -1)
-    k = torch.cat([*(b.expand(*k.shape[:3], -1) for _, b in more), k], -1)
-    return plain(call, q, k, v, call.scale)
+def _run(few: Sequence[Pair], call: Call, heads: slice, scratch: Scratch | None) -> Tensor:
+    """Compute some heads, given those lanes of all heads that take little memory."""
+    q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+    begin = sum(a.shape[-1] for a, _ in few)
+    end = begin + sum(map(n_lanes, call.leaves))
+    lanes = -(-end // WIDTH) * WIDTH
+    # before what is formed for a part alone, so that the next finds that memory in one piece
+    into = [_take(scratch, name, t, lanes + q.shape[-1]) for name, t in (("q", q), ("k", k), ("v", v))]
+    more = [(_of(a, heads), _of(b, heads)) for a, b in few]
+    more += [pair for leaf in call.leaves for pair in _lanes(call, leaf)]
+    q = _joined([*(a for a, _ in more), q.new_zeros(1, 1, 1, lanes - end), q], into[0])
+    k = _joined([*(b for _, b in more), k.new_zeros(1, 1, 1, lanes - end), k], into[1])
+    del more
+    if end > begin:
+        q[..., begin:end] /= call.scale
+    if (narrow := q.shape[-1] - v.shape[-1]) > 0:  # the kernel wants one width
+        v = _joined([v.new_zeros(1, 1, 1, narrow), v], into[2])
+    return plain(call, q, k, v, call.scale)[..., max(narrow, 0) :]
+
+
+def _take(scratch: Scratch | None, name: str, t: Tensor, width: int) -> Tensor | None:
+    return None if scratch is None else scratch.take(name, (*t.shape[:3], width), t)
+
+
+def _joined(lanes: Sequence[Tensor], into: Tensor | None) -> Tensor:
+    """Return lanes side by side, those of the last for all of its batch, heads and tokens."""
+    return torch.cat([t.expand(*lanes[-1].shape[:3], -1) for t in lanes], -1, out=into)
+
+
+def _of(lane: Tensor, heads: slice) -> Tensor:
+    return lane if lane.shape[1] == 1 else lane[:, heads]
 
 
 def _refuses(call: Call, leaf: Leaf) -> str | None:
@@ -82,8 +115,6 @@ def _refuses(call: Call, leaf: Leaf) -> str | None:
         return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
     if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
         return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
-    if factors[0].shape[-1] > FEW and call.q.device.type == "cpu" and call.backend != Lanes.name:
-        return f"{encoding.name} has {factors[0].shape[-1]} lanes; on a CPU a block's bias as one product is faster."
     if encoding.factors_ahead:
         return None
     if not call.causal:
@@ -101,12 +132,15 @@ def _refuses(call: Call, leaf: Leaf) -> str | None:
     return f"{encoding.name} is a product where positions do not fall along the sequence, as they do here."
 
 
-def _lanes(call: Call, leaf: Leaf, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+def _lanes(call: Call, leaf: Leaf) -> list[Pair]:
     """Return lanes for queries and keys whose products, times the scale, are the bias but for something of the row."""
-    factors = factors_of(leaf)
+    factors, dtype = factors_of(leaf), call.out_dtype
     assert factors is not None  # others are refused
-    a, b = factors[0] / call.scale, factors[1]
-    if a.shape[-1] > FEW or dtype not in BITS:
+    a, b = factors
+    if a.shape[-1] > FEW:
+        return [(a.to(dtype), b.to(dtype))]
+    a = a / call.scale
+    if dtype not in BITS:
         return [(a.to(dtype), b.to(dtype))]
     b = b - b[..., :1, :].detach()  # far positions, which would need more bits; it is something of the row
     offset = call.shape[3] - call.shape[2]

@@ -107,10 +107,15 @@ def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
     return encoding.factors(leaf.placed, leaf.k_placed)
 
 
+def n_lanes(leaf: Leaf) -> int:
+    """Return how many lanes a bias has as a product; 0 if it is none."""
+    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
+    return 0 if factors is None else factors[0].shape[-1]
+
+
 def is_product(leaf: Leaf) -> bool:
     """Whether a bias is a product of many lanes, for any keys, of which a block is formed at once."""
-    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
-    return factors is not None and factors[0].shape[-1] > FEW and bool(leaf.encoding.factors_ahead)
+    return n_lanes(leaf) > FEW and bool(leaf.encoding.factors_ahead)
 
 
 def hidden(encoding: Encoding) -> str | None:

@@ -77,6 +77,10 @@ class Terms:
         """Memory for what blocks of one pass form."""
         return self._scratch.setdefault(threading.get_ident(), Scratch())
 
+    def form_in(self, scratch: Scratch) -> None:
+        """Form blocks in memory that others of this thread had before."""
+        self._scratch[threading.get_ident()] = scratch
+
     def forget(self) -> None:
         """Free what a pass needed."""
         self.tensors = []

@@ -109,10 +109,10 @@ class TUPE(Bias):
             return a * scale, b
         of_cls, to_cls = (at[:, None, :, None] == 0 for at in (q, k))
         paid = self._wide(self.to_cls, kind).narrow(0, *heads)[:, None, None]
-        lane = (~of_cls).to(a.dtype).expand(*a.shape[:-1], 1)
+        lane = a.new_ones(*a.shape[:-1], 1)
         if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
             lane = lane + 0.0 * self._wide(self.cls_to, kind).narrow(0, *heads)[:, None, None]
-        a = torch.cat(((a * scale).masked_fill(of_cls, 0.0), lane), -1)
+        a = torch.cat((a * scale, lane), -1).masked_fill(of_cls, 0.0)
         return a, torch.cat((b.masked_fill(to_cls, 0.0), to_cls * paid), -1)
 
     def score_scale(self, head_dim: int) -> float:
