@@ -22,7 +22,7 @@ from posenc.positions.checks import all_plain, is_plain, may_look
 
 LONG = 1024  # queries a block where a kernel keeps the scores to itself
 SHORT = 256  # where they are formed
-HEAD_PARTS = 8  # of a call whose biases are products,
+HEAD_PARTS = 4  # of a call whose biases are products,
 HEAD_LEAST = 2**20  # from so many numbers of q on: before, more calls cost more than memory is worth
 
 

@@ -81,13 +81,14 @@ def gradients_of_terms(
 ) -> None:
     """Add the gradients of a block whose terms learn; the weights come back from the scores and `lse`.
 
-    Where the terms are a view of a vector, one thread's heads follow the other's: what is formed for a few at a time
-    takes less memory. `qkv` are q and what `with_ones` made of k and v.
+    Where the terms are a view of a vector, heads follow each other, as few as keep the threads busy: what is formed for
+    them takes less memory. `qkv` are q and what `with_ones` made of k and v.
     """
     n_kv = qkv[1].shape[1]
     n, group = n_kv, qkv[0].shape[1] // n_kv
     if work.terms.view(block, tensors) is not None:
         n = -(-torch.get_num_threads() // (qkv[0][block.batch].shape[0] * group))
+        n *= max(1, work.terms.k_len // block.size[1])  # as many as take what a block of all keys does
     for first in range(0, n_kv, n):
         heads = slice(first * group, (first + n) * group), slice(first, first + n)
         _gradients_of_heads(work, block, heads, qkv, tensors, out, lse, grad, sums, others)
