@@ -126,7 +126,7 @@ def _forward() -> Iterator[Row]:
         yield replace(
             row, lengths=(1024, 4096, 16384), backends=("auto", "distance"), peers=peers.get(name, ("dense",))
         )
-    lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",), ratio_at=(1024, 2**62))
+    lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",))
     yield replace(lanes, lengths=(1024, 4096, 16384))
     yield Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), backends=("auto", "lanes"), peers=("dense",))
     for name in ("alibi", "t5", "kerple"):
