@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from posenc.attention.call import Call
 from posenc.attention.scratch import Scratch
@@ -15,7 +16,9 @@ class Rows:
     """A content bias that sees distances: q_i·vector[i - j] + of_key[j].
 
     One product with the vectors of all distances of a block gives each query a row of numbers, largest distance first.
-    Query i of C finds key j in column C - 1 - i + j: a view of that memory whose rows are one number shorter.
+    Query i of C finds key j in column C - 1 - i + j: a view of that memory whose rows are one number shorter. Of keys
+    so far that their vectors are one (`alike_from`), that vector is taken off all: their columns are zero, and a
+    softmax sees no difference.
 
     Args:
         encoding: Makes the three.
@@ -29,17 +32,25 @@ class Rows:
     ) -> None:
         q, k = call.before()
         scale = encoding.score_scale(q.shape[-1])
-        of_key = encoding.of_keys(k.to(dtype))
-        parts = [encoding.queries(q.to(dtype)) * scale, encoding.vectors(distance, dtype)]
+        of_key, far = encoding.of_keys(k.to(dtype)), encoding.alike_from
+        self.n_far = 0  # of the distances; a map of scores would see what is taken off
+        if far is not None and not call.encoding.rescores:
+            self.n_far = int((distance >= far).sum())
+        vectors = encoding.vectors(distance[self.n_far :], dtype)
+        if self.n_far:
+            vectors = vectors - encoding.vectors(distance[self.n_far - 1 : self.n_far], dtype)
+        parts = [encoding.queries(q.to(dtype)) * scale, vectors]
         self.q, self.vectors, *rest = add(*parts, *([] if of_key is None else [of_key * scale]))
         self.key = rest[0] if rest else None
 
     def bias(self, block: Block, begin: int, live: Sequence[Tensor], scratch: Scratch) -> Tensor:
         """Return the term of a block, (batch, heads, q_len, k_len): in `scratch`, where no gradients are kept."""
-        n_rows, n_keys = block.size
-        vectors = live[self.vectors][:, begin : begin + n_rows + n_keys - 1]
+        n_far, near = self._reach(block, begin)
         q = live[self.q][block.batch, :, block.rows]
-        found = _sheared(_product(q, vectors[None], scratch, f"rows {self.q}"), n_keys)
+        rows = _product(q, live[self.vectors][None, :, near], scratch, f"rows {self.q}")
+        if n_far:
+            rows = _behind_zeros(rows, n_far, scratch, f"far {self.q}")
+        found = _sheared(rows, block.size[1])
         if self.key is None:
             return found
         of_key = live[self.key][block.batch, :, None, block.keys]
@@ -55,18 +66,27 @@ class Rows:
         scratch: Scratch,
     ) -> None:
         """Add what the gradients of a block's scores give."""
-        n_rows, n_keys = block.size
+        n_rows = block.size[0]
         q, vectors = live[self.q][block.batch, :, block.rows], live[self.vectors]
-        reach = slice(begin, begin + n_rows + n_keys - 1)
-        d_rows = scratch.take("d_rows", (*d_scores.shape[:3], n_rows + n_keys - 1), d_scores).zero_()
-        _sheared(d_rows, n_keys).copy_(d_scores)
+        n_far, near = self._reach(block, begin)
+        first = max(0, n_far - n_rows + 1)  # the key from which on any is near to some query
+        seen = d_scores[..., first:]
+        d_rows = scratch.take("d_rows", (*seen.shape[:3], n_rows + seen.shape[3] - 1), seen).zero_()
+        _sheared(d_rows, seen.shape[3]).copy_(seen)
+        d_rows = d_rows[..., n_far - first :]
         if (d_q := others[self.q]) is not None:
-            d_q[block.batch, :, block.rows] += d_rows @ vectors[:, reach]
+            d_q[block.batch, :, block.rows] += d_rows @ vectors[:, near]
         if (d_vectors := others[self.vectors]) is not None:
             found = (d_rows.transpose(-1, -2) @ q).sum(0)
-            d_vectors[:, reach] += found if vectors.shape[0] > 1 else found.sum(0, keepdim=True)
+            d_vectors[:, near] += found if vectors.shape[0] > 1 else found.sum(0, keepdim=True)
         if self.key is not None and (d_key := others[self.key]) is not None:
             d_key[block.batch, :, block.keys] += d_scores.sum(2)
+
+    def _reach(self, block: Block, begin: int) -> tuple[int, slice]:
+        """Return how many distances of a block are far, from number `begin` on, and where the others' vectors are."""
+        end = begin + sum(block.size) - 1
+        n_far = min(max(0, self.n_far - begin), end - begin)
+        return n_far, slice(begin + n_far - self.n_far, end - self.n_far)
 
 
 class Products:
@@ -109,6 +129,15 @@ def _product(a: Tensor, b: Tensor, scratch: Scratch, purpose: str) -> Tensor:
     shape = [n if m == 1 else m for m, n in zip(a.shape[:2], b.shape[:2], strict=True)]
     a, b = (t.expand(*shape, -1, -1).flatten(0, 1) for t in (a, b))
     found: Tensor = scratch.product(purpose, a, b.transpose(-1, -2)).unflatten(0, shape)
+    return found
+
+
+def _behind_zeros(t: Tensor, n: int, scratch: Scratch, purpose: str) -> Tensor:
+    if torch.is_grad_enabled():
+        return F.pad(t, (n, 0))
+    found = scratch.take(purpose, (*t.shape[:-1], n + t.shape[-1]), t)
+    found[..., :n] = 0.0
+    found[..., n:] = t
     return found
 
 

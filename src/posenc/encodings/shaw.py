@@ -68,6 +68,7 @@ class Shaw(ContentBias):
         self._count(head_dim=head_dim)
         self._count(least=0, max_distance=max_distance, max_ahead=ahead)
         self.head_dim, self.max_distance, self.max_ahead = head_dim, max_distance, ahead
+        self.alike_from = max_distance
         self.weight = nn.Parameter(torch.empty(max_distance + ahead + 1, head_dim))
         self.reset_parameters()
 

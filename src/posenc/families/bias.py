@@ -164,12 +164,14 @@ class ContentBias(Encoding):
 
     What `bias` returns is written to: it is a new tensor each time, or a buffer or parameter, which stay as they are.
     Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
-    and `by_distance = True`, and attention forms a block of it by one product.
+    and `by_distance = True`, and attention forms a block of it by one product. Where all keys from some distance on
+    have one vector, `alike_from` names it: they add a number of the row, which a softmax does not see.
     """
 
     family = "content_bias"
     reads_qk = True
     by_distance: bool = False
+    alike_from: int | None = None
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
         """Return what queries are multiplied with, for each distance."""
