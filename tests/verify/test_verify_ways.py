@@ -70,3 +70,9 @@ def test_the_unspoilt_parent_agrees_with_itself(way):
 
 def test_numbers_of_another_shape_are_infinitely_far_off():
     assert ("bias, row by row", math.inf) in ways.differences(MakesARowMore(n_heads=2))
+
+
+def test_vectors_that_are_promised_to_be_one_and_are_not_are_named():
+    shaw = posenc.Shaw(head_dim=8)
+    shaw.alike_from = shaw.max_distance - 3
+    assert "vectors" in {named for named, off in ways.differences(shaw) if off > 1e-3}
