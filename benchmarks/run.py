@@ -29,7 +29,7 @@ from posenc.bench.measure import compare
 HERE = Path(__file__).parent
 Candidates = dict[str, Callable[[], object]]
 ROUNDS = 15
-# peers take most of the time, and in bfloat16 or with gradients minutes a row
+# peers take most of the time: here, and for goals that are a share of theirs
 WITH_PEERS = ("alibi.forward.*.float32", "t5.forward.*.float32", "t5.train*", "kerple.train*", "t5.decode*")
 
 

@@ -254,6 +254,25 @@ def test_a_subclass_that_changes_the_bias_inherits_no_promise() -> None:
     assert list(verdicts) == list(BACKENDS)
 
 
+def test_a_subclass_whose_far_vectors_differ_inherits_no_promise_that_they_are_one() -> None:
+    class Fading(posenc.Shaw):
+        by_distance = True  # which it says again
+
+        def vectors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+            return super().vectors(distance, dtype) * 0.9 ** distance[:, None].to(dtype)
+
+        def bias(self, q: Tensor, k: Tensor, placed: posenc.Placed, k_placed: posenc.Placed) -> Tensor:
+            distance = placed.pos[:, None] - k_placed.pos
+            return super().bias(q, k, placed, k_placed) * 0.9 ** distance.double()
+
+    encoding = Fading(head_dim=LANES, max_distance=5).double()
+    torch.nn.init.normal_(encoding.weight)
+    q, k, v = tensors(N)
+    with torch.no_grad():
+        got, wanted = (attend(q, k, v, encoding, positions.arange(N), backend=b) for b in ("blocked", "reference"))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
+
+
 class Kept(posenc.ContentBias):
     """A term on the scores that its encoding keeps, as a buffer or a parameter; `of` says which."""
 

@@ -88,3 +88,17 @@ def test_few_and_many_lanes_together_and_values_of_any_width(width, dtype, parts
     assert got.shape == wanted.shape
     assert (got - wanted).abs().max() < (3e-6 if dtype == torch.float32 else 3e-2)
     assert sum(parts) == 4
+
+
+def test_lanes_are_estimated_for_the_heads_of_a_part_and_for_no_more_than_there_are(monkeypatch):
+    q, encoding, pos = torch.empty(1, 8, 4096, 64), posenc.ALiBi(n_heads=8), positions.arange(4096)
+
+    def estimated():
+        return next(v.memory for v in posenc.explain(q, q, q, encoding, pos) if v.backend == "lanes")
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with torch.no_grad():
+        two = estimated()
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+        assert estimated() == 4 * two  # of eight heads, all of which run at once then
+    assert estimated() > 4 * two  # with gradients

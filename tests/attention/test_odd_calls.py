@@ -173,6 +173,17 @@ def test_transforms_run_over_a_learned_bias() -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's own rules for it
+def test_a_product_of_vectors_has_a_forward_derivative() -> None:
+    """Lanes have none: torch's kernel knows no rule for it."""
+    tupe, (q, k, v) = posenc.TUPE(n_heads=4, head_dim=8, max_len=N).double(), (t.detach() for t in qkv())
+    step = normal(*q.shape, seed=7)
+    _, found = torch.func.jvp(lambda x: attend(x, k, v, tupe, positions.arange(N)), (q,), (step,))
+    with torch.no_grad():
+        ahead, behind = (attend(q + s * step, k, v, tupe, positions.arange(N)) for s in (1e-6, -1e-6))
+    torch.testing.assert_close(found, (ahead - behind) / 2e-6, rtol=0, atol=1e-7)
+
+
 class _Attend(torch.nn.Module):
     def __init__(self, bias: posenc.Encoding) -> None:
         super().__init__()

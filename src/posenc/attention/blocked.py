@@ -86,7 +86,7 @@ def _formed(call: Call) -> float:
     """Return how many blocks of scores the biases of one take, while they are formed."""
     if all(map(is_product, call.leaves)):
         return 1 / HEAD_PARTS
-    return 1.1 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
+    return 1.6 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
 
 
 def _seen(call: Call) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, factors_of
+from posenc.attention.leaves import Leaf, factors_of, tensors
 from posenc.attention.scratch import Scratch
 from posenc.families import Bias
 from posenc.positions.checks import all_plain
@@ -32,14 +32,7 @@ def by_heads(
         by_thread: A part has a head for each thread at least.
     """
     batch, n_heads, q_len, _ = call.shape
-    if (
-        torch.compiler.is_compiling()
-        or torch.is_grad_enabled()
-        or call.q.device.type != "cpu"
-        or not all_plain((call.q, call.k, call.v))
-    ):
-        return run(call, slice(None), None)
-    if call.q.numel() < least or call.encoding.rescores or not all(map(_splits, call.leaves)):
+    if not cuts(call, least):
         return run(call, slice(None), None)
     out = call.q.new_empty((batch, n_heads, q_len, call.v.shape[-1]), dtype=call.out_dtype)
     size = max(torch.get_num_threads() if by_thread else 1, n_heads // n_parts)
@@ -48,6 +41,17 @@ def by_heads(
     for rows, part in _parts(replace(call, q=q, k=k, rotated=True), size):
         out[:, rows] = run(part, rows, scratch)
     return out
+
+
+def cuts(call: Call, least: int) -> bool:
+    """Whether `by_heads` runs some heads after the others."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or call.q.device.type != "cpu":
+        return False
+    if call.q.numel() < least or call.encoding.rescores or not all(map(_splits, call.leaves)):
+        return False
+    return all_plain(
+        (call.q, call.k, call.v, *call.encoding.parameters(), *tensors(call.placed), *tensors(call.k_placed))
+    )
 
 
 def _splits(leaf: Leaf) -> bool:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.heads import by_heads
+from posenc.attention.heads import by_heads, cuts
 from posenc.attention.leaves import FEW, Leaf, factors_of, n_lanes
 from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import plain, refuses_masks, single
 from posenc.families import Bias, no_autocast
-from posenc.positions.checks import may_look
+from posenc.positions.checks import is_plain, may_look
 
 BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multiply exactly in float32
 PIECES = 3
@@ -54,22 +54,27 @@ class Lanes:
     def memory(self, call: Call) -> int:
         """q, k and v with more lanes: of some heads at a time, or with their gradients."""
         batch, n_heads, q_len, k_len = call.shape
-        wide = sum(n for leaf in call.leaves if (n := n_lanes(leaf)) > FEW)
-        width = call.q.shape[-1] + 2 * WIDTH + wide
+        rest = self._wide(call)
+        wide = sum(map(n_lanes, rest.leaves))
+        width = max(call.q.shape[-1] + 2 * WIDTH + wide, call.v.shape[-1])
         itemsize = call.out_dtype.itemsize
         whole = batch * width * itemsize * (2 * n_heads * q_len + 2 * call.k.shape[1] * k_len)  # the result as well
         if torch.is_grad_enabled():
             return 3 * whole
         whole += batch * n_heads * 3 * wide * itemsize * max(q_len, k_len)  # while they are looked up
-        return whole if call.q.numel() < LONG else whole * max(torch.get_num_threads(), n_heads // PARTS) // n_heads
+        part = min(n_heads, max(torch.get_num_threads(), n_heads // PARTS)) if cuts(rest, LONG) else n_heads
+        return whole * part // n_heads
 
     def run(self, call: Call) -> Tensor:
         """Put the lanes first and run SDPA."""
         with no_autocast(call.q.device):
-            wide = [leaf for leaf in call.leaves if n_lanes(leaf) > FEW]
-            few = [pair for leaf in call.leaves if leaf not in wide for pair in _lanes(call, leaf)]
+            few = [pair for leaf in call.leaves if n_lanes(leaf) <= FEW for pair in _lanes(call, leaf)]
             # a thread gets whole heads, since the last queries of one see more than the first
-            return by_heads(replace(call, leaves=wide), partial(_run, few), PARTS, least=LONG, by_thread=True)
+            return by_heads(self._wide(call), partial(_run, few), PARTS, least=LONG, by_thread=True)
+
+    def _wide(self, call: Call) -> Call:
+        """Return the call with those biases alone that are products of vectors as q and k are."""
+        return replace(call, leaves=[leaf for leaf in call.leaves if n_lanes(leaf) > FEW])
 
 
 def _run(few: Sequence[Pair], call: Call, heads: slice, scratch: Scratch | None) -> Tensor:
@@ -115,6 +120,9 @@ def _refuses(call: Call, leaf: Leaf) -> str | None:
         return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
     if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
         return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
+    transformed = not torch.compiler.is_compiling() and not is_plain(call.q) and call.q.device.type == "cpu"
+    if factors[0].shape[-1] > FEW and transformed and call.backend != Lanes.name:
+        return f"{encoding.name} is within a transform, and torch's kernel has no forward derivative."
     if encoding.factors_ahead:
         return None
     if not call.causal:

@@ -137,7 +137,9 @@ def _promises(kind: Any, promise: str) -> bool:
     def owner(name: str) -> Any:
         return next(cls for cls in kind.__mro__ if name in vars(cls))
 
-    doors = ("at", "bias", "parts") if issubclass(kind, Bias) else ("bias", "parts")
+    doors = ["bias", "parts", *(["at"] if issubclass(kind, Bias) else [])]
+    if promise == "alike_from":
+        doors.append("vectors")
     return all(issubclass(owner(promise), owner(door)) for door in doors)
 
 

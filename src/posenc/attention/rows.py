@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call
+from posenc.attention.leaves import holds
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
 from posenc.families import ContentBias
@@ -32,10 +33,8 @@ class Rows:
     ) -> None:
         q, k = call.before()
         scale = encoding.score_scale(q.shape[-1])
-        of_key, far = encoding.of_keys(k.to(dtype)), encoding.alike_from
-        self.n_far = 0  # of the distances; a map of scores would see what is taken off
-        if far is not None and not call.encoding.rescores:
-            self.n_far = int((distance >= far).sum())
+        of_key = encoding.of_keys(k.to(dtype))
+        self.n_far = _count_far(encoding, call, distance)
         vectors = encoding.vectors(distance[self.n_far :], dtype)
         if self.n_far:
             vectors = vectors - encoding.vectors(distance[self.n_far - 1 : self.n_far], dtype)
@@ -87,6 +86,15 @@ class Rows:
         end = begin + sum(block.size) - 1
         n_far = min(max(0, self.n_far - begin), end - begin)
         return n_far, slice(begin + n_far - self.n_far, end - self.n_far)
+
+
+def _count_far(encoding: ContentBias, call: Call, distance: Tensor) -> int:
+    """Return how many distances have one vector, if most have."""
+    far = encoding.alike_from if holds(encoding, "alike_from") else None
+    if far is None or call.encoding.rescores:  # a map of scores would see what is taken off
+        return 0
+    n_far = int((distance >= far).sum())
+    return n_far if 2 * n_far >= len(distance) else 0  # a copy of the others is to be small
 
 
 class Products:

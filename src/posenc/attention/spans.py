@@ -169,7 +169,8 @@ class Spans:
         if self.call.window is None and not (block.mixed or block.masked):
             seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
             behind, corner = scores[..., seen:], self._corner(block.size[0], block.size[1] - seen)
-            torch.where(corner, behind.new_tensor(-torch.inf), behind, out=behind)  # masked_fill_ takes 1.6 times that
+            # masked_fill_ takes 1.6 times as long
+            torch.where(corner, behind.new_full((), -torch.inf), behind, out=behind)
             return scores
         allowed = self.allowed(block)
         if allowed is None:

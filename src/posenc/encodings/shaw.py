@@ -68,9 +68,13 @@ class Shaw(ContentBias):
         self._count(head_dim=head_dim)
         self._count(least=0, max_distance=max_distance, max_ahead=ahead)
         self.head_dim, self.max_distance, self.max_ahead = head_dim, max_distance, ahead
-        self.alike_from = max_distance
         self.weight = nn.Parameter(torch.empty(max_distance + ahead + 1, head_dim))
         self.reset_parameters()
+
+    @property
+    def alike_from(self) -> int:
+        """The distance from which on keys have one vector."""
+        return self.max_distance
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Keep the positions exact; as float64 where the bias shall be."""

@@ -171,7 +171,11 @@ class ContentBias(Encoding):
     family = "content_bias"
     reads_qk = True
     by_distance: bool = False
-    alike_from: int | None = None
+
+    @property
+    def alike_from(self) -> int | None:
+        """The distance from which on all keys have one vector; None if each has its own."""
+        return None
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
         """Return what queries are multiplied with, for each distance."""

@@ -161,7 +161,9 @@ def _by_distance(
         got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
         yield "over", got.to(whole.dtype), whole
     elif isinstance(encoding, ContentBias):
-        vectors, queries = encoding.vectors(every.clamp(max=encoding.alike_from), whole.dtype), encoding.queries(q)
+        far = encoding.alike_from
+        reached = every if far is None else every.clamp(max=far)
+        vectors, queries = encoding.vectors(reached, whole.dtype), encoding.queries(q)
         products = queries @ vectors.mT
         place = (apart - least).expand(len(q), *apart.shape[-2:])[:, None].expand(-1, q.shape[1], -1, -1)
         of_keys = encoding.of_keys(k)
