@@ -69,6 +69,7 @@ MASKS: dict[str, dict[str, Any]] = {
     "documents interleaved": {"document_ids": torch.arange(N) % 3},
     "left padding": {"mask": LEFT[:, None, None]},
     "left padding as numbers": {"mask": torch.zeros(2, 1, 1, N).double().masked_fill(~LEFT[:, None, None], -torch.inf)},
+    "the first keys alone": {"mask": (torch.arange(N) < 6)[None, None, None]},  # far from most queries
     "right padding": {"mask": LEFT.flip(1)[:, None, None], "causal": False},
     "padding with a hole": {"mask": (LEFT & (torch.arange(N) // 5 != 9))[:, None, None], "window": 40},
     "a row that sees nothing": {"mask": (torch.arange(N) < 80)[:, None] & (torch.arange(N) > 5), "q_len": N},
