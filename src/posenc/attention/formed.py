@@ -21,7 +21,7 @@ Sums = Sequence[Tensor]
 def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor] | None) -> Tensor:
     """Return the result of a block, given its own queries, keys and values, in plain differentiable steps.
 
-    `tensors` stand for those of the terms; None to take the live ones.
+    `tensors` stand for those of the terms, as their `of_block` gives them; None to take the live ones.
     """
     q, k, v = (t.to(work.terms.dtype) for t in (q, k, v))
     group = q.shape[1] // k.shape[1]
@@ -59,6 +59,7 @@ def gradients(
 ) -> None:
     """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
     at = block.batch, slice(None), block.rows
+    tensors, others = (work.terms.of_block(block, t) for t in (tensors, others))
     with torch.enable_grad():
         q, k, v = (t.detach().requires_grad_() for t in fused.parts(block, *qkv))
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
@@ -117,6 +118,7 @@ def _gradients_of_heads(
     them for that alone. Weights are formed in float32 at least; in bfloat16 what they are multiplied with afterwards
     is rounded as the kernel of the forward pass rounds it, where such products are five times as fast.
     """
+    tensors, others = (work.terms.of_block(block, t) for t in (tensors, others))
     wide, narrow = work.terms.dtype, torch.bfloat16 if _multiplies(qkv[0].dtype) else work.terms.dtype
     view = work.terms.view(block, tensors)
     at, keys = (block.batch, heads[0], block.rows), (block.batch, heads[1], block.keys)

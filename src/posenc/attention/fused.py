@@ -63,7 +63,7 @@ def gradients(
     sums: Sequence[Tensor],
 ) -> None:
     """Add a block's gradients of q, k and v to `sums`."""
-    mask, reverse = masked(work, block, tensors)
+    mask, reverse = masked(work, block, work.terms.of_block(block, tensors))
     q, k, v = parts(block, *qkv)
     rows = [q, *(t[block.batch, :, block.rows] for t in (grad, out, lse))]
     q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)

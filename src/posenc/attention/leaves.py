@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
@@ -158,6 +158,21 @@ def tensors(tree: Any) -> Iterator[Tensor]:
             yield from tensors(part)
     else:
         yield from (t for t in tree_leaves(tree) if isinstance(t, Tensor))
+
+
+def learning(tree: Any) -> list[Tensor]:
+    """Return the tensors of what was placed that carry gradients."""
+    return [t for t in tree_leaves(tree) if _carries(t)]
+
+
+def with_parts(tree: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return what was placed with others in place of its `learning` tensors."""
+    given = iter(tensors)
+    return tree_map(lambda t: next(given) if _carries(t) else t, tree)
+
+
+def _carries(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.requires_grad
 
 
 def shifts_of(leaves: Sequence[Leaf], block: "Block", offset: int) -> tuple[int, ...] | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from posenc.kernels import pages
+
 
 class Scratch:
     """Tensors of given shapes in memory that is taken once for each purpose, and freed with this."""
@@ -19,6 +21,8 @@ class Scratch:
         held = self._memory.get((purpose, kind))
         if held is None or held.numel() < size:
             held = self._memory[purpose, kind] = torch.empty(size, dtype=kind, device=like.device)
+            if pages.are_worth_it([held]):
+                pages.enlarge(held)
         return held[:size].view(*shape)
 
     def product(self, purpose: str, a: Tensor, b: Tensor) -> Tensor:

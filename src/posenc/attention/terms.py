@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from posenc.attention.call import Call, shown
 from posenc.attention.leaves import (
@@ -20,11 +19,13 @@ from posenc.attention.leaves import (
     factors_of,
     fit,
     is_product,
+    learning,
     may_slice,
     over,
     sees_distance,
     shifts_of,
     tensors,
+    with_parts,
 )
 from posenc.attention.rows import Products, Rows
 from posenc.attention.scratch import Scratch
@@ -86,6 +87,15 @@ class Terms:
         self.tensors = []
         self._scratch.pop(threading.get_ident(), None)
 
+    def of_block(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Any]:
+        """Return tensors, or sums of their gradients, and of q, k and the mask what the block sees."""
+        found: list[Any] = list(tensors)
+        for i, rows in zip(self.raw, (block.rows, block.keys), strict=False):
+            found[i] = None if found[i] is None else found[i][block.batch, :, rows]
+        for i in self.mask:
+            found[i] = None if found[i] is None else cut(found[i], block)
+        return found
+
     def view(self, block: Block, tensors: Sequence[Tensor]) -> Float[Tensor, "1 heads q_len k_len"] | None:
         """Return all terms of a block, its queries in reverse, as a view of a vector; None if they are no such thing.
 
@@ -118,15 +128,16 @@ class Terms:
     ) -> Tensor | None:
         """Return all terms of a block and -inf where nothing is seen, (... q_len k_len); None if there are none.
 
-        `tensors` stand for those of `self.tensors`; None to take the live ones. `rows=False` leaves out those of which
-        `add_row_gradients` takes the gradients; `hide=False` leaves out what masks hide, which `allowed` says then.
+        `tensors` stand for those of `self.tensors`, as `of_block` gives them; None to take the live ones. `rows=False`
+        leaves out those of which `add_row_gradients` takes the gradients; `hide=False` leaves out what masks hide,
+        which `allowed` says then.
         """
-        live = self.tensors if tensors is None else tensors
+        live = self.of_block(block, self.tensors) if tensors is None else tensors
         terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
         if self.sums:
             terms.append(self._by_distance(block, live))
         if self.mask and block.masked:
-            mask = cut(live[self.mask[0]], block)
+            mask = live[self.mask[0]]
             terms.append(mask if hide else mask.masked_fill(~shown(mask), 0.0))
         if rows:
             terms += self.row_terms(block, live)
@@ -208,14 +219,14 @@ class Terms:
 
     def _run(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None, *scores: Any) -> Any:
         """Run an encoding's bias, or its map of scores, on a block, with the given tensors for its own."""
-        live = self.tensors if tensors is None else tensors
+        live = self.of_block(block, self.tensors) if tensors is None else tensors
         placed, k_placed = leaf.placed, leaf.k_placed
         if tensors is not None and leaf.parts[1]:
-            placed, k_placed = _with_parts((placed, k_placed), live[slice(*leaf.parts)])
+            placed, k_placed = with_parts((placed, k_placed), live[slice(*leaf.parts)])
         placed = placed.rows(block.begin, block.end, block.batch)
         k_placed = k_placed.rows(block.first, block.last, block.batch)
-        q, k = (live[i] for i in self.raw) if self.reads_qk else (self.hollow.q, self.hollow.k)
-        q, k = q[block.batch, :, block.rows], k[block.batch, :, block.keys]
+        empty = self.hollow.q[block.batch, :, block.rows], self.hollow.k[block.batch, :, block.keys]
+        q, k = (live[i] for i in self.raw) if self.reads_qk else empty
         if tensors is None or not leaf.names:
             return Door(leaf.encoding)(q, k, placed, k_placed, *scores)
         named = {f"encoding.{name}": t for name, t in zip(leaf.names, live[slice(*leaf.learned)], strict=True)}
@@ -267,7 +278,7 @@ class Terms:
     def _with_tensors(self, leaf: Leaf) -> Leaf:
         named = dict(leaf.encoding.named_parameters())
         learned = self._add(*named.values())
-        parts = self._add(*(t for t in pytree.tree_leaves((leaf.placed, leaf.k_placed)) if _carries(t)))
+        parts = self._add(*learning((leaf.placed, leaf.k_placed)))
         return replace(leaf, names=tuple(named), learned=_slice(learned), parts=_slice(parts))
 
     def _add(self, *tensors: Tensor) -> list[int]:
@@ -290,15 +301,5 @@ def light(call: Call) -> Call:
     return replace(call, q=q, k=k, v=v)
 
 
-def _carries(t: Any) -> bool:
-    return isinstance(t, Tensor) and t.requires_grad
-
-
 def _slice(indices: list[int]) -> tuple[int, int]:
     return (indices[0], indices[-1] + 1) if indices else (0, 0)
-
-
-def _with_parts(placed: Any, tensors: Sequence[Tensor]) -> Any:
-    """Return a tree in which the tensors that carry gradients are replaced."""
-    given = iter(tensors)
-    return pytree.tree_map(lambda t: next(given) if _carries(t) else t, placed)
