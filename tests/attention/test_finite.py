@@ -90,6 +90,17 @@ def test_gradients_of_the_others_are_as_ever(backend, options):
         assert (got - wanted).abs().max() < 1e-11
 
 
+def test_a_query_of_nan_leaves_the_gradients_of_those_beside_it_alone():
+    """Where keys are hidden, rows of products share their memory."""
+    encoding = posenc.TransformerXL(d_model=6, n_heads=4, head_dim=8)
+    q, k, v = (torch.randn(1, 4, N, 8, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    q[:, :, 40] = torch.nan
+    q.requires_grad_()
+    out = posenc.attend(q, k, v, encoding, positions.arange(N), backend="blocked")
+    (found,) = torch.autograd.grad(out[:, :, :40].sum(), q)
+    assert found.isnan().any(-1)[0, 0].nonzero().flatten().tolist() == [40]
+
+
 def test_large_numbers_are_no_infinity():
     q, k, v = drawn(torch.float32)
     v[:] = 2e35  # a sum of 4,800 is infinite in float32

@@ -78,6 +78,9 @@ class Rows:
         width = n_far - first + near.stop - near.start
         d_rows = scratch.take("d_rows", (*seen.shape[:3], width), seen).zero_()
         _sheared(d_rows, seen.shape[3]).copy_(seen)
+        i, column = (torch.arange(n, device=seen.device) for n in (n_rows, min(n_rows - 1, width)))
+        # what the row before hides: zeros, or NaN of a query that is NaN
+        d_rows[..., : len(column)].masked_fill_(i[:, None] + column < n_rows - 1, 0.0)
         d_rows = d_rows[..., n_far - first :]
         if (d_q := others[self.q]) is not None:
             d_q[block.batch, :, block.rows] += d_rows @ vectors[:, near]
