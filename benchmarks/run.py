@@ -1,6 +1,7 @@
 """Measure this machine and write RESULTS.md, ATTEND.md and ROTARY.md: ratios to a copy, to plain attention, to peers.
 
-`python benchmarks/run.py results` (or `attend`, `rotary`) writes one of them alone.
+`python benchmarks/run.py results` (or `attend`, `rotary`) writes one of them alone; `attend_page.py` goes on with
+ATTEND.md where it was stopped.
 
 All candidates of a table run interleaved, round after round, and a round's ratios are taken within
 it; the table holds their medians and their middle half. Peers that are not installed are named.
@@ -13,24 +14,23 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attend_page
 import torch
 import torch.nn.functional as F
 
 import posenc
 from posenc import memory, positions
-from posenc.bench import attend, machine, rotary, rotary_rows, rotary_text, rows, text
+from posenc.bench import machine, rotary, rotary_rows, rotary_text
 from posenc.bench.measure import compare
 
 HERE = Path(__file__).parent
 Candidates = dict[str, Callable[[], object]]
 ROUNDS = 15
-# peers take most of the time: here, and for goals that are a share of theirs
-WITH_PEERS = ("alibi.forward.*.float32", "t5.forward.*.float32", "t5.train*", "kerple.train*", "t5.decode*")
 
 
 def tables() -> Candidates:
@@ -134,31 +134,6 @@ def write_results() -> None:
     (HERE / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
 
 
-def write_attend() -> None:
-    """Measure the rows of `posenc bench attend --full` and write ATTEND.md: most of an hour."""
-    attend.ROW_BUDGET_S = 4.0
-    _write_rows(rows.choose([], [], None, full=True))
-
-
-def write_part() -> None:
-    """Measure what fits into ten minutes, 4,096 tokens and decoding in float32, and write ATTEND.md."""
-    attend.ROW_BUDGET_S = 4.0
-    chosen = [r for r in rows.choose([], ["float32"], None) if r.device == "cpu"]
-    _write_rows([r for r in chosen if r.length == 4096 or r.mode == "decode"])
-
-
-def _write_rows(chosen: list[rows.Row]) -> None:
-    """Measure rows, some beside peers, and write ATTEND.md anew after each."""
-    chosen = [r if any(rows.matches(r.key, one) for one in WITH_PEERS) else replace(r, peers=()) for r in chosen]
-    report = attend.begin(chosen)
-    where = f"{machine.sentence(report['machine'])}; measured on {datetime.now(UTC):%Y-%m-%d}"
-    for row in chosen:
-        report["rows"].append(attend.measure_row(row))  # peers at long lengths, which take an hour more, are left out
-        report["growth"] = list(attend.grow(report["rows"]))
-        (HERE / "ATTEND.md").write_text(text.markdown(report, where))
-        print("\n".join(text.row_lines(report["rows"][-1])), flush=True)
-
-
 def write_rotary() -> None:
     """Measure what `posenc bench rotary` does, and what makes new memory once more in a process that keeps its pages.
 
@@ -202,7 +177,7 @@ def keep_pages(path: str) -> None:
 
 def main() -> int:
     """Write the pages that were named, or all."""
-    pages = {"results": write_results, "attend": write_attend, "part": write_part, "rotary": write_rotary}
+    pages = {"results": write_results, "attend": partial(attend_page.main, ()), "rotary": write_rotary}
     for name in sys.argv[1:] or ("results", "attend", "rotary"):
         pages[name]()
     return 0

@@ -1,0 +1,74 @@
+"""Write ATTEND.md: the rows of `posenc bench attend --full`, an hour of them, in one run or in several.
+
+    python benchmarks/attend_page.py [--part] [--keep FOLDER [--again PATTERN ...]]
+
+With --keep each row lies in FOLDER as JSON once it is measured, and a further run goes on with what is missing, or
+measures again the rows that a PATTERN fits (`t5.*`). Rows of another machine in FOLDER are refused.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from posenc.bench import attend, machine, rows, text
+from posenc.bench.told import Found
+
+PAGE = Path(__file__).with_name("ATTEND.md")
+BUDGET_S = 10.0  # of one comparison, beyond three rounds
+# peers take most of the time: here, and for goals that are a share of theirs
+WITH_PEERS = ("alibi.forward.*.float32", "t5.forward.*.float32", "t5.train*", "kerple.train*", "t5.decode*")
+
+
+def choose(part: bool) -> list[rows.Row]:
+    """Return the page's rows; a part of them, 4,096 tokens and decoding in float32, takes a quarter of an hour."""
+    chosen = rows.choose([], ["float32"] if part else [], None, full=not part)
+    if part:
+        chosen = [r for r in chosen if r.device == "cpu" and (r.length == 4096 or r.mode == "decode")]
+    return [r if any(rows.matches(r.key, one) for one in WITH_PEERS) else replace(r, peers=()) for r in chosen]
+
+
+def read(path: Path, where: str) -> tuple[Found, str] | None:
+    """Return a kept row and the day it was measured, or None; one of another machine raises ValueError."""
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    if kept["machine"] != where:
+        raise ValueError(f"{path} was measured on {kept['machine']}, and this is {where}: keep one machine per folder.")
+    return kept["row"], kept["day"]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure what is missing and write the page anew after each row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="store_true", help="4,096 tokens and decoding in float32 alone")
+    parser.add_argument("--keep", type=Path, help="a folder for rows that are measured")
+    parser.add_argument("--again", nargs="+", default=[], metavar="PATTERN", help="measure these rows again")
+    asked = parser.parse_args(given)
+    attend.ROW_BUDGET_S = BUDGET_S
+    chosen = choose(asked.part)
+    report = attend.begin(chosen)
+    where, days = machine.sentence(report["machine"]), set()
+    if asked.keep:
+        asked.keep.mkdir(parents=True, exist_ok=True)
+    for row in chosen:
+        kept = asked.keep and asked.keep / f"{row.key}.json"
+        again = any(rows.matches(row.key, one) for one in asked.again)
+        found = read(kept, where) if kept and not again else None
+        if found is None:
+            found = attend.measure_row(row), f"{datetime.now(UTC):%Y-%m-%d}"
+            if kept:
+                kept.write_text(json.dumps({"machine": where, "day": found[1], "row": found[0]}))
+            print("\n".join(text.row_lines(found[0])), flush=True)
+        report["rows"].append(found[0])
+        days.add(found[1])
+        report["growth"] = list(attend.grow(report["rows"]))
+        PAGE.write_text(text.markdown(report, f"{where}; measured on {' and '.join(sorted(days))}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
