@@ -20,9 +20,7 @@ class Scratch:
         kind, size = dtype or like.dtype, math.prod(shape)
         held = self._memory.get((purpose, kind))
         if held is None or held.numel() < size:
-            held = self._memory[purpose, kind] = torch.empty(size, dtype=kind, device=like.device)
-            if pages.are_worth_it([held]):
-                pages.enlarge(held)
+            held = self._memory[purpose, kind] = pages.enlarged(torch.empty(size, dtype=kind, device=like.device))
         return held[:size].view(*shape)
 
     def product(self, purpose: str, a: Tensor, b: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from posenc import positions
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, no_autocast
+from posenc.kernels import pages
 from posenc.kernels.plain import is_memory
 from posenc.registry import register
 
@@ -141,14 +142,11 @@ class DeBERTa(ContentBias):
             near = _by_row(q, k[:, :, first:last], row, *tables)
             if (first, last) == (0, k.shape[2]):
                 return near
-            ends = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
-            if torch.is_grad_enabled() or not is_memory((q, k), [t for t in tables if t is not None]):
-                return torch.cat((ends[0][0] + ends[0][1], near, ends[1][0] + ends[1][1]), -1)
-            found = q.new_empty(*q.shape[:3], k.shape[2])  # where each is written once
-            found[..., first:last] = near
-            for (of_query, of_key), part in zip(ends, (found[..., :first], found[..., last:]), strict=True):
-                torch.add(of_query, of_key, out=part)
-            return found
+            behind, ahead = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
+            if is_memory((q, k), [t for t in tables if t is not None]):
+                joined: Tensor = _Joined.apply(near, *behind, *ahead)
+                return joined
+            return torch.cat((behind[0] + behind[1], near, ahead[0] + ahead[1]), -1)
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(head_dim (1 + terms)), so that the sum of all products has the size of one."""
@@ -197,6 +195,27 @@ def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
     first, last = (int(r) for r in row.aminmax()) if positions.may_look(row) else (0, queries.shape[1] - 1)
     products = queries[:, first : last + 1] @ k.mT
     return products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1))
+
+
+class _Joined(torch.autograd.Function):
+    """What stands between sums of two, each number written once: fresh memory is what costs here."""
+
+    @staticmethod
+    def forward(ctx: Any, near: Tensor, *ends: Tensor) -> Tensor:
+        ctx.widths = ends[0].shape[-1], near.shape[-1], ends[2].shape[-1]
+        ctx.shapes = [t.shape for t in ends]
+        found = pages.enlarged(near.new_empty(*near.shape[:-1], sum(ctx.widths)))
+        behind, between, ahead = found.split(ctx.widths, -1)
+        torch.add(*ends[:2], out=behind)
+        between.copy_(near)
+        torch.add(*ends[2:], out=ahead)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        behind, between, ahead = grad.split(ctx.widths, -1)
+        ends = zip((behind, behind, ahead, ahead), ctx.shapes, strict=True)
+        return between, *(part.sum_to_size(shape) for part, shape in ends)
 
 
 def _by_end(

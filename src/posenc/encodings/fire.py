@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from posenc.families import Bias, floating, size, wide
 from posenc.families.networks import beside_heads
+from posenc.kernels import pages
 from posenc.positions.checks import is_plain
 from posenc.registry import register
 
@@ -148,7 +149,7 @@ class _Lines(torch.autograd.Function):
     ) -> Float[Tensor, "heads *pairs"]:
         x, heads = t.reshape(-1), slopes.shape[0]
         segment = torch.bucketize(x, knots)
-        out = x.new_empty(heads, x.numel())
+        out = pages.enlarged(x.new_empty(heads, x.numel()))
         for piece in _pieces(heads, x.numel()):
             here = segment[piece].expand(heads, -1)
             torch.addcmul(intercepts.gather(1, here), slopes.gather(1, here), x[piece], out=out[:, piece])

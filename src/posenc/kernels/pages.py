@@ -30,6 +30,13 @@ def fresh(x: Tensor) -> Tensor:
     return out
 
 
+def enlarged(out: Tensor) -> Tensor:
+    """Return a tensor that is new and dense, after asking for large pages where they are worth it."""
+    if are_worth_it([out]):
+        enlarge(out)
+    return out
+
+
 def enlarge(out: Tensor) -> None:
     """Ask for large pages for all of a tensor that is new and dense; small ones are left as they are."""
     if out.nbytes >= LEAST:
