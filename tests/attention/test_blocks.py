@@ -215,6 +215,18 @@ def test_no_backend_but_the_reference_makes_a_matrix_of_scores(name: str, option
     assert seen.largest >= n * n  # so that it would be seen
 
 
+@pytest.mark.parametrize("name", ["transformer_xl", "shaw"])
+def test_products_are_formed_for_some_heads_at_a_time(name: str) -> None:
+    n = 1200
+    encoding, pos = made(name).float(), positions.arange(n)
+    q, k, v = (normal(1, HEADS, n, LANES, seed=s).float().requires_grad_() for s in range(3))
+    for learns in (False, True):
+        with Largest() as seen, torch.set_grad_enabled(learns):
+            out = attend(q, k, v, encoding, pos, backend="blocked")
+            _ = out.sum().backward() if learns else None
+        assert 256 * n <= seen.largest < HEADS / 2 * 256 * n
+
+
 def test_dropout_drops_the_same_weights_backwards() -> None:
     """Differences of the loss along a direction are what the gradient says, with the same seed."""
     q, k, v = (t.detach() for t in tensors(N))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,6 +142,17 @@ class Work:
     traced: bool = False  # under a compiler or within a transform
 
 
+class Saved(NamedTuple):
+    """What a backward pass is given of a forward pass, and the gradient of its result."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor
+    grad: Tensor
+
+
 def _run(call: Call, _: slice, scratch: Scratch | None, *, by_distance: bool) -> Tensor:
     """Compute a call, or some heads of one."""
     dtype = call.out_dtype
@@ -185,11 +196,10 @@ class _Attention(torch.autograd.Function):
         out = v.new_zeros((*q.shape[:3], v.shape[-1]))
         lse = q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
         for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
-            at = block.batch, slice(None), block.rows
             if work.formed:
-                out[at] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
+                out[block.batch, :, block.rows] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
             else:
-                out[at], lse[at] = fused.attend(work, block, q, k, v)
+                fused.attend(work, block, q, k, v, out, lse)
         work.terms.forget()  # what is saved is enough
         ctx.work = work
         ctx.save_for_backward(q, k, v, out, lse, *tensors)
@@ -205,14 +215,16 @@ class _Attention(torch.autograd.Function):
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
         others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
         terms_learn = any(wanted) and not ctx.work.formed
-        wider = (q, *(formed.with_ones(t, wide) for t in (k, v))) if terms_learn else (q, k, v)
+        saved = Saved(q, k, v, out, lse, grad)
+        if terms_learn:
+            saved = saved._replace(k=formed.with_ones(k, wide), v=formed.with_ones(v, wide))
         for block in reversed(ctx.work.backwards):
             if ctx.work.formed:
-                formed.gradients(ctx.work, block, (q, k, v), tensors, grad, sums, others)
+                formed.gradients(ctx.work, block, saved, tensors, sums, others)
             elif terms_learn:
-                formed.gradients_of_terms(ctx.work, block, wider, tensors, out, lse, grad, sums, others)
+                formed.gradients_of_terms(ctx.work, block, saved, tensors, sums, others)
             else:
-                fused.gradients(ctx.work, block, (q, k, v), tensors, out, lse, grad, sums)
+                fused.gradients(ctx.work, block, saved, tensors, sums)
         ctx.work.terms.forget()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
         rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]

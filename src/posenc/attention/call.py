@@ -196,6 +196,12 @@ def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
     return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
 
 
+def light(call: Call) -> Call:
+    """Return the call with q, k and v of no width, which take no memory."""
+    q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v)
+
+
 def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:
     if not isinstance(pos, Placed) and encoding.reads_x:
         raise TypeError(

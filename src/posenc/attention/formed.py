@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention import fused
+from posenc.attention.heads import Heads
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
 
 if TYPE_CHECKING:
-    from posenc.attention.blocked import Work
+    from posenc.attention.blocked import Saved, Work
 
 Sums = Sequence[Tensor]
 
@@ -51,9 +52,8 @@ def _kept(work: "Work", block: Block, weights: Tensor) -> Tensor:
 def gradients(
     work: "Work",
     block: Block,
-    qkv: tuple[Tensor, Tensor, Tensor],
+    saved: "Saved",
     tensors: Sequence[Tensor],
-    grad: Tensor,
     sums: Sums,
     others: Sequence[Tensor | None],
 ) -> None:
@@ -61,38 +61,45 @@ def gradients(
     at = block.batch, slice(None), block.rows
     tensors, others = (work.terms.of_block(block, t) for t in (tensors, others))
     with torch.enable_grad():
-        q, k, v = (t.detach().requires_grad_() for t in fused.parts(block, *qkv))
+        q, k, v = (t.detach().requires_grad_() for t in fused.parts(block, *saved[:3]))
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
         out = attend(work, block, q, k, v, live)
         keys = block.batch, slice(None), block.keys
         own = [sums[0][at], sums[1][keys], sums[2][keys]]  # views, to be added to
-        _add(out, grad[at].to(out.dtype), [q, k, v, *live], [*own, *others])
+        _add(out, saved.grad[at].to(out.dtype), [q, k, v, *live], [*own, *others])
 
 
 def gradients_of_terms(
     work: "Work",
     block: Block,
-    qkv: tuple[Tensor, Tensor, Tensor],
+    saved: "Saved",
     tensors: Sequence[Tensor],
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
     sums: Sums,
     others: Sequence[Tensor | None],
 ) -> None:
     """Add the gradients of a block whose terms learn; the weights come back from the scores and `lse`.
 
-    Where the terms are a view of a vector, heads follow each other, as few as keep the threads busy: what is formed for
-    them takes less memory. `qkv` are q and what `with_ones` made of k and v.
+    Heads follow each other, so that what is formed for them takes less memory, and caches hold it. `saved` has what
+    `with_ones` made of k and v.
     """
-    n_kv = qkv[1].shape[1]
-    n, group = n_kv, qkv[0].shape[1] // n_kv
-    if work.terms.view(block, tensors) is not None:
-        n = -(-torch.get_num_threads() // (qkv[0][block.batch].shape[0] * group))
-        n *= max(1, work.terms.k_len // block.size[1])  # as many as take what a block of all keys does
-    for first in range(0, n_kv, n):
-        heads = slice(first * group, (first + n) * group), slice(first, first + n)
-        _gradients_of_heads(work, block, heads, qkv, tensors, out, lse, grad, sums, others)
+    terms, q = work.terms, saved.q[block.batch, :, block.rows]
+    tensors, others = (terms.of_block(block, t) for t in (tensors, others))
+    parts = terms.heads(block, saved.q, saved.k, forwards=False)
+    bias, whole = None, None
+    with torch.enable_grad():
+        live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
+        if terms.view(block, tensors) is None:
+            bias = terms.dense(block, live, rows=False, hide=False)
+    if bias is not None and bias.requires_grad and len(parts) > 1:
+        whole = terms.scratch.take("d_bias", (*q.shape[:3], block.size[1]), saved.lse)
+    for heads in parts:
+        own, own_others = (terms.of_heads(t, heads) for t in (tensors, others))
+        found = _gradients_of_heads(work, block, heads, saved, bias, own, own_others, sums)
+        if whole is not None:
+            whole[:, heads.of_q] = found
+    if bias is not None and bias.requires_grad:
+        whole = found if whole is None else whole
+        _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
 
 
 def with_ones(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -103,44 +110,36 @@ def with_ones(t: Tensor, dtype: torch.dtype) -> Tensor:
 def _gradients_of_heads(
     work: "Work",
     block: Block,
-    heads: tuple[slice, slice],
-    qkv: tuple[Tensor, Tensor, Tensor],
+    heads: Heads,
+    saved: "Saved",
+    bias: Tensor | None,
     tensors: Sequence[Tensor],
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    sums: Sums,
     others: Sequence[Tensor | None],
-) -> None:
-    """Add the gradients of some heads, of queries and of keys; of all where the terms are no view.
+    sums: Sums,
+) -> Tensor:
+    """Add the gradients of some heads but for those of `bias`, the terms of all heads; return those of their scores.
 
     Two lanes more bring -lse to the scores and -(grad . out) to the gradients of weights, so that nothing passes over
     them for that alone. Weights are formed in float32 at least; in bfloat16 what they are multiplied with afterwards
     is rounded as the kernel of the forward pass rounds it, where such products are five times as fast.
     """
-    tensors, others = (work.terms.of_block(block, t) for t in (tensors, others))
-    wide, narrow = work.terms.dtype, torch.bfloat16 if _multiplies(qkv[0].dtype) else work.terms.dtype
-    view = work.terms.view(block, tensors)
-    at, keys = (block.batch, heads[0], block.rows), (block.batch, heads[1], block.keys)
-    rows = [t[at].to(wide) for t in (qkv[0], grad, out, lse)]
-    if view is not None:
-        view = view[:, heads[0]] if view.shape[1] > 1 else view
-        rows = [t.flip(2) for t in rows]
-    q, grad, out, lse = rows
-    near, from_v = (t[keys] for t in qkv[1:])
+    terms, scratch = work.terms, work.terms.scratch
+    wide, narrow = terms.dtype, torch.bfloat16 if _multiplies(saved.q.dtype) else terms.dtype
+    view = terms.view(block, tensors)
+    at, keys = (block.batch, heads.of_q, block.rows), (block.batch, heads.of_k, block.keys)
+    rows = [t[at].to(wide) for t in (saved.q, saved.grad, saved.out, saved.lse)]
+    q, grad, out, lse = rows if view is None else (t.flip(2) for t in rows)
+    near, from_v = saved.k[keys], saved.v[keys]
     n_kv, k = near.shape[1], near[..., :-1]
     grouped, shape = partial(_grouped, heads=n_kv), (*q.shape[:3], k.shape[2])
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
-    with torch.enable_grad():
-        live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
-        bias = view if view is not None else work.terms.dense(block, live, rows=False, hide=False)
-    scratch, far = work.terms.scratch, grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
+    far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
     weights = scratch.product("weights", far, near.flatten(0, 1).transpose(-1, -2))
-    for term in (bias, *work.terms.row_terms(block, tensors)):
+    for term in (view, None if bias is None else _of(bias.detach(), heads), *terms.row_terms(block, tensors)):
         if term is not None:
-            weights.view(shape).add_(term.detach())
+            weights.view(shape).add_(term)
     if view is None:
-        work.terms.hide(weights.view(shape), block)
+        terms.hide(weights.view(shape), block)
     weights.exp_()
     rounded = scratch.rounded("rounded", weights, narrow)
     sums[2][keys] += (rounded.transpose(-1, -2) @ grouped(grad).to(narrow)).unflatten(0, (-1, n_kv))
@@ -150,20 +149,21 @@ def _gradients_of_heads(
     else:
         padded = _Padded(scratch, weights, shape, q.shape[1] // n_kv)
         d_scores = torch.mul(weights, products, out=padded.inner)
-        total = others[work.terms.slot(block)]
-        total = total[heads[0]] if total is not None and total.shape[0] > 1 else total
-        padded.add_diagonals(total, work.terms.begin(block))
+        padded.add_diagonals(others[terms.slot(block)], terms.begin(block))
     rounded = scratch.rounded("rounded", d_scores, narrow)
     d_q = (rounded @ k.flatten(0, 1).to(narrow)).view(q.shape) * work.scale
-    sums[0][at] = d_q.flip(2) if view is not None else d_q
+    sums[0][at] = d_q if view is None else d_q.flip(2)
     d_k = (rounded.transpose(-1, -2) @ grouped(q).to(narrow)).view(k.shape)
-    sums[1][keys] += d_k * work.scale
-    if view is not None:
-        return
-    whole = d_scores.view(shape)
-    work.terms.add_row_gradients(block, whole, tensors, others)
-    if bias is not None and bias.requires_grad:
-        _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
+    sums[1][keys].add_(d_k, alpha=work.scale)
+    found = d_scores.view(shape)
+    if view is None:
+        terms.add_row_gradients(block, found, tensors, others)
+    return found
+
+
+def _of(t: Tensor, heads: Heads) -> Tensor:
+    """Return what terms (... heads | 1, q_len, k_len), or fewer dimensions, have for some heads."""
+    return t[..., heads.of_q, :, :] if t.ndim > 2 and t.shape[-3] > 1 else t
 
 
 def _multiplies(dtype: torch.dtype) -> bool:

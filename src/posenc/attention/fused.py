@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from posenc.attention.call import Call
+from posenc.attention.heads import ALL, Heads
 from posenc.attention.spans import Block
 from posenc.families import autocast_dtype
 from posenc.positions.checks import is_plain
 
 if TYPE_CHECKING:
-    from posenc.attention.blocked import Work
+    from posenc.attention.blocked import Saved, Work
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
@@ -35,13 +36,18 @@ def mixed(call: Call) -> str | None:
     return None
 
 
-def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of a block and the logarithms of its rows' sums."""
-    mask, reverse = masked(work, block, None)
-    q, k, v = parts(block, q, k, v)
-    q = q.flip(2) if reverse else q
-    out, lse = _forward(q, k, v, attn_mask=mask, scale=work.scale)
-    return (out.flip(2), lse.flip(2)) if reverse else (out, lse)
+def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Write the result of a block and the logarithms of its rows' sums, of some heads after the others."""
+    for heads in work.terms.heads(block, q, k, forwards=True):
+        live = work.terms.tensors
+        mask, reverse = masked(
+            work, block, None if heads == ALL else work.terms.of_heads(work.terms.of_block(block, live), heads)
+        )
+        own_q, own_k, own_v = parts(block, q, k, v, heads)
+        own_q = own_q.flip(2) if reverse else own_q
+        found = _forward(own_q, own_k, own_v, attn_mask=mask, scale=work.scale)
+        at = block.batch, heads.of_q, block.rows
+        out[at], lse[at] = (t.flip(2) for t in found) if reverse else found
 
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -52,20 +58,11 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> 
     return out
 
 
-def gradients(
-    work: "Work",
-    block: Block,
-    qkv: tuple[Tensor, Tensor, Tensor],
-    tensors: Sequence[Tensor],
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    sums: Sequence[Tensor],
-) -> None:
+def gradients(work: "Work", block: Block, saved: "Saved", tensors: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
     """Add a block's gradients of q, k and v to `sums`."""
     mask, reverse = masked(work, block, work.terms.of_block(block, tensors))
-    q, k, v = parts(block, *qkv)
-    rows = [q, *(t[block.batch, :, block.rows] for t in (grad, out, lse))]
+    q, k, v = parts(block, saved.q, saved.k, saved.v)
+    rows = [q, *(t[block.batch, :, block.rows] for t in (saved.grad, saved.out, saved.lse))]
     q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)
     found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
     sums[0][block.batch, :, block.rows] = found[0].flip(2) if reverse else found[0]
@@ -84,6 +81,7 @@ def masked(work: "Work", block: Block, tensors: Sequence[Tensor] | None) -> tupl
     return mask if mask is None else mask[(None,) * (4 - mask.ndim)], False
 
 
-def parts(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def parts(block: Block, q: Tensor, k: Tensor, v: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor, Tensor]:
     """Return the block's queries, keys and values."""
-    return q[block.batch, :, block.rows], k[block.batch, :, block.keys], v[block.batch, :, block.keys]
+    of_q, of_k = heads
+    return q[block.batch, of_q, block.rows], k[block.batch, of_k, block.keys], v[block.batch, of_k, block.keys]

@@ -1,7 +1,8 @@
-"""A call in parts of its heads, so that what is formed for some of them lies in the memory of those before."""
+"""Calls and blocks in parts of their heads, so that what is formed for some lies in the memory of those before."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,16 @@ from posenc.attention.leaves import Leaf, factors_of, tensors
 from posenc.attention.scratch import Scratch
 from posenc.families import Bias
 from posenc.positions.checks import all_plain
+
+
+class Heads(NamedTuple):
+    """Some heads: those of the queries, and those of the keys that they share."""
+
+    of_q: slice
+    of_k: slice
+
+
+ALL = Heads(slice(None), slice(None))
 
 
 def by_heads(
@@ -80,3 +91,11 @@ def _of(leaf: Leaf, first: int, n: int) -> Leaf:
     assert isinstance(leaf.encoding, Bias)  # as `_splits` has looked
     begin = leaf.encoding.held[0]
     return replace(leaf, encoding=leaf.encoding.of_heads(begin + first, n))
+
+
+def parts_of_heads(batch: int, n_heads: int, n_kv: int, times: int) -> list[Heads]:
+    """Return heads, `times` as many in a part as keep the threads busy: what is formed for few stays in a cache."""
+    group = n_heads // n_kv
+    n = -(-torch.get_num_threads() // (max(1, batch) * group)) * max(1, times)
+    ends = [(first, min(first + n, n_kv)) for first in range(0, n_kv, n)]
+    return [Heads(slice(first * group, end * group), slice(first, end)) for first, end in ends]

@@ -219,6 +219,14 @@ def fit(leaves: Sequence[Leaf], call: "Call", blocks: "Sequence[Block]") -> bool
     return None not in shifts or all(high - low <= reach for low, high in map(extremes, leaves))
 
 
+def is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:
+    """Whether a bias lies in memory that was taken for it: those that look at q and k form a new one each time."""
+    if not isinstance(leaf.encoding, ContentBias) or bias is None or not bias.is_contiguous():
+        return False
+    kept = (*held, *leaf.encoding.buffers(), *tensors(leaf.placed), *tensors(leaf.k_placed))
+    return all(t.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr() for t in kept)
+
+
 def extremes(leaf: Leaf) -> tuple[int, int]:
     """Return the smallest and the largest distance that occur."""
     q, k = leaf.placed.pos.aminmax(), leaf.k_placed.pos.aminmax()

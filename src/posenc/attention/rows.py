@@ -46,6 +46,7 @@ class Rows:
         parts = [encoding.queries(q.to(dtype)) * scale, vectors]
         self.q, self.vectors, *rest = add(*parts, *([] if of_key is None else [of_key * scale]))
         self.key = rest[0] if rest else None
+        self.head_dims = {self.q: 1, self.vectors: 0} | dict.fromkeys(rest, 1)
 
     def bias(self, block: Block, begin: int, live: Sequence[Tensor], scratch: Scratch) -> Tensor:
         """Return the term of a block, (batch, heads, q_len, k_len): in `scratch`, where no gradients are kept."""
@@ -115,6 +116,7 @@ class Products:
 
     def __init__(self, factors: tuple[Tensor, Tensor], add: Callable[..., list[int]], dtype: torch.dtype) -> None:
         self.a, self.b = add(*(factor.to(dtype) for factor in factors))
+        self.head_dims = {self.a: 1, self.b: 1}
 
     def bias(self, block: Block, begin: int, live: Sequence[Tensor], scratch: Scratch) -> Tensor:
         """Return the term of a block, (batch, heads, q_len, k_len): in `scratch`, where no gradients are kept."""

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from posenc.attention.call import Call, shown
+from posenc.attention.call import Call, light, shown
+from posenc.attention.heads import ALL, Heads, parts_of_heads
 from posenc.attention.leaves import (
     Door,
     Leaf,
@@ -18,13 +19,13 @@ from posenc.attention.leaves import (
     extremes,
     factors_of,
     fit,
+    is_fresh,
     is_product,
     learning,
     may_slice,
     over,
     sees_distance,
     shifts_of,
-    tensors,
     with_parts,
 )
 from posenc.attention.rows import Products, Rows
@@ -96,6 +97,31 @@ class Terms:
             found[i] = None if found[i] is None else cut(found[i], block)
         return found
 
+    def heads(self, block: Block, q: Tensor, k: Tensor, *, forwards: bool) -> list[Heads]:
+        """Return which heads of a block follow each other: of blocks with few keys, as many as take what others do.
+
+        `forwards` asks for those of the forward pass, where the kernel keeps the scores to itself, and terms that are
+        no products are formed of all heads.
+        """
+        mask = self.hollow.mask if block.masked else None
+        if mask is not None and mask.shape[1] > 1:
+            return [ALL]
+        if forwards and (not self.rows or self.leaves or self.sums):
+            return [ALL]
+        batch = q.shape[0] if block.item is None else 1
+        return parts_of_heads(batch, q.shape[1], k.shape[1], self.k_len // block.size[1])
+
+    def of_heads(self, tensors: Sequence[Tensor | None], heads: Heads) -> list[Any]:
+        """Return tensors, or sums of their gradients, and of vectors and factors those of some heads."""
+        found: list[Any] = list(tensors)
+        dims = dict.fromkeys(self.vectors.values(), 0)
+        for one in self.rows.values():
+            dims |= one.head_dims
+        for i, dim in dims.items():
+            t = found[i]
+            found[i] = t if t is None or t.shape[dim] == 1 else t[(slice(None),) * dim + (heads.of_q,)]
+        return found
+
     def view(self, block: Block, tensors: Sequence[Tensor]) -> Float[Tensor, "1 heads q_len k_len"] | None:
         """Return all terms of a block, its queries in reverse, as a view of a vector; None if they are no such thing.
 
@@ -153,7 +179,7 @@ class Terms:
             return blank.masked_fill(~allowed, -torch.inf)
         # memory of a sum or a product, that nobody else sees
         own = len(found) > 1 or (rows and bool(self.rows))
-        own = own or (len(self.leaves) == 1 and _is_fresh(self.leaves[0], total, live))
+        own = own or (len(self.leaves) == 1 and is_fresh(self.leaves[0], total, live))
         if total is not None and not own and block.hides:
             total = self.scratch.take("hidden", total.shape, total).copy_(total)
         return self.hide(total, block)
@@ -285,20 +311,6 @@ class Terms:
         begin = len(self.tensors)
         self.tensors += tensors
         return list(range(begin, len(self.tensors)))
-
-
-def _is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:
-    """Whether a bias lies in memory that was taken for it: those that look at q and k form a new one each time."""
-    if not isinstance(leaf.encoding, ContentBias) or bias is None or not bias.is_contiguous():
-        return False
-    kept = (*held, *leaf.encoding.buffers(), *tensors(leaf.placed), *tensors(leaf.k_placed))
-    return all(t.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr() for t in kept)
-
-
-def light(call: Call) -> Call:
-    """Return the call with q, k and v of no width, which take no memory."""
-    q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v)
 
 
 def _slice(indices: list[int]) -> tuple[int, int]:
