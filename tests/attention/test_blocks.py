@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, attend, positions
-from posenc.attention import BACKENDS, blocked, explain, spans
+from posenc.attention import BACKENDS, blocked, explain, heads, spans
 from strategies import check, normal
 
 N, HEADS, LANES = 90, 4, 8
@@ -88,7 +88,8 @@ PLACES = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few queries, so that ninety tokens make many."""
+    """Blocks of a few queries, one head after the other, so that ninety tokens make many."""
+    monkeypatch.setattr(heads, "AT_ONCE", 0)
     monkeypatch.setattr(blocked, "LONG", 24)
     monkeypatch.setattr(blocked, "SHORT", 16)
     monkeypatch.setattr(spans, "SHORTEST", 10)
@@ -225,6 +226,21 @@ def test_products_are_formed_for_some_heads_at_a_time(name: str) -> None:
             out = attend(q, k, v, encoding, pos, backend="blocked")
             _ = out.sum().backward() if learns else None
         assert seen.largest < HEADS * blocked.SHORT * n
+
+
+@pytest.mark.parametrize("name", ["deberta", "fire"])
+@pytest.mark.parametrize("backend", ["blocked", "reference"])
+def test_a_transform_of_the_values_alone(name: str, backend: str) -> None:
+    options = {"head_dim": LANES, "n_buckets": 4, "max_distance": 8} if name == "deberta" else {}
+    encoding, pos = posenc.registry.create(name, n_heads=HEADS, **options).double(), positions.arange(N)
+    q, k, v = (t.detach() for t in tensors(1))
+    many = normal(3, *v.shape, seed=3)
+
+    def step(values: Tensor) -> Tensor:
+        return attend(q, k, values, encoding, encoding.place(pos[-1:]), encoding.place(pos), backend=backend)
+
+    found = torch.vmap(step)(many)
+    torch.testing.assert_close(found, torch.stack([step(values) for values in many]))
 
 
 def test_dropout_drops_the_same_weights_backwards() -> None:

@@ -11,7 +11,7 @@ from posenc import positions
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, no_autocast
 from posenc.kernels import pages
-from posenc.kernels.plain import is_memory
+from posenc.kernels.plain import is_memory, transform_level
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
@@ -143,7 +143,8 @@ class DeBERTa(ContentBias):
             if (first, last) == (0, k.shape[2]):
                 return near
             behind, ahead = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
-            if is_memory((q, k), [t for t in tables if t is not None]):
+            # within a transform a Function would need rules for it
+            if transform_level() is None and is_memory((q, k), [t for t in tables if t is not None]):
                 joined: Tensor = _Joined.apply(near, *behind, *ahead)
                 return joined
             return torch.cat((behind[0] + behind[1], near, ahead[0] + ahead[1]), -1)

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from posenc.families import Bias, floating, size, wide
 from posenc.families.networks import beside_heads
 from posenc.kernels import pages
+from posenc.kernels.plain import transform_level
 from posenc.positions.checks import is_plain
 from posenc.registry import register
 
@@ -99,7 +100,8 @@ class FIRE(Bias):
         c, threshold = wide(self.log_c).exp(), self.init_threshold * wide(self.threshold_scale).abs()
         reach = torch.maximum(floating(q.abs()), threshold)
         t = torch.log1p(c * floating((q - k).abs())) / (torch.log1p(c * reach) + self.eps)
-        column = beside_heads(h, t) if is_plain(t) and is_plain(h) else None
+        plain = transform_level() is None and is_plain(t) and is_plain(h)  # a transform would need rules for _Lines
+        column = beside_heads(h, t) if plain else None
         if column is None:
             return self._units(h, t)
         lines: Tensor = _Lines.apply(column, *(found.to(t.dtype) for found in self.lines(h.flatten())))
