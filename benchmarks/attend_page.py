@@ -67,14 +67,17 @@ def main(given: Sequence[str] | None = None) -> int:
     where, days = machine.sentence(report["machine"]), set()
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
+    paths = {row.key: asked.keep / f"{row.key}.json" for row in chosen if asked.keep}
+    again = {key for key in paths if any(rows.matches(key, one) for one in asked.again)}
+    known = {key: read(path, where) for key, path in paths.items() if key not in again}  # before the page is touched
     for row in chosen:
-        kept = asked.keep and asked.keep / f"{row.key}.json"
-        again = any(rows.matches(row.key, one) for one in asked.again)
-        found = read(kept, where) if kept and not again else None
+        found = known.get(row.key)
         if found is None:
             found = measure(row), f"{datetime.now(UTC):%Y-%m-%d}"
-            if kept:
-                kept.write_text(json.dumps({"machine": where, "day": found[1], "row": found[0]}))
+            if row.key in paths:
+                whole = paths[row.key].with_suffix(".new")
+                whole.write_text(json.dumps({"machine": where, "day": found[1], "row": found[0]}))
+                whole.replace(paths[row.key])
             print("\n".join(text.row_lines(found[0])), flush=True)
         report["rows"].append(found[0])
         days.add(found[1])

@@ -1,10 +1,11 @@
 """Measure this machine and write RESULTS.md, ATTEND.md and ROTARY.md: ratios to a copy, to plain attention, to peers.
 
-`python benchmarks/run.py results` (or `attend`, `rotary`) writes one of them alone; `attend_page.py` goes on with
-ATTEND.md where it was stopped.
+`python benchmarks/run.py results` (or `attend`, `rotary`) writes one of them alone; `attend_page.py --keep FOLDER`
+goes on with ATTEND.md where it was stopped.
 
 All candidates of a table run interleaved, round after round, and a round's ratios are taken within
-it; the table holds their medians and their middle half. Peers that are not installed are named.
+it; the table holds their medians and their middle half. (In ATTEND.md peers have rounds of their own.) Peers that are
+not installed are named.
 """
 
 import json

@@ -98,7 +98,7 @@ class Terms:
         return found
 
     def heads(self, block: Block, q: Tensor, k: Tensor, *, forwards: bool) -> list[Heads]:
-        """Return which heads of a block follow each other: of blocks with few keys, as many as take what others do.
+        """Return which heads of a block follow each other.
 
         `forwards` asks for those of the forward pass, where the kernel keeps the scores to itself, and terms that are
         no products are formed of all heads.
@@ -109,7 +109,7 @@ class Terms:
         if forwards and (not self.rows or self.leaves or self.sums):
             return [ALL]
         batch = q.shape[0] if block.item is None else 1
-        return parts_of_heads(batch, q.shape[1], k.shape[1], self.k_len // block.size[1])
+        return parts_of_heads(batch, q.shape[1], k.shape[1], block.size)
 
     def of_heads(self, tensors: Sequence[Tensor | None], heads: Heads) -> list[Any]:
         """Return tensors, or sums of their gradients, and of vectors and factors those of some heads."""

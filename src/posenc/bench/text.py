@@ -11,8 +11,9 @@ _GOALS = {
 }
 HEADING = f"{'':{_WIDTH}} {'a call':>10} {'ratio':>7}  {'middle half':<14} {'memory':>9} {'of q':>6}"
 NOTE = (
-    "Ratios are to a row's first line in the same round: median and middle half. Memory is what a call adds to the "
-    "peak of a fresh process beyond its inputs, its output included."
+    "Ratios are to plain SDPA in the same round: median and middle half. Peers have rounds of their own, with plain "
+    "SDPA once more, since they leave little of a cache. Memory is what a call adds to the peak of a fresh process "
+    "beyond its inputs, its output included."
 )
 
 
