@@ -62,6 +62,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="a folder for rows that are measured")
     parser.add_argument("--again", nargs="+", default=[], metavar="PATTERN", help="measure these rows again")
     asked = parser.parse_args(given)
+    if asked.again and not asked.keep:
+        parser.error("--again measures rows of a folder again; say which: --keep FOLDER.")
     chosen = choose(asked.part)
     report = attend.begin(chosen)
     where, days = machine.sentence(report["machine"]), set()
