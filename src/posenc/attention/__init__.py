@@ -87,8 +87,9 @@ def attend(
         TypeError: Arguments of a wrong kind.
 
     Which keys are masked is decided by index, never by position. A slot may hold anything:
-    one of NaN or infinity makes the results of those queries NaN that may see it, and no others
-    (on a GPU, under a compiler or within a transform: where no query may see it).
+    NaN or infinity reaches the results of those queries that may see it (as NaN where some
+    may not), and no others (on a GPU, under a compiler or within a transform: where no query
+    may see it).
     """
     plain = mask is None and window is None and document_ids is None and dropout_p == 0.0
     if plain and k_pos is not None and (out := step(q, k, v, encoding, pos, k_pos, scale, backend)) is not None:

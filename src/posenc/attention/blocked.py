@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import formed, fused
+from posenc.attention import formed, fused, one_query
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.heads import by_heads
-from posenc.attention.leaves import Leaf, hidden, is_product, may_slice, over, sees_distance, tensors
+from posenc.attention.leaves import hidden, is_product, may_slice, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import grouped
@@ -60,6 +60,8 @@ class Blocked:
 
     def memory(self, call: Call) -> int:
         """Estimate vectors, copies of queries, what is formed of one block, and sums of gradients."""
+        if one_query.fits(call):
+            return one_query.memory(call)
         batch, n_heads, q_len, k_len = call.shape
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
         learns = torch.is_grad_enabled() and _learns(call)
@@ -75,8 +77,8 @@ class Blocked:
         with no_autocast(call.q.device):
             if not (self.by_distance or _is_plain(call)):  # where it is by distance, `rejects` has looked
                 return _traced(call)
-            if _is_step(call):
-                return _step(call)
+            if one_query.fits(call):
+                return one_query.run(call)
             if not self.by_distance and call.leaves and all(map(is_product, call.leaves)):
                 return by_heads(call, partial(_run, by_distance=False), HEAD_PARTS, least=HEAD_LEAST)
             return _run(call, slice(None), None, by_distance=self.by_distance)
@@ -97,35 +99,6 @@ def _seen(call: Call) -> int:
         return seen
     longest = max(int(row.unique(return_counts=True)[1].max()) for row in ids.reshape(-1, k_len))
     return min(seen, longest + SHORT)
-
-
-def _is_shared(leaf: Leaf) -> bool:
-    """Whether a bias sees distances, which are the same for the whole batch."""
-    return sees_distance(leaf) and not leaf.placed.seq_dim and not leaf.k_placed.seq_dim
-
-
-def _is_step(call: Call) -> bool:
-    """Whether one query sees all keys and nothing learns: a step of generation, where microseconds count."""
-    masked = call.mask is not None or call.window is not None or call.document_ids is not None
-    simple = (
-        call.shape[2] == 1 and call.shape[3] > 0 and not masked and not call.dropout_p and not call.encoding.rescores
-    )
-    return simple and not torch.is_grad_enabled() and call.v.shape[-1] == call.q.shape[-1] and fused.can(call)
-
-
-def _step(call: Call) -> Tensor:
-    """Compute a step: a bias of one row is no matrix."""
-    dtype = call.out_dtype
-    bias: Tensor | None = None
-    if call.leaves and all(map(_is_shared, call.leaves)):
-        terms = [
-            over(leaf.encoding, leaf.placed, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1)) for leaf in call.leaves
-        ]
-        bias = sum(terms[1:], start=terms[0])[None, :, None]
-    elif call.leaves:
-        bias = call.bias()
-    q, k = call.turned()
-    return fused.step(_dense(q.to(dtype)), _dense(k.to(dtype)), _dense(call.v.to(dtype)), bias, call.scale)
 
 
 @dataclass(frozen=True)
@@ -179,7 +152,7 @@ def _run(call: Call, _: slice, scratch: Scratch | None, *, by_distance: bool) ->
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
     work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     q, k = call.turned()
-    q, k, v = (_dense(t.to(dtype)) for t in (q, k, call.v))
+    q, k, v = (fused.dense(t.to(dtype)) for t in (q, k, call.v))
     width = v.shape[-1]
     if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
         widest = max(width, q.shape[-1])
@@ -209,7 +182,7 @@ class _Attention(torch.autograd.Function):
     @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse, *tensors = ctx.saved_tensors
-        wanted, grad = ctx.needs_input_grad[4:], _dense(grad)
+        wanted, grad = ctx.needs_input_grad[4:], fused.dense(grad)
         # sums over many blocks, in half precision, would lose what is small
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
@@ -252,11 +225,6 @@ def _traced(call: Call) -> Tensor:
         q, k, v = (t.to(kind) for t in (q, k, call.v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))
     return zero_empty_rows(out, allowed).to(dtype)
-
-
-def _dense(t: Tensor) -> Tensor:
-    """Return a tensor whose lanes are side by side in memory, which the kernel takes for granted."""
-    return t if t.stride(-1) == 1 else t.contiguous()
 
 
 def _hides(call: Call) -> str | None:

@@ -196,6 +196,12 @@ def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
     return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
 
 
+def softmax(scores: Tensor) -> Tensor:
+    """Return the weights of rows of scores; where all are minus infinity, zeros, whose gradients are zeros as well."""
+    blind = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
 def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))

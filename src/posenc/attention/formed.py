@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention import fused
+from posenc.attention.call import softmax
 from posenc.attention.heads import Heads
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
@@ -34,8 +35,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors:
     if mapped:
         scores, allowed = work.terms.rescored(scores, block, tensors), work.terms.allowed(block)
         scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
-    blind = (scores == -torch.inf).all(-1, keepdim=True)  # has no softmax, and its gradient would be NaN everywhere
-    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    weights = softmax(scores)
     if work.dropout_p:
         weights = F.dropout(weights, work.dropout_p) if work.traced else weights * _kept(work, block, weights)
     return weights @ v

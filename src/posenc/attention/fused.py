@@ -36,6 +36,11 @@ def mixed(call: Call) -> str | None:
     return None
 
 
+def dense(t: Tensor) -> Tensor:
+    """Return a tensor whose lanes are side by side in memory, which the kernel takes for granted."""
+    return t if t.stride(-1) == 1 else t.contiguous()
+
+
 def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
     """Write the result of a block and the logarithms of its rows' sums, of some heads after the others."""
     for heads in work.terms.heads(block, q, k, forwards=True):
@@ -51,9 +56,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
 
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Return the attention of queries that see all keys, of one dtype and width."""
-    if bias is not None:
-        bias = bias.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
+    """Return the attention of queries that see all keys, of one dtype and width; a bias has the dtype of sums."""
     out: Tensor = _forward(q, k, v, attn_mask=bias, scale=scale)[0]
     return out
 

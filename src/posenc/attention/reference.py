@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, shown, zero_empty_rows
+from posenc.attention.call import Call, shown, softmax, zero_empty_rows
 from posenc.families import no_autocast
 
 LIMIT = 2 * 2**30  # bytes that it takes without being asked by name
@@ -51,9 +51,7 @@ class Reference:
                 scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
-                # a row of -inf alone has no softmax, and its gradient would be NaN everywhere
-                scores = scores.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
-            weights = F.dropout(scores.softmax(dim=-1), call.dropout_p)
+            weights = F.dropout(softmax(scores), call.dropout_p)
             return zero_empty_rows(weights @ v, allowed).to(out_dtype)
 
     def _dtype(self, call: Call) -> torch.dtype:

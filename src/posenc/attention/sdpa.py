@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import fused
+from posenc.attention import fused, one_query
 from posenc.attention.call import Call
 from posenc.families import no_autocast
 
@@ -27,7 +27,9 @@ class SDPA:
         return refuses_masks(call)
 
     def memory(self, call: Call) -> int:
-        """Nothing, unless values must be made as wide as keys."""
+        """Nothing, unless values must be made as wide as keys, or one query has a row of scores."""
+        if not torch.compiler.is_compiling() and one_query.fits(call):
+            return one_query.memory(call)
         batch, _, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
         return batch * narrow * (call.k.shape[1] * k_len + call.q.shape[1] * q_len)
@@ -35,6 +37,8 @@ class SDPA:
     def run(self, call: Call) -> Tensor:
         """Run SDPA; under autocast the cast is ours."""
         with no_autocast(call.q.device):
+            if one_query.fits(call):
+                return one_query.run(call)
             q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
             return plain(call, q, k, v, call.scale)
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.attention import fused, kept
+from posenc.attention import fused, kept, one_query
 from posenc.attention.leaves import holds
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, autocast_dtype
@@ -35,7 +35,7 @@ def step(
     if (row := kept.row(encoding, placed, k_placed)) is None:
         return None
     scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
-    return fused.step(q, k, v, row[None, :, None], scale)
+    return one_query.attend(q, k, v, row[None, :, None], scale)
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, placed: Placed, k_placed: Placed) -> bool:

@@ -1,0 +1,130 @@
+"""One query that sees all keys, a step of generation: two products of vectors and matrices, at the speed of memory.
+
+torch's kernel is made for blocks of queries. With one it reads a large cache below the bus's speed, works through each
+head of q anew where several share a key, and multiplies numbers of two bytes one by one.
+"""
+
+import torch
+from torch import Tensor
+
+from posenc.attention import fused
+from posenc.attention.call import Call, softmax
+from posenc.attention.leaves import Leaf, over, sees_distance
+from posenc.attention.scratch import Scratch
+from posenc.positions.checks import all_plain
+
+AT_ONCE = 2**20  # keys' numbers that are made wider at a time, which caches hold
+LEAST_KEYS = 256  # and keys of each head at least, for short products cost their calls
+# numbers multiplied with q from which on this is faster than torch's kernel, by two threads (benchmarks/ONE_QUERY.md)
+LEAST_HALF = 2**18  # of numbers of two bytes
+LEAST_SHARED = 2**21  # where heads of q share a key
+LEAST = 2**23  # else: k and v lie in no cache
+
+
+def fits(call: Call) -> bool:
+    """Whether one query sees all keys on a CPU and nothing learns."""
+    masked = call.mask is not None or call.window is not None or call.document_ids is not None
+    batch, n_heads, q_len, k_len = call.shape
+    if masked or call.dropout_p or call.encoding.rescores or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if q_len != 1 or 0 in (batch, n_heads, k_len):
+        return False
+    return fused.can(call) and all_plain((call.q, call.k, call.v))
+
+
+def memory(call: Call) -> int:
+    """Return the bytes of a bias, scores and weights of one query, and of what is made wider."""
+    batch, n_heads, _, k_len = call.shape
+    return max(4, call.out_dtype.itemsize) * (4 * batch * n_heads * k_len + AT_ONCE)
+
+
+def run(call: Call) -> Tensor:
+    """Compute a call that fits: its bias of one row is no matrix. For use outside autocast."""
+    bias: Tensor | None = None
+    if call.leaves and all(map(_is_shared, call.leaves)):
+        terms = [
+            over(leaf.encoding, leaf.placed, (leaf.placed.pos - leaf.k_placed.pos).reshape(-1)) for leaf in call.leaves
+        ]
+        bias = sum(terms[1:], start=terms[0])[None, :, None]
+    elif call.leaves:
+        bias = call.bias()
+    q, k, v = (fused.dense(t.to(call.out_dtype)) for t in (*call.turned(), call.v))
+    return attend(q, k, v, bias, call.scale)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return the attention of one query for each head.
+
+    Args:
+        q: (batch, n_heads, 1, width).
+        k: (batch, n_kv_heads, n, width), of one dtype with q, on a CPU, its rows dense.
+        v: (batch, n_kv_heads, n, any width), the same.
+        bias: (batch or 1, n_heads or 1, 1, n), or None.
+        scale: Of the products of q and k.
+    """
+    if bias is not None:
+        bias = bias.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
+    if not _pays(q, k, v):
+        out: Tensor = fused.step(q, k, v, bias, scale)
+        return out
+    if q.dtype.itemsize >= 4:
+        return _exact(q, k, v, bias, scale)
+    size = max(1, AT_ONCE // k[0].numel())
+    items = [slice(first, first + size) for first in range(0, k.shape[0], size)]
+    own = [bias if bias is None or bias.shape[0] == 1 else bias[at] for at in items]
+    return torch.cat([_widened(q[at], k[at], v[at], b, scale) for at, b in zip(items, own, strict=True)])
+
+
+def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether two products are faster than torch's kernel, which wants keys and values of one width."""
+    if v.shape != k.shape:
+        return True
+    products = q.numel() * k.shape[2]
+    if q.dtype.itemsize < 4:
+        return products >= LEAST_HALF
+    if products < (LEAST_SHARED if q.shape[1] > k.shape[1] else LEAST):
+        return False
+    # heads of several items that are not one after the other in memory would be copied
+    return all(t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) for t in (k, v))
+
+
+def _exact(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return softmax(scale * q @ k.T + bias) @ v."""
+    k, v = k.flatten(0, 1), v.flatten(0, 1)
+    scores = torch.bmm(k, _columns(q * scale, k))
+    return torch.bmm(_weights(scores, bias, q), v).view(*q.shape[:3], v.shape[2])
+
+
+def _widened(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return the same of numbers of two bytes, whose sums are of float32: some keys after the others."""
+    batch, n_kv, n, width = k.shape
+    size = max(LEAST_KEYS, AT_ONCE // (batch * n_kv * width))
+    parts = [slice(first, first + size) for first in range(0, n, size)]
+    scratch, wide = Scratch(), torch.float32
+    columns = _columns(q.to(wide) * scale, k.flatten(0, 1))
+    scores = [torch.bmm(scratch.rounded("k", k[:, :, at], wide).flatten(0, 1), columns) for at in parts]
+    weights = _weights(torch.cat(scores, 1), bias, q)
+    out = q.new_zeros((*weights.shape[:2], v.shape[3]), dtype=wide)
+    for at in parts:
+        out.baddbmm_(weights[..., at], scratch.rounded("k", v[:, :, at], wide).flatten(0, 1))
+    return out.view(*q.shape[:3], v.shape[3]).to(q.dtype)
+
+
+def _columns(q: Tensor, k: Tensor) -> Tensor:
+    """Return the queries of each head of k (heads, width, queries): those that share it are of one product."""
+    return q.reshape(k.shape[0], -1, k.shape[2]).mT
+
+
+def _weights(scores: Tensor, bias: Tensor | None, q: Tensor) -> Tensor:
+    """Return the weights (heads of k, queries, n) of scores (heads of k, n, queries)."""
+    scores = scores.mT
+    if bias is not None:
+        scores = (scores.reshape(*q.shape[:3], -1) + bias).view(scores.shape)
+    scores = scores.contiguous()
+    weights = torch.softmax(scores, -1)
+    return softmax(scores) if bool(weights[..., 0].isnan().any()) else weights  # a bias may hide all keys
+
+
+def _is_shared(leaf: Leaf) -> bool:
+    """Whether a bias sees distances, which are the same for the whole batch."""
+    return sees_distance(leaf) and not leaf.placed.seq_dim and not leaf.k_placed.seq_dim

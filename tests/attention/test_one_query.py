@@ -1,0 +1,175 @@
+"""One query with all keys, by torch's kernel and by two products: what the law says in float64, either way."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import posenc
+from posenc import attention, positions
+from posenc.attention import fused, one_query
+
+ENCODINGS = {
+    "rope": lambda: posenc.RoPE(head_dim=8),
+    "alibi": lambda: posenc.ALiBi(n_heads=4),
+    "t5": lambda: posenc.T5(n_heads=4, max_distance=20),
+    "fire": lambda: posenc.FIRE(n_heads=4),
+    "transformer_xl": lambda: posenc.TransformerXL(n_heads=4, head_dim=8, d_model=32),
+    "both": lambda: posenc.Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4)),
+}
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """All calls by products, in parts of few keys and items; what was computed so."""
+    for name, value in (("LEAST_HALF", 0), ("LEAST_SHARED", 0), ("LEAST", 0), ("LEAST_KEYS", 7), ("AT_ONCE", 2**9)):
+        monkeypatch.setattr(one_query, name, value)
+
+    def fail(*args):
+        raise AssertionError("torch's kernel was taken")
+
+    monkeypatch.setattr(fused, "step", fail)
+
+
+def sides(n, dtype, *, batch=3, heads=4, width=8, v_width=8):
+    generator = torch.Generator().manual_seed(n)
+    shapes = (batch, 4, 1, width), (batch, heads, n, width), (batch, heads, n, v_width)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def check(encoding, q, k, v, pos=None, k_pos=None, **options):
+    if q.dtype == torch.float64:
+        encoding = encoding.double()
+    k_pos = positions.arange(k.shape[2]) if k_pos is None else k_pos
+    pos = k_pos[..., -1:] if pos is None else pos
+    placed = [
+        encoding.place(p, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32) for p in (pos, k_pos)
+    ]
+    with torch.no_grad():
+        found = posenc.attend(q, k, v, encoding, *placed, **options)
+        exact = [encoding.place(p, dtype=torch.float64) for p in (pos, k_pos)]
+        wanted = posenc.attend(
+            *(t.double() for t in (q, k, v)), encoding.double(), *exact, backend="reference-float64", **options
+        )
+    assert found.dtype == q.dtype
+    assert (found.double() - wanted).abs().max() < TOLERANCES[q.dtype] * max(1.0, float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_two_products_are_the_law(name, dtype, heads, products):
+    torch.manual_seed(0)
+    for n in (1, 2, 50):
+        check(ENCODINGS[name](), *sides(n, dtype, heads=heads))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_positions_of_each_item(dtype, products):
+    k_pos = torch.stack([positions.arange(40), positions.arange(40) * 3, positions.arange(40) + 9])
+    check(posenc.ALiBi(n_heads=4), *sides(40, dtype), k_pos=k_pos)
+    check(posenc.RoPE(head_dim=8), *sides(40, dtype, heads=2), k_pos=k_pos)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", ["rope", "fire"])
+def test_values_of_another_width_as_they_are(name, dtype, products):
+    for v_width in (3, 8, 11):
+        check(ENCODINGS[name](), *sides(50, dtype, v_width=v_width))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", ["rope", "alibi"])
+def test_caches_as_they_lie_in_memory(name, dtype, monkeypatch):
+    for least in ("LEAST_HALF", "LEAST_SHARED", "LEAST"):
+        monkeypatch.setattr(one_query, least, 0)
+    q, k, v = sides(50, dtype)
+    longer = [torch.cat([t, t.new_full((3, 4, 14, 8), torch.nan)], 2)[:, :, :50] for t in (k, v)]
+    tokens_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v)]
+    lanes_first = [t.mT.contiguous().mT for t in (k, v)]
+    every_other = [t.repeat_interleave(2, -1)[..., ::2] for t in (k, v)]
+    same = [t[:1].expand(3, -1, -1, -1) for t in (k, v)]
+    for own in (longer, tokens_first, lanes_first, every_other, same):
+        check(ENCODINGS[name](), q, *own)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest memory that is new."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known, self.nbytes = {t.untyped_storage().data_ptr() for t in known}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        for t in tree_leaves(out):
+            if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in self.known:
+                self.nbytes = max(self.nbytes, t.untyped_storage().nbytes())
+        return out
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads", [8, 2])
+def test_a_large_cache_is_not_copied(dtype, heads, tokens_first):
+    n, encoding, pos = 2**14, posenc.ALiBi(n_heads=8), positions.arange(2**14)
+    q, k, v = (torch.zeros(2, h, m, 64, dtype=dtype) for h, m in ((8, 1), (heads, n), (heads, n)))
+    if tokens_first:
+        k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
+    with torch.no_grad(), Largest(k, v) as seen:
+        posenc.attend(q, k, v, encoding, pos[-1:], pos, backend="distance")
+        told = {one.verdict: one.memory for one in attention.explain(q, k, v, encoding, pos[-1:], pos)}["taken"]
+    rows = 2 * 8 * n * 4  # bytes
+    assert seen.nbytes <= max(rows, 4 * one_query.AT_ONCE) < told
+
+
+def test_large_caches_are_read_by_products_and_small_ones_by_the_kernel(monkeypatch):
+    calls = []
+    step = fused.step
+    monkeypatch.setattr(fused, "step", lambda *args: calls.append("kernel") or step(*args))
+    for dtype, heads, n, kernel in (
+        (torch.float32, 8, 2**13, True),
+        (torch.float32, 8, 2**14, False),
+        (torch.float32, 2, 2**11, True),
+        (torch.float32, 2, 2**12, False),
+        (torch.bfloat16, 8, 2**8, True),
+        (torch.bfloat16, 8, 2**9, False),
+    ):
+        q, k, v = (torch.zeros(1, h, m, 64, dtype=dtype) for h, m in ((8, 1), (heads, n), (heads, n)))
+        with torch.no_grad():
+            posenc.attend(q, k, v, posenc.NoPE(), positions.arange(n)[-1:], positions.arange(n))
+        assert calls == ["kernel"] * kernel
+        calls.clear()
+
+
+@pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
+@pytest.mark.parametrize("q_len", [1, 3])
+def test_a_bias_that_hides_all_keys_leaves_nothing(backend, q_len, products):
+    class Blind(posenc.ALiBi):
+        """Heads 0 and 1 see nothing."""
+
+        def at(self, h, q, k):
+            return torch.where(h < 2, -torch.inf, super().at(h, q, k))
+
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (q_len, 6, 6))
+    with torch.no_grad():
+        found = posenc.attend(
+            q, k, v, Blind(n_heads=4), positions.arange(6)[-q_len:], positions.arange(6), backend=backend
+        )
+    assert found.isfinite().all()
+    assert found[:, :2].abs().max() == 0
+    assert (found[:, 2:].abs().amax(-1) > 0).all()
+
+
+def test_under_autocast_scores_are_not_rounded(products):
+    q, k, v = sides(50, torch.float32)
+    encoding, pos = posenc.RoPE(head_dim=8), positions.arange(50)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            found = posenc.attend(8 * q, k, v, encoding, pos[-1:], pos)
+        turned = encoding.rotate(8 * q, k, encoding.place(pos[-1:]), encoding.place(pos))
+        q, k, v = (t.bfloat16().double() for t in (*turned, v))
+        wanted = posenc.attend(q, k, v, posenc.NoPE(), pos[-1:], pos, backend="reference")
+    assert found.dtype == torch.bfloat16
+    assert ((found.double() - wanted).abs() <= 2**-8 * wanted.abs() + 1e-4).all()
