@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, attend, positions
-from posenc.attention import BACKENDS, blocked, explain, heads, spans
+from posenc.attention import BACKENDS, blocked, explain, heads, products, spans
 from strategies import check, normal
 
 N, HEADS, LANES = 90, 4, 8
@@ -48,6 +48,9 @@ def made(name: str) -> posenc.Encoding:
         "two vectors, turned": lambda: Compose(
             posenc.KERPLE(n_heads=HEADS), posenc.RoPE(head_dim=LANES), posenc.T5(n_heads=HEADS)
         ),
+        "product and vector": lambda: Compose(
+            posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N), posenc.T5(n_heads=HEADS)
+        ),
         "vector and rows": lambda: Compose(posenc.T5(n_heads=HEADS), posenc.Shaw(head_dim=LANES)),
     }
     torch.manual_seed(5)
@@ -58,7 +61,8 @@ def made(name: str) -> posenc.Encoding:
 
 
 NAMES = ["nope", "rope", "alibi", "t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "tupe", "cope", "rerope"]
-NAMES += ["two vectors, turned", "vector and rows"]
+NAMES += ["two vectors, turned", "product and vector", "vector and rows"]
+TABLES = ("tupe", "product and vector")  # learned positions end
 MASKS: dict[str, dict[str, Any]] = {
     "causal": {},
     "bidirectional": {"causal": False},
@@ -92,6 +96,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "AT_ONCE", 0)
     monkeypatch.setattr(blocked, "LONG", 24)
     monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(products, "ROWS", 16)
     monkeypatch.setattr(spans, "SHORTEST", 10)
 
 
@@ -109,7 +114,7 @@ def test_every_backend_equals_the_reference(name: str, mask: str) -> None:
     wanted_of = [q, k, v, *encoding.parameters()]
     ran = set()
     for where, pos in PLACES.items():
-        if name == "tupe" and where == "far":
+        if name in TABLES and where == "far":
             continue  # learned positions end
         placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos[..., N - q_len :], pos))
         call = (q, k, v, encoding, placed, k_placed)
@@ -123,6 +128,9 @@ def test_every_backend_equals_the_reference(name: str, mask: str) -> None:
             got = attend(*call, backend=verdict.backend, **options)
             what = f"{verdict.backend}, {where}"
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11, msg=lambda m, w=what: f"{w}: {m}")
+            with torch.no_grad():
+                free = attend(*call, backend=verdict.backend, **options)
+            torch.testing.assert_close(free, wanted, rtol=0, atol=1e-11, msg=lambda m, w=what: f"{w}, free: {m}")
             found = torch.autograd.grad(got, wanted_of, pull, allow_unused=True, retain_graph=True)
             for mine, theirs in zip(found, exact, strict=True):
                 mine, theirs = (torch.zeros(()) if t is None else t for t in (mine, theirs))
@@ -191,7 +199,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *[(name, {}) for name in NAMES if name not in ("rope", "tupe")],
+        *[(name, {}) for name in NAMES if name not in ("rope", *TABLES)],
         ("nope", {"window": 100}),
         ("alibi", {"document_ids": torch.arange(1200) // 300}),
         ("t5", {"mask": (torch.arange(1200) >= 40)[None, None, None]}),

@@ -1,19 +1,17 @@
 """Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import formed, fused, one_query
+from posenc.attention import formed, fused, one_query, products
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.heads import by_heads
-from posenc.attention.leaves import hidden, is_product, may_slice, sees_distance, tensors
+from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
 from posenc.attention.once import once
-from posenc.attention.scratch import Scratch
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
@@ -22,8 +20,6 @@ from posenc.positions.checks import all_plain, is_plain, may_look
 
 LONG = 1024  # queries a block where a kernel keeps the scores to itself
 SHORT = 256  # where they are formed
-HEAD_PARTS = 4  # of a call whose biases are products,
-HEAD_LEAST = 2**20  # from so many numbers of q on: before, more calls cost more than memory is worth
 
 
 class Blocked:
@@ -62,6 +58,8 @@ class Blocked:
         """Estimate vectors, copies of queries, what is formed of one block, and sums of gradients."""
         if one_query.fits(call):
             return one_query.memory(call)
+        if not self.by_distance and products.fits(call):
+            return products.memory(call)
         batch, n_heads, q_len, k_len = call.shape
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
         learns = torch.is_grad_enabled() and _learns(call)
@@ -79,15 +77,13 @@ class Blocked:
                 return _traced(call)
             if one_query.fits(call):
                 return one_query.run(call)
-            if not self.by_distance and call.leaves and all(map(is_product, call.leaves)):
-                return by_heads(call, partial(_run, by_distance=False), HEAD_PARTS, least=HEAD_LEAST)
-            return _run(call, slice(None), None, by_distance=self.by_distance)
+            if not self.by_distance and products.fits(call):
+                return by_heads(call, products.run, products.n_parts(call), least=products.LEAST)
+            return _run(call, by_distance=self.by_distance)
 
 
 def _formed(call: Call) -> float:
     """Return how many blocks of scores the biases of one take, while they are formed."""
-    if all(map(is_product, call.leaves)):
-        return 1 / HEAD_PARTS
     return 1.6 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
 
 
@@ -126,8 +122,8 @@ class Saved(NamedTuple):
     grad: Tensor
 
 
-def _run(call: Call, _: slice, scratch: Scratch | None, *, by_distance: bool) -> Tensor:
-    """Compute a call, or some heads of one."""
+def _run(call: Call, *, by_distance: bool) -> Tensor:
+    """Compute a call in blocks."""
     dtype = call.out_dtype
     parts = spans(call)
     call = blank(call, parts)
@@ -147,8 +143,6 @@ def _run(call: Call, _: slice, scratch: Scratch | None, *, by_distance: bool) ->
     if long > SHORT and None in terms.shifts.values():  # as above
         forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
         terms = Terms(call, parts, forwards, by_distance=vectors)
-    if scratch is not None:
-        terms.form_in(scratch)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
     work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     q, k = call.turned()

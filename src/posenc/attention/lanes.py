@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from posenc.attention import fused
+from posenc.attention import fused, products
 from posenc.attention.call import Call
 from posenc.attention.heads import by_heads, cuts
 from posenc.attention.leaves import FEW, Leaf, factors_of, n_lanes
@@ -120,9 +120,11 @@ def _refuses(call: Call, leaf: Leaf) -> str | None:
         return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
     if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
         return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
-    transformed = not torch.compiler.is_compiling() and not is_plain(call.q) and call.q.device.type == "cpu"
-    if factors[0].shape[-1] > FEW and transformed and call.backend != Lanes.name:
-        return f"{encoding.name} is within a transform, and torch's kernel has no forward derivative."
+    if factors[0].shape[-1] > FEW and call.backend != Lanes.name and call.q.device.type == "cpu":
+        if not torch.compiler.is_compiling() and not is_plain(call.q):
+            return f"{encoding.name} is within a transform, and torch's kernel has no forward derivative."
+        if not torch.compiler.is_compiling() and products.fits(call):
+            return f"{encoding.name} has so many lanes that blocks are faster, in which values get none."
     if encoding.factors_ahead:
         return None
     if not call.causal:

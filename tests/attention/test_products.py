@@ -1,0 +1,64 @@
+"""Biases that are products, without gradients: blocks of scores by two products, in every dtype and layout."""
+
+import pytest
+import torch
+
+import posenc
+from posenc import attention, positions
+from posenc.attention import products
+
+N, HEADS, LANES = 70, 4, 8
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+LAYOUTS = {
+    "heads first": lambda t: t,
+    "tokens first": lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+    "lanes first": lambda t: t.mT.contiguous().mT,
+    "part of a longer cache": lambda t: torch.cat([t, torch.full_like(t, torch.nan)], 2)[:, :, : t.shape[2]],
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(products, "ROWS", 16)
+    monkeypatch.setattr(products, "LEAST", 0)
+
+
+def made(*, learned=None):
+    torch.manual_seed(3)
+    tupe = posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=N)
+    for p in tupe.parameters():
+        torch.nn.init.normal_(p)
+    return tupe.to(learned)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize(("heads", "batch"), [(4, 2), (2, 2), (1, 1)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_law_in_every_dtype_and_layout(layout, dtype, heads, batch, causal):
+    tupe, pos = made(learned=torch.float64 if dtype == torch.float64 else None), positions.arange(N)
+    shapes = (batch, HEADS, N - 20, LANES), (batch, heads, N, LANES), (batch, heads, N, 5)
+    q, k, v = (LAYOUTS[layout](torch.randn(shape, dtype=torch.float64).to(dtype)) for shape in shapes)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    placed = [tupe.place(p, dtype=exact) for p in (pos[20:], pos)]
+    with torch.no_grad():
+        found = posenc.attend(q, k, v, tupe, *placed, causal=causal, backend="blocked")
+        wide = [t.double() for t in (q, k, v)]
+        wanted = posenc.attend(*wide, tupe.double(), pos[20:], pos, causal=causal, backend="reference-float64")
+    assert found.dtype == dtype
+    assert (found.double() - wanted).abs().max() < TOLERANCES[dtype] * max(1.0, float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_blocks_are_taken_rather_than_lanes_and_take_less(dtype):
+    n = 4_096
+    tupe = posenc.TUPE(n_heads=HEADS, head_dim=64, max_len=n)
+    q = torch.empty(1, HEADS, n, 64, dtype=dtype)
+    with torch.no_grad():
+        said = {one.backend: one for one in attention.explain(q, q, q, tupe, positions.arange(n))}
+    assert said["blocked"].verdict == "taken"
+    assert "blocks are faster" in said["lanes"].verdict or dtype == torch.bfloat16
+    assert said["blocked"].memory < 3 * q.nbytes
+    learning = {one.backend: one for one in attention.explain(q, q, q, tupe, positions.arange(n))}
+    assert learning["lanes"].verdict == ("taken" if dtype == torch.float32 else learning["lanes"].verdict)
+    assert learning["blocked"].memory > said["blocked"].memory
