@@ -94,9 +94,10 @@ def gradients_of_terms(
         whole = terms.scratch.take("d_bias", (*q.shape[:3], block.size[1]), saved.lse)
     for heads in parts:
         own, own_others = (terms.of_heads(t, heads) for t in (tensors, others))
-        found = _gradients_of_heads(work, block, heads, saved, bias, own, own_others, sums)
-        if whole is not None:
-            whole[:, heads.of_q] = found
+        into = None if whole is None else whole[:, heads.of_q]
+        found = _gradients_of_heads(work, block, heads, saved, bias, own, own_others, sums, into)
+        if into is not None and found.data_ptr() != into.data_ptr():
+            into.copy_(found)
     if bias is not None and bias.requires_grad:
         whole = found if whole is None else whole
         _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
@@ -116,8 +117,11 @@ def _gradients_of_heads(
     tensors: Sequence[Tensor],
     others: Sequence[Tensor | None],
     sums: Sums,
+    into: Tensor | None,
 ) -> Tensor:
     """Add the gradients of some heads but for those of `bias`, the terms of all heads; return those of their scores.
+
+    They are formed in `into` where that is one piece of memory.
 
     Two lanes more bring -lse to the scores and -(grad . out) to the gradients of weights, so that nothing passes over
     them for that alone. Weights are formed in float32 at least; in bfloat16 what they are multiplied with afterwards
@@ -134,7 +138,10 @@ def _gradients_of_heads(
     grouped, shape = partial(_grouped, heads=n_kv), (*q.shape[:3], k.shape[2])
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
     far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
-    weights = scratch.product("weights", far, near.flatten(0, 1).transpose(-1, -2))
+    if into is None or not into.is_contiguous():
+        into = scratch.take("weights", shape, far)
+    weights = into.view(len(far), -1, shape[-1])
+    torch.bmm(far, near.flatten(0, 1).transpose(-1, -2), out=weights)
     for term in (view, None if bias is None else _of(bias.detach(), heads), *terms.row_terms(block, tensors)):
         if term is not None:
             weights.view(shape).add_(term)
