@@ -22,7 +22,7 @@ class Heads(NamedTuple):
 
 
 ALL = Heads(slice(None), slice(None))
-AT_ONCE = 2**21  # scores that are formed: two heads' of 256 queries and 4,096 keys, of which caches hold some
+AT_ONCE = 2**22  # scores that are formed: four heads' of 256 queries and 4,096 keys, of which caches hold some
 
 
 def by_heads(
@@ -94,13 +94,15 @@ def _of(leaf: Leaf, first: int, n: int) -> Leaf:
     return replace(leaf, encoding=leaf.encoding.of_heads(begin + first, n))
 
 
-def parts_of_heads(batch: int, n_heads: int, n_kv: int, size: tuple[int, int]) -> list[Heads]:
+def parts_of_heads(batch: int, n_heads: int, n_kv: int, size: tuple[int, int], *, rows: bool) -> list[Heads]:
     """Return heads of a block of so many queries and keys, some at a time: what is formed for few stays in a cache.
 
-    A part has a head for each thread, and `AT_ONCE` scores, at least.
+    A part has a head for each thread, and `AT_ONCE` scores, at least: half of them where `rows` of as many numbers are
+    formed beside them.
     """
     group = n_heads // n_kv
     at_least = max(1, batch) * group
-    n = max(-(-torch.get_num_threads() // at_least), AT_ONCE // (at_least * size[0] * size[1]))
+    at_once = AT_ONCE // 2 if rows else AT_ONCE
+    n = max(-(-torch.get_num_threads() // at_least), at_once // (at_least * size[0] * size[1]))
     ends = [(first, min(first + n, n_kv)) for first in range(0, n_kv, n)]
     return [Heads(slice(first * group, end * group), slice(first, end)) for first, end in ends]

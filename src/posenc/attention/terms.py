@@ -109,7 +109,7 @@ class Terms:
         if forwards and (not self.rows or self.leaves or self.sums):
             return [ALL]
         batch = q.shape[0] if block.item is None else 1
-        return parts_of_heads(batch, q.shape[1], k.shape[1], block.size)
+        return parts_of_heads(batch, q.shape[1], k.shape[1], block.size, rows=bool(self.rows))
 
     def of_heads(self, tensors: Sequence[Tensor | None], heads: Heads) -> list[Any]:
         """Return tensors, or sums of their gradients, and of vectors and factors those of some heads."""

@@ -129,7 +129,7 @@ def _forward() -> Iterator[Row]:
         )
     lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",))
     yield replace(lanes, lengths=(1024, 4096, 16384))
-    yield Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), backends=("auto", "lanes"), peers=("dense",))
+    yield Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), peers=("dense",))
     for name in ("alibi", "t5", "kerple"):
         options = {"bidirectional": True} if name == "t5" else {}
         row = Row(f"{name}.bidirectional", name, Goal(ratio=1.1, of_q=4.0), causal=False, options=options)
