@@ -1,7 +1,7 @@
 """One query that sees all keys, a step of generation: two products of vectors and matrices.
 
-torch's kernel is made for blocks of queries. With one it is slow where a cache is large, where several heads share a key,
-and with numbers of two bytes (benchmarks/ONE_QUERY.md).
+torch's kernel is made for blocks of queries. With one it is slow where a cache is large, where heads share keys, and
+with numbers of two bytes (benchmarks/ONE_QUERY.md).
 """
 
 import torch
