@@ -197,7 +197,7 @@ def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the weights of rows of scores; where all are minus infinity, zeros, whose gradients are zeros as well."""
+    """Return the weights of rows of scores; where all are minus infinity, zeros without gradients."""
     blind = (scores == -torch.inf).all(-1, keepdim=True)
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 

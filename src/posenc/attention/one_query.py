@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call, softmax
-from posenc.attention.leaves import Leaf, over, sees_distance
+from posenc.attention.leaves import Leaf, over, sees_distance, tensors
 from posenc.attention.scratch import Scratch
 from posenc.positions.checks import all_plain
 
@@ -27,15 +27,21 @@ def fits(call: Call) -> bool:
     batch, n_heads, q_len, k_len = call.shape
     if masked or call.dropout_p or call.encoding.rescores or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    if q_len != 1 or 0 in (batch, n_heads, k_len):
+    if q_len != 1 or 0 in (batch, n_heads, k_len, call.q.shape[-1]):
         return False
-    return fused.can(call) and all_plain((call.q, call.k, call.v))
+    placed = *tensors(call.placed), *tensors(call.k_placed)
+    return fused.can(call) and all_plain((call.q, call.k, call.v, *placed, *call.encoding.parameters()))
 
 
 def memory(call: Call) -> int:
-    """Return the bytes of a bias, scores and weights of one query, and of what is made wider."""
+    """Return the bytes of a bias, of scores and weights of one query, and of some keys in the dtype of sums."""
     batch, n_heads, _, k_len = call.shape
-    return max(4, call.out_dtype.itemsize) * (4 * batch * n_heads * k_len + AT_ONCE)
+    row = batch * n_heads * k_len
+    numbers = row if call.leaves else 0
+    if _pays(call.q.to(call.out_dtype), call.k, call.v):
+        widest = call.k.shape[1] * max(call.k.shape[-1], call.v.shape[-1])
+        numbers += 3 * row + 2 * min(batch * k_len * widest, max(AT_ONCE, LEAST_KEYS * widest))
+    return max(4, call.out_dtype.itemsize) * numbers
 
 
 def run(call: Call) -> Tensor:
@@ -48,6 +54,7 @@ def run(call: Call) -> Tensor:
         bias = sum(terms[1:], start=terms[0])[None, :, None]
     elif call.leaves:
         bias = call.bias()
+        bias = None if bias is None else bias[(None,) * (4 - bias.ndim)]
     q, k, v = (fused.dense(t.to(call.out_dtype)) for t in (*call.turned(), call.v))
     return attend(q, k, v, bias, call.scale)
 
@@ -67,12 +74,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -
     if not _pays(q, k, v):
         out: Tensor = fused.step(q, k, v, bias, scale)
         return out
-    if q.dtype.itemsize >= 4:
-        return _exact(q, k, v, bias, scale)
-    size = max(1, AT_ONCE // k[0].numel())
+    if q.dtype.itemsize >= 4 and _in_steps(k) and _in_steps(v):
+        return _whole(q, k, v, bias, scale)
+    size = max(1, AT_ONCE // max(k[0].numel(), v[0].numel()))
     items = [slice(first, first + size) for first in range(0, k.shape[0], size)]
     own = [bias if bias is None or bias.shape[0] == 1 else bias[at] for at in items]
-    return torch.cat([_widened(q[at], k[at], v[at], b, scale) for at, b in zip(items, own, strict=True)])
+    return torch.cat([_by_keys(q[at], k[at], v[at], b, scale) for at, b in zip(items, own, strict=True)])
 
 
 def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -82,25 +89,27 @@ def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
     products = q.numel() * k.shape[2]
     if q.dtype.itemsize < 4:
         return products >= LEAST_HALF
-    if products < (LEAST_SHARED if q.shape[1] > k.shape[1] else LEAST):
-        return False
-    # heads of several items that are not one after the other in memory would be copied
-    return all(t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) for t in (k, v))
+    return products >= (LEAST_SHARED if q.shape[1] > k.shape[1] else LEAST) and _in_steps(k) and _in_steps(v)
 
 
-def _exact(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def _in_steps(t: Tensor) -> bool:
+    """Whether heads of all items lie in equal steps, so that a product takes them as they are."""
+    return t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1)
+
+
+def _whole(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Return softmax(scale * q @ k.T + bias) @ v."""
     k, v = k.flatten(0, 1), v.flatten(0, 1)
     scores = torch.bmm(k, _columns(q * scale, k))
     return torch.bmm(_weights(scores, bias, q), v).view(*q.shape[:3], v.shape[2])
 
 
-def _widened(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Return the same of numbers of two bytes, whose sums are of float32: some keys after the others."""
+def _by_keys(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return the same, some keys after the others: in the dtype of sums and in one piece of memory."""
     batch, n_kv, n, width = k.shape
-    size = max(LEAST_KEYS, AT_ONCE // (batch * n_kv * width))
+    size = max(LEAST_KEYS, AT_ONCE // (batch * n_kv * max(width, v.shape[3])))
     parts = [slice(first, first + size) for first in range(0, n, size)]
-    scratch, wide = Scratch(), torch.float32
+    scratch, wide = Scratch(), torch.float64 if q.dtype == torch.float64 else torch.float32
     columns = _columns(q.to(wide) * scale, k.flatten(0, 1))
     scores = [torch.bmm(scratch.rounded("k", k[:, :, at], wide).flatten(0, 1), columns) for at in parts]
     weights = _weights(torch.cat(scores, 1), bias, q)
@@ -122,7 +131,9 @@ def _weights(scores: Tensor, bias: Tensor | None, q: Tensor) -> Tensor:
         scores = (scores.reshape(*q.shape[:3], -1) + bias).view(scores.shape)
     scores = scores.contiguous()
     weights = torch.softmax(scores, -1)
-    return softmax(scores) if bool(weights[..., 0].isnan().any()) else weights  # a bias may hide all keys
+    if bias is not None and bool(weights[..., 0].isnan().any()):  # it may hide all keys
+        return softmax(scores)
+    return weights
 
 
 def _is_shared(leaf: Leaf) -> bool:

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention as it is: no bias, and no mask that must be built."""
+"""torch's scaled_dot_product_attention: no bias, and no mask that must be built. One query may take two products."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from posenc.families import no_autocast
 
 
 class SDPA:
-    """Plain SDPA, free of extra memory."""
+    """Plain SDPA, free of extra memory but for the row of scores that one query has."""
 
     name = "sdpa"
 
@@ -28,7 +28,7 @@ class SDPA:
 
     def memory(self, call: Call) -> int:
         """Nothing, unless values must be made as wide as keys, or one query has a row of scores."""
-        if not torch.compiler.is_compiling() and one_query.fits(call):
+        if one_query.fits(call):
             return one_query.memory(call)
         batch, _, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
