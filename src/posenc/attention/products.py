@@ -14,6 +14,7 @@ from posenc.attention.leaves import is_product, n_lanes
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
+from posenc.positions.checks import all_plain
 
 ROWS = 128  # queries a block
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
@@ -24,7 +25,7 @@ def fits(call: Call) -> bool:
     """Whether a bias is a product of many lanes, and nothing learns. For tensors that are plain memory."""
     if torch.is_grad_enabled() or call.dropout_p or call.encoding.rescores or not fused.can(call):
         return False
-    return any(map(is_product, call.leaves))
+    return any(map(is_product, call.leaves)) and all_plain((call.k, call.v, *call.encoding.parameters()))
 
 
 def n_parts(call: Call) -> int:
@@ -33,11 +34,13 @@ def n_parts(call: Call) -> int:
 
 
 def memory(call: Call) -> int:
-    """Return the bytes of what is formed of a block, of factors, and of keys and values in the dtype of sums."""
+    """Estimate the bytes of what is formed of a block, of factors, and of keys and values in the dtype of sums."""
     batch, n_heads, q_len, k_len = call.shape
     at_once = max(1, n_heads // n_parts(call)) if cuts(call, LEAST) else n_heads
     lanes = sum(map(n_lanes, call.leaves))
-    numbers = min(q_len, ROWS) * k_len + lanes * (q_len + k_len) + k_len * (call.k.shape[-1] + call.v.shape[-1])
+    blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None) + (batch > 1)
+    numbers = blocks * min(q_len, ROWS) * k_len
+    numbers += lanes * (q_len + k_len) + k_len * (call.k.shape[-1] + call.v.shape[-1])
     return batch * at_once * numbers * (8 if call.out_dtype == torch.float64 else 4)
 
 
@@ -73,10 +76,11 @@ def _of_sums(terms: Terms, name: str, t: Tensor) -> Tensor:
 def _scores(terms: Terms, block: Block, q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Return a block's scores (batch, heads, q_len, k_len), minus infinity where nothing is seen."""
     bias = terms.dense(block, None, hide=False)
-    assert bias is not None  # of one product at least, in memory of its own
+    assert bias is not None  # of one product at least, in memory of its own, which a sum may have put in any order
     keys = k[block.batch, :, block.keys].flatten(0, 1).mT
     shape = (*q.shape[:3], keys.shape[-1])
-    scores = bias if bias.shape == shape else terms.scratch.take("scores", shape, bias).copy_(bias)
+    own = bias.shape == shape and bias.is_contiguous()
+    scores = bias if own else terms.scratch.take("scores", shape, bias).copy_(bias)
     rows = q.reshape(len(keys), -1, q.shape[-1])  # heads that share keys are of one product
     scores.view(len(keys), -1, shape[-1]).baddbmm_(rows, keys, alpha=scale)
     return terms.parts[block.item].hide(scores, block)
