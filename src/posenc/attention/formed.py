@@ -94,10 +94,11 @@ def gradients_of_terms(
         whole = terms.scratch.take("d_bias", (*q.shape[:3], block.size[1]), saved.lse)
     for heads in parts:
         own, own_others = (terms.of_heads(t, heads) for t in (tensors, others))
-        into = None if whole is None else whole[:, heads.of_q]
+        here = None if whole is None else whole[:, heads.of_q]
+        into = here if here is not None and here.is_contiguous() else None  # of several items it is not
         found = _gradients_of_heads(work, block, heads, saved, bias, own, own_others, sums, into)
-        if into is not None and found.data_ptr() != into.data_ptr():
-            into.copy_(found)
+        if here is not None and into is None:
+            here.copy_(found)
     if bias is not None and bias.requires_grad:
         whole = found if whole is None else whole
         _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
@@ -121,7 +122,7 @@ def _gradients_of_heads(
 ) -> Tensor:
     """Add the gradients of some heads but for those of `bias`, the terms of all heads; return those of their scores.
 
-    They are formed in `into` where that is one piece of memory.
+    They are formed in `into`, where that is given.
 
     Two lanes more bring -lse to the scores and -(grad . out) to the gradients of weights, so that nothing passes over
     them for that alone. Weights are formed in float32 at least; in bfloat16 what they are multiplied with afterwards
@@ -138,9 +139,7 @@ def _gradients_of_heads(
     grouped, shape = partial(_grouped, heads=n_kv), (*q.shape[:3], k.shape[2])
     back = grouped(torch.cat((grad, -(grad * out).sum(-1, keepdim=True)), -1))
     far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
-    if into is None or not into.is_contiguous():
-        into = scratch.take("weights", shape, far)
-    weights = into.view(len(far), -1, shape[-1])
+    weights = (scratch.take("weights", shape, far) if into is None else into).view(len(far), -1, shape[-1])
     torch.bmm(far, near.flatten(0, 1).transpose(-1, -2), out=weights)
     for term in (view, None if bias is None else _of(bias.detach(), heads), *terms.row_terms(block, tensors)):
         if term is not None:

@@ -44,7 +44,7 @@ class Lanes:
         if call.encoding.rescores or not (leaves := call.leaves):
             return f"{call.encoding.name} has no bias that could be lanes."
         if call.backend != self.name and call.q.device.type == "cpu" and single(call):
-            return "the bias of one query is a vector as it is, which the kernel takes as a mask."
+            return "the bias of one query is a vector as it is, a mask that takes little."
         if call.scale < LEAST:
             return f"lanes are divided by the scale, which must be {LEAST:g} at least; with scale=0 none would be seen."
         if not torch.compiler.is_compiling() and call.shape[3] < call.shape[2]:
