@@ -43,6 +43,7 @@ def made(name: str) -> posenc.Encoding:
         "fire": lambda: posenc.FIRE(n_heads=HEADS),
         "fox": lambda: Gates(d_model=6, n_heads=HEADS),
         "tupe": lambda: posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N),
+        "deberta": lambda: posenc.DeBERTa(n_heads=HEADS, head_dim=LANES, n_buckets=6, max_distance=9),
         "cope": lambda: posenc.CoPE(head_dim=LANES, max_count=7),
         "rerope": lambda: posenc.ReRoPE(head_dim=LANES, window=20),
         "two vectors, turned": lambda: Compose(
@@ -52,6 +53,10 @@ def made(name: str) -> posenc.Encoding:
             posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N), posenc.T5(n_heads=HEADS)
         ),
         "vector and rows": lambda: Compose(posenc.T5(n_heads=HEADS), posenc.Shaw(head_dim=LANES)),
+        "pieces and vector": lambda: Compose(
+            posenc.DeBERTa(n_heads=HEADS, head_dim=LANES, n_buckets=6, max_distance=9, terms=("p2c",)),
+            posenc.T5(n_heads=HEADS),
+        ),
     }
     torch.manual_seed(5)
     encoding: posenc.Encoding = kinds[name]().double()
@@ -60,8 +65,8 @@ def made(name: str) -> posenc.Encoding:
     return encoding
 
 
-NAMES = ["nope", "rope", "alibi", "t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "tupe", "cope", "rerope"]
-NAMES += ["two vectors, turned", "product and vector", "vector and rows"]
+NAMES = ["nope", "rope", "alibi", "t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "tupe", "deberta"]
+NAMES += ["cope", "rerope", "two vectors, turned", "product and vector", "vector and rows", "pieces and vector"]
 TABLES = ("tupe", "product and vector")  # learned positions end
 MASKS: dict[str, dict[str, Any]] = {
     "causal": {},

@@ -46,7 +46,13 @@ class MakesARowMore(posenc.ALiBi):
         return found if q.shape[2] > 1 else found.repeat(1, 1, 2, 1)
 
 
+class PiecesAreTwice(posenc.DeBERTa):
+    def bias(self, q, k, placed, k_placed):
+        return super().bias(q, k, placed, k_placed) / 2
+
+
 SPOILT = {
+    "pieces": PiecesAreTwice(n_heads=4, head_dim=8, n_buckets=8, max_distance=12),
     "over": OverTheWrongWay(n_heads=3),
     "vectors": VectorsAreLate(head_dim=8),
     "score_mod, mapped": TakesKeysForQueries(n_heads=4),

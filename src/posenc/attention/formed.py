@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from posenc.attention import fused
 from posenc.attention.call import softmax
+from posenc.attention.gathered import Gathered, some
 from posenc.attention.heads import Heads
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
+from posenc.families import Piece
 
 if TYPE_CHECKING:
     from posenc.attention.blocked import Saved, Work
@@ -66,7 +68,7 @@ def gradients(
         out = attend(work, block, q, k, v, live)
         keys = block.batch, slice(None), block.keys
         own = [sums[0][at], sums[1][keys], sums[2][keys]]  # views, to be added to
-        _add(out, saved.grad[at].to(out.dtype), [q, k, v, *live], [*own, *others])
+        _add([out], [saved.grad[at].to(out.dtype)], [q, k, v, *live], [*own, *others])
 
 
 def gradients_of_terms(
@@ -85,23 +87,16 @@ def gradients_of_terms(
     terms, q = work.terms, saved.q[block.batch, :, block.rows]
     tensors, others = (terms.of_block(block, t) for t in (tensors, others))
     parts = terms.heads(block, saved.q, saved.k, forwards=False)
-    bias, whole = None, None
     with torch.enable_grad():
         live = [t if g is None else t.detach().requires_grad_() for t, g in zip(tensors, others, strict=True)]
-        if terms.view(block, tensors) is None:
-            bias = terms.dense(block, live, rows=False, hide=False)
-    if bias is not None and bias.requires_grad and len(parts) > 1:
-        whole = terms.scratch.take("d_bias", (*q.shape[:3], block.size[1]), saved.lse)
+        pieces = terms.pieces(block, live, hide=False) if terms.view(block, tensors) is None else []
+    gathered = Gathered(pieces, (*q.shape[:3], block.size[1]), terms.scratch, saved.lse)
     for heads in parts:
         own, own_others = (terms.of_heads(t, heads) for t in (tensors, others))
-        here = None if whole is None else whole[:, heads.of_q]
-        into = here if here is not None and here.is_contiguous() else None  # of several items it is not
-        found = _gradients_of_heads(work, block, heads, saved, bias, own, own_others, sums, into)
-        if here is not None and into is None:
-            here.copy_(found)
-    if bias is not None and bias.requires_grad:
-        whole = found if whole is None else whole
-        _add(bias, whole.sum_to_size(bias.shape) if bias.shape != whole.shape else whole, live, others)
+        into = gathered.memory_of(heads)
+        found = _gradients_of_heads(work, block, heads, saved, pieces, own, own_others, sums, into)
+        gathered.add(heads, found)
+    _add(*gathered.found(), live, others)
 
 
 def with_ones(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,13 +109,13 @@ def _gradients_of_heads(
     block: Block,
     heads: Heads,
     saved: "Saved",
-    bias: Tensor | None,
+    pieces: Sequence[Piece],
     tensors: Sequence[Tensor],
     others: Sequence[Tensor | None],
     sums: Sums,
     into: Tensor | None,
 ) -> Tensor:
-    """Add the gradients of some heads but for those of `bias`, the terms of all heads; return those of their scores.
+    """Add the gradients of some heads but for those of `pieces`, which are of all heads; return those of their scores.
 
     They are formed in `into`, where that is given.
 
@@ -141,9 +136,11 @@ def _gradients_of_heads(
     far = grouped(torch.cat((q * work.scale, -lse[..., None]), -1))
     weights = (scratch.take("weights", shape, far) if into is None else into).view(len(far), -1, shape[-1])
     torch.bmm(far, near.flatten(0, 1).transpose(-1, -2), out=weights)
-    for term in (view, None if bias is None else _of(bias.detach(), heads), *terms.row_terms(block, tensors)):
+    for term in (view, *terms.row_terms(block, tensors)):
         if term is not None:
             weights.view(shape).add_(term)
+    for first, end, term in pieces:
+        weights.view(shape)[..., first:end] += some(term.detach(), heads)
     if view is None:
         terms.hide(weights.view(shape), block)
     weights.exp_()
@@ -165,11 +162,6 @@ def _gradients_of_heads(
     if view is None:
         terms.add_row_gradients(block, found, tensors, others)
     return found
-
-
-def _of(t: Tensor, heads: Heads) -> Tensor:
-    """Return what terms (... heads | 1, q_len, k_len), or fewer dimensions, have for some heads."""
-    return t[..., heads.of_q, :, :] if t.ndim > 2 and t.shape[-3] > 1 else t
 
 
 def _multiplies(dtype: torch.dtype) -> bool:
@@ -210,12 +202,12 @@ class _Padded:
         total[:, begin : begin + n] += found if total.shape[0] > 1 else found.sum(0, keepdim=True)
 
 
-def _add(of: Tensor, grad: Tensor, given: Sequence[Tensor], sums: Sequence[Tensor | None]) -> None:
+def _add(of: Sequence[Tensor], grads: Sequence[Tensor], given: Sequence[Tensor], sums: Sequence[Tensor | None]) -> None:
     """Add the gradients of what needs them to their sums."""
     wanted = [(t, s) for t, s in zip(given, sums, strict=True) if s is not None and t.requires_grad]
-    if not wanted:
+    if not (of and wanted):
         return
-    found = torch.autograd.grad(of, [t for t, _ in wanted], grad, allow_unused=True)
+    found = torch.autograd.grad(of, [t for t, _ in wanted], grads, allow_unused=True)
     for part, (_, total) in zip(found, wanted, strict=True):
         if part is not None:
             total += part.to(total.dtype)

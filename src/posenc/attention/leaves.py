@@ -4,14 +4,14 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
-from posenc.families import Bias, ContentBias
+from posenc.families import Bias, ContentBias, Piece
 from posenc.positions.checks import may_look
 
 if TYPE_CHECKING:
@@ -51,11 +51,16 @@ class Door(nn.Module):
         k_placed: Placed,
         scores: Tensor | None = None,
         allowed: Tensor | None = None,
-    ) -> Tensor | None:
-        """Return the bias, or the map of given scores."""
+    ) -> Tensor | Sequence[Piece] | None:
+        """Return the bias, or its pieces, or the map of given scores."""
         if scores is None:
-            return self.encoding.bias(q, k, placed, k_placed)
+            pieces = self.encoding.pieces(q, k, placed, k_placed) if _is_in_pieces(self.encoding) else None
+            return self.encoding.bias(q, k, placed, k_placed) if pieces is None else pieces
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
+
+
+def _is_in_pieces(encoding: Encoding) -> TypeGuard[ContentBias]:
+    return isinstance(encoding, ContentBias) and holds(encoding, "pieces")
 
 
 def apart(module: _Module) -> _Module:

@@ -10,20 +10,19 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
+from posenc.attention import vectors
 from posenc.attention.call import Call, light, shown
 from posenc.attention.heads import ALL, Heads, parts_of_heads
 from posenc.attention.leaves import (
     Door,
     Leaf,
     apart,
-    extremes,
     factors_of,
     fit,
     is_fresh,
     is_product,
     learning,
     may_slice,
-    over,
     sees_distance,
     shifts_of,
     with_parts,
@@ -31,7 +30,7 @@ from posenc.attention.leaves import (
 from posenc.attention.rows import Products, Rows
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block, Spans, cut
-from posenc.families import ContentBias
+from posenc.families import ContentBias, Piece, join
 
 
 class Terms:
@@ -66,8 +65,10 @@ class Terms:
         added = call.added()
         self.mask = self._add(*(() if added is None else (added,)))
         self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
-        self.vectors = self._sum_vectors(call)
-        self.tables = self._tables() if None in self.shifts.values() else []
+        found = vectors.summed(call, self.sums, self.shifts, self.dtype)
+        self.vectors = {shifts: self._add(vector)[0] for shifts, vector in found.items()}
+        tables = vectors.tables(self.sums) if None in self.shifts.values() else []
+        self.tables = [(self._add(table)[0], lowest) for table, lowest in tables]
         self._scratch: dict[int, Scratch] = {}  # by thread: several may go back over one graph
         # what is kept for the backward pass shall not hold q, k and v once more
         self.hollow = light(call)
@@ -149,26 +150,16 @@ class Terms:
         """Return the number of the block's largest distance in a vector of distances in falling order."""
         return self.k_len - 1 - (block.end - 1 + self.offset - block.first)
 
-    def dense(
-        self, block: Block, tensors: Sequence[Tensor] | None, *, rows: bool = True, hide: bool = True
-    ) -> Tensor | None:
+    def dense(self, block: Block, tensors: Sequence[Tensor] | None, *, hide: bool = True) -> Tensor | None:
         """Return all terms of a block and -inf where nothing is seen, (... q_len k_len); None if there are none.
 
-        `tensors` stand for those of `self.tensors`, as `of_block` gives them; None to take the live ones. `rows=False`
-        leaves out those of which `add_row_gradients` takes the gradients; `hide=False` leaves out what masks hide,
-        which `allowed` says then.
+        `tensors` stand for those of `self.tensors`, as `of_block` gives them; None to take the live ones. `hide=False`
+        leaves out what masks hide, which `allowed` says then.
         """
         live = self.of_block(block, self.tensors) if tensors is None else tensors
-        terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
-        if self.sums:
-            terms.append(self._by_distance(block, live))
-        if self.mask and block.masked:
-            mask = live[self.mask[0]]
-            terms.append(mask if hide else mask.masked_fill(~shown(mask), 0.0))
-        if rows:
-            terms += self.row_terms(block, live)
-        found = [term.to(self.dtype) for term in terms if term is not None]
-        total = None if not found else sum(found[1:], start=found[0])
+        found = self.pieces(block, tensors, hide=hide)
+        found += [of_all(term.to(self.dtype), block) for term in self.row_terms(block, live)]
+        total = self._sum(found, block)
         if not hide:
             return total
         if torch.is_grad_enabled() or not self.shifts:  # no blocks were named: within a compiler or a transform
@@ -178,11 +169,36 @@ class Terms:
             blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
             return blank.masked_fill(~allowed, -torch.inf)
         # memory of a sum or a product, that nobody else sees
-        own = len(found) > 1 or (rows and bool(self.rows))
+        own = len(found) > 1 or bool(self.rows)
         own = own or (len(self.leaves) == 1 and is_fresh(self.leaves[0], total, live))
         if total is not None and not own and block.hides:
             total = self.scratch.take("hidden", total.shape, total).copy_(total)
         return self.hide(total, block)
+
+    def pieces(self, block: Block, tensors: Sequence[Tensor] | None, *, hide: bool) -> list[Piece]:
+        """Return all terms of a block but for those that are products, and the keys they are of; as `dense` does."""
+        live = self.of_block(block, self.tensors) if tensors is None else tensors
+        terms = [self._leaf(leaf, block, tensors) for leaf in self.leaves]
+        if self.sums:
+            terms.append(self._by_distance(block, live))
+        if self.mask and block.masked:
+            mask = live[self.mask[0]]
+            terms.append(mask if hide else mask.masked_fill(~shown(mask), 0.0))
+        found: list[Piece] = []
+        for term in terms:
+            if term is not None:
+                found += [of_all(term, block)] if isinstance(term, Tensor) else term
+        return [piece._replace(term=piece.term.to(self.dtype)) for piece in found]
+
+    def _sum(self, pieces: Sequence[Piece], block: Block) -> Tensor | None:
+        """Return what pieces add up to: in scratch, where they are not of all keys and nothing learns."""
+        if all(piece[:2] == (0, block.size[1]) for piece in pieces):
+            terms = [piece.term for piece in pieces]
+            return None if not terms else sum(terms[1:], start=terms[0])
+        if torch.is_grad_enabled() or not self.shifts:  # no blocks were named: within a compiler or a transform
+            return join(pieces)
+        shape = torch.broadcast_shapes(*(piece.term.shape[:-1] for piece in pieces))
+        return join(pieces, self.scratch.take("joined", (*shape, block.size[1]), pieces[0].term))
 
     def hide(self, scores: Tensor | None, block: Block) -> Tensor | None:
         """Write -inf where nothing is seen, into scores (... q_len k_len) or a mask of their own; None if all is."""
@@ -217,14 +233,8 @@ class Terms:
             shift = shifts.pop()
             if shifts or shift is None:
                 continue
-            found[leaf] = Rows(encoding, call, self._index(call, blocks) + shift[0], self._add, self.dtype)
+            found[leaf] = Rows(encoding, call, vectors.indices(call, blocks) + shift[0], self._add, self.dtype)
         return found
-
-    def _index(self, call: Call, blocks: Iterable[Block]) -> Tensor:
-        """Return distances of indices, largest first, as far as blocks reach."""
-        rows = max(block.size[0] for block in blocks)
-        least = 1 - (rows if call.causal else call.shape[2])  # a causal block reaches so far ahead
-        return torch.arange(self.k_len - 1, least - 1, -1, device=call.q.device)
 
     def allowed(self, block: Block) -> Tensor | None:
         """Return who sees whom in a block, (... q_len k_len); None if all do."""
@@ -238,9 +248,9 @@ class Terms:
         found: Tensor = self._run(self.map, block, tensors, scores, allowed)
         return found
 
-    def _leaf(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | None:
+    def _leaf(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None) -> Tensor | Sequence[Piece] | None:
         """Return what one encoding adds to the scores of a block."""
-        found: Tensor | None = self._run(leaf, block, tensors)
+        found: Tensor | Sequence[Piece] | None = self._run(leaf, block, tensors)
         return found
 
     def _run(self, leaf: Leaf, block: Block, tensors: Sequence[Tensor] | None, *scores: Any) -> Any:
@@ -271,36 +281,6 @@ class Terms:
         assert isinstance(total, Tensor)  # there is at least one
         return total
 
-    def _sum_vectors(self, call: Call) -> dict[tuple[int, ...] | None, int]:
-        """Add up, for each way in which positions are shifted against indices, all biases and what masks by index say.
-
-        One number a distance, largest first, as far as blocks reach.
-        """
-        found: dict[tuple[int, ...] | None, int] = {}
-        if not self.shifts:
-            return found
-        index = self._index(call, self.shifts)
-        unseen = torch.zeros_like(index, dtype=torch.bool)
-        if call.causal:
-            unseen = unseen | (index < 0)
-        if call.window is not None:
-            unseen = unseen | (index >= call.window) | (index <= -call.window)
-        for shifts in set(self.shifts.values()) - {None}:
-            total = torch.zeros(1, len(index), device=call.q.device)
-            for leaf, shift in zip(self.sums, shifts or (), strict=True):
-                total = total + over(leaf.encoding, leaf.placed, index + shift)
-            found[shifts] = self._add(total.to(self.dtype).masked_fill(unseen, -torch.inf))[0]
-        return found
-
-    def _tables(self) -> list[tuple[int, int]]:
-        """Return for each bias a vector over all distances that occur, smallest first, and the smallest."""
-        tables = []
-        for leaf in self.sums:
-            lowest, highest = extremes(leaf)
-            distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
-            tables.append((self._add(over(leaf.encoding, leaf.placed, distance))[0], lowest))
-        return tables
-
     def _with_tensors(self, leaf: Leaf) -> Leaf:
         named = dict(leaf.encoding.named_parameters())
         learned = self._add(*named.values())
@@ -311,6 +291,11 @@ class Terms:
         begin = len(self.tensors)
         self.tensors += tensors
         return list(range(begin, len(self.tensors)))
+
+
+def of_all(term: Tensor, block: Block) -> Piece:
+    """Return a term of all keys of a block."""
+    return Piece(0, block.size[1], term)
 
 
 def _slice(indices: list[int]) -> tuple[int, int]:

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from posenc import positions
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, no_autocast
-from posenc.kernels import pages
-from posenc.kernels.plain import is_memory, transform_level
+from posenc.families import ContentBias, Piece, join, no_autocast
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
@@ -121,7 +119,11 @@ class DeBERTa(ContentBias):
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms)).
+        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms))."""
+        return join(self.pieces(q, k, placed, k_placed))
+
+    def pieces(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> list[Piece]:
+        """Return the terms of `bias`, one of them for each query or key where keys are far.
 
         Keys that are far from every query of the call share one row of each table. Where that can be seen, they cost
         an addition; so a call with a block of queries is cheap however many keys there are.
@@ -140,14 +142,10 @@ class DeBERTa(ContentBias):
             first, last = self._near(placed.pos, k_placed.pos)
             row = self._row(placed.pos[..., None, :, None] - k_placed.pos[..., None, None, first:last])
             near = _by_row(q, k[:, :, first:last], row, *tables)
-            if (first, last) == (0, k.shape[2]):
-                return near
             behind, ahead = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
-            # within a transform a Function would need rules for it
-            if transform_level() is None and is_memory((q, k), [t for t in tables if t is not None]):
-                joined: Tensor = _Joined.apply(near, *behind, *ahead)
-                return joined
-            return torch.cat((behind[0] + behind[1], near, ahead[0] + ahead[1]), -1)
+        found = [Piece(0, first, t) for t in behind if first]
+        found += [Piece(first + a, first + b, t) for a, b, t in near]
+        return found + [Piece(last, k.shape[2], t) for t in ahead if last < k.shape[2]]
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(head_dim (1 + terms)), so that the sum of all products has the size of one."""
@@ -180,15 +178,16 @@ class DeBERTa(ContentBias):
         return int(first.cumprod(0).sum()), k_pos.shape[-1] - int(rest.cumprod(0).sum())
 
 
-def _by_row(q: Tensor, k: Tensor, row: Tensor, keys: Tensor | None, queries: Tensor | None) -> Tensor:
+def _by_row(q: Tensor, k: Tensor, row: Tensor, keys: Tensor | None, queries: Tensor | None) -> list[Piece]:
     """Form the products of each query, and of each key, with the rows, and look up those of the pairs."""
     found = []
     if keys is not None:
-        found.append((q @ keys.mT).gather(-1, row.expand(*q.shape[:3], -1)))
+        found.append(Piece(0, k.shape[2], (q @ keys.mT).gather(-1, row.expand(*q.shape[:3], -1))))
     if queries is not None:
-        parts = zip(k.split(CHUNK, -2), row.split(CHUNK, -1), strict=True) if positions.may_look(row) else [(k, row)]
-        found.append(torch.cat([_by_key(part, at, queries) for part, at in parts], -1))
-    return found[0] if len(found) == 1 else found[0] + found[1]
+        size = CHUNK if positions.may_look(row) else max(1, k.shape[2])
+        ends = [(first, min(first + size, k.shape[2])) for first in range(0, max(1, k.shape[2]), size)]
+        found += [Piece(a, b, _by_key(k[:, :, a:b], row[..., a:b], queries)) for a, b in ends]
+    return found
 
 
 def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
@@ -198,34 +197,10 @@ def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
     return products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1))
 
 
-class _Joined(torch.autograd.Function):
-    """What stands between sums of two, each number written once: fresh memory is what costs here."""
-
-    @staticmethod
-    def forward(ctx: Any, near: Tensor, *ends: Tensor) -> Tensor:
-        ctx.widths = ends[0].shape[-1], near.shape[-1], ends[2].shape[-1]
-        ctx.shapes = [t.shape for t in ends]
-        found = pages.enlarged(near.new_empty(*near.shape[:-1], sum(ctx.widths)))
-        behind, between, ahead = found.split(ctx.widths, -1)
-        torch.add(*ends[:2], out=behind)
-        between.copy_(near)
-        torch.add(*ends[2:], out=ahead)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        behind, between, ahead = grad.split(ctx.widths, -1)
-        ends = zip((behind, behind, ahead, ahead), ctx.shapes, strict=True)
-        return between, *(part.sum_to_size(shape) for part, shape in ends)
-
-
-def _by_end(
-    q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None
-) -> tuple[Float[Tensor, "batch n_heads q_len k_len"], Float[Tensor, "... 1 k_len"]]:
-    """Return the products of each query, and of each key, with one row; a pair adds the two."""
-    of_query = q.new_zeros(()) if keys is None else q @ keys[:, row, :, None]
-    of_key = q.new_zeros(1, 1, 1) if queries is None else queries[:, None, row] @ k.mT
-    return of_query.expand(*q.shape[:3], k.shape[2]), of_key.expand(*of_key.shape[:-1], k.shape[2])
+def _by_end(q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None) -> list[Tensor]:
+    """Return the products of each query, (... q_len 1), and of each key, (... 1 k_len), with one row."""
+    of_query = [] if keys is None else [q @ keys[:, row, :, None]]
+    return of_query if queries is None else [*of_query, queries[:, None, row] @ k.mT]
 
 
 def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:

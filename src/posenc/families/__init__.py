@@ -16,6 +16,7 @@ from posenc.families.numbers import (
     wide_parameter,
 )
 from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
+from posenc.families.pieces import Piece, join
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
 
@@ -27,6 +28,7 @@ __all__ = [
     "Embedded",
     "OfLength",
     "OwnFrequencies",
+    "Piece",
     "Rotary",
     "Scaled",
     "ScoreMap",
@@ -38,6 +40,7 @@ __all__ = [
     "entries",
     "finite",
     "floating",
+    "join",
     "no_autocast",
     "number",
     "numbers",

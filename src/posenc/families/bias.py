@@ -1,7 +1,7 @@
 """What joins the scores: a term of two positions, or of their contents as well."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
+from posenc.families.pieces import Piece
 
 
 class Bias(Encoding):
@@ -165,7 +166,8 @@ class ContentBias(Encoding):
     What `bias` returns is written to: it is a new tensor each time, or a buffer or parameter, which stay as they are.
     Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
     and `by_distance = True`, and attention forms a block of it by one product. Where all keys from some distance on
-    have one vector, `alike_from` names it: they add a number of the row, which a softmax does not see.
+    have one vector, `alike_from` names it: they add a number of the row, which a softmax does not see. A bias of which
+    a part is less than a number for each pair says so by `pieces`, and that part is never formed for a backward pass.
     """
 
     family = "content_bias"
@@ -175,6 +177,10 @@ class ContentBias(Encoding):
     @property
     def alike_from(self) -> int | None:
         """The distance from which on all keys have one vector; None if each has its own."""
+        return None
+
+    def pieces(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Sequence[Piece] | None:
+        """Return terms of some keys each, which leave out none and whose sum is the bias; None where that is one."""
         return None
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from posenc import positions
 from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias, ContentBias
+from posenc.families.pieces import join
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
 from posenc.verify.ways_of_devices import narrow
@@ -135,6 +136,7 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
         yield "bias, row by row", _by_rows(encoding, q, k, placed), whole
         yield from _traced(encoding, q, k, placed, whole)
         yield from _by_distance(encoding, q, k, placed, whole)
+        yield from _in_pieces(encoding, q, k, placed, whole)
     if isinstance(encoding, Bias) and whole is not None:
         yield "score_mod", _by_pairs(encoding, placed, whole), whole
         yield from _several_pairs(encoding, placed, whole)
@@ -169,6 +171,15 @@ def _by_distance(
         of_keys = encoding.of_keys(k)
         got = products.gather(-1, place) + (0.0 if of_keys is None else of_keys[:, :, None])
         yield "vectors", got * encoding.score_scale(q.shape[-1]), whole
+
+
+def _in_pieces(
+    encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the sum of the pieces of which a bias says that it is put together."""
+    pieces = encoding.pieces(q, k, placed, placed) if isinstance(encoding, ContentBias) else None
+    if pieces is not None:
+        yield "pieces", join(pieces), whole
 
 
 def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor:

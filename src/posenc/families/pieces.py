@@ -1,0 +1,47 @@
+"""A bias that is put together of terms of some keys each, so that most of it need not be formed."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Piece(NamedTuple):
+    """A term of some keys: it broadcasts to (batch, heads, q_len, n), n keys from `first` on.
+
+    Attributes:
+        first: The first of the keys.
+        end: The key after the last.
+        term: What their scores are added.
+    """
+
+    first: int
+    end: int
+    term: Tensor
+
+
+def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
+    """Return the sum of pieces that leave no key out (..., q_len, k_len): in `out`, where that is given."""
+    edges = sorted({edge for first, end, _ in pieces for edge in (first, end)})
+    rows = torch.broadcast_shapes(*(term.shape[:-1] for *_, term in pieces)) if out is None else out.shape[:-1]
+    parts = []
+    for a, b in list(pairwise(edges)) or [(0, 0)]:
+        here = [_within(piece, a, b) for piece in pieces if piece.first <= a and b <= piece.end]
+        if out is None:
+            parts.append(sum(here[1:], start=here[0]).expand(*rows, b - a))
+            continue
+        part = out[..., a:b]
+        if len(here) == 1:
+            part.copy_(here[0])
+        else:
+            torch.add(here[0].expand_as(part), here[1], out=part)  # each number is written once
+        for term in here[2:]:
+            part += term
+    return torch.cat(parts, -1) if out is None else out
+
+
+def _within(piece: Piece, a: int, b: int) -> Tensor:
+    term = piece.term
+    return term if term.shape[-1] == 1 else term[..., a - piece.first : b - piece.first]
