@@ -112,7 +112,8 @@ class TUPE(Bias):
         lane = a.new_ones(*a.shape[:-1], 1)
         if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
             lane = lane + 0.0 * self._wide(self.cls_to, kind).narrow(0, *heads)[:, None, None]
-        a = torch.cat((a * scale, lane), -1).masked_fill_(of_cls, 0.0)
+        a = torch.cat((a, lane), -1).masked_fill_(of_cls, 0.0)
+        a[..., :-1] *= scale  # in place, as what is filled: no more is taken than what is returned
         b = torch.cat((b, to_cls * paid), -1)
         b[..., :-1].masked_fill_(to_cls, 0.0)
         return a, b
