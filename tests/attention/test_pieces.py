@@ -60,12 +60,69 @@ def sides(kv_heads: int, batch: int) -> list[Tensor]:
     return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
 
 
+class Some(posenc.ContentBias):
+    """A bias of given pieces, none of which need have a number for each pair."""
+
+    name = "some"
+
+    def __init__(self, pieces) -> None:
+        super().__init__()
+        self.learned, self.of = nn.Parameter(normal(HEADS, 1, 1, seed=3)), pieces
+
+    def bias(self, q, k, placed, k_placed):
+        return join(self.pieces(q, k, placed, k_placed)).expand(*q.shape[:3], k.shape[2])
+
+    def pieces(self, q, k, placed, k_placed):
+        n, of_k = k.shape[2], k.repeat_interleave(HEADS // k.shape[1], 1)[:, :, None, :, 0]
+        half = int((k_placed.pos < N // 2).sum())  # blocks see some of the keys
+        ends = {0: 0, 0.5: half, 1: n}
+        return [Piece(ends[a], ends[b], t) for a, b, t in self.of(self.learned, q, of_k, half)]
+
+
+FEW = {
+    "a query": lambda w, q, k, half: [(0, 1, q[..., :1])],
+    "a key": lambda w, q, k, half: [(0, 1, w * k)],
+    "a head": lambda w, q, k, half: [(0, 1, w)],
+    "one number": lambda w, q, k, half: [(0, 1, w.sum()), (0, 1, q[..., :1])],
+    "one number beside pairs": lambda w, q, k, half: [(0, 1, w.sum()), (0, 1, q[..., :1] * k)],
+    "halves of keys": lambda w, q, k, half: [(0, 0.5, k[..., :half]), (0.5, 1, w * k[..., half:])],
+    "halves of queries": lambda w, q, k, half: [(0, 0.5, q[..., :1]), (0.5, 1, w * q[..., 1:2])],
+    "a query and a head": lambda w, q, k, half: [(0, 1, q[..., :1]), (0, 1, w)],
+}
+CALLS = {
+    "causal": {},
+    "bidirectional": {"causal": False},
+    "window": {"window": 9},
+    "padding": {"mask": (torch.arange(N) > 3)[None, None, None]},
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("q_len", [N, 2])
+@pytest.mark.parametrize("name", FEW)
+def test_no_piece_need_have_a_number_for_each_pair(name, q_len, call):
+    encoding, pos = Some(FEW[name]).double(), positions.arange(N)
+    q, k, v = normal(2, HEADS, q_len, LANES), normal(2, 2, N, LANES, seed=1), normal(2, 2, N, 5, seed=2)
+    q, k, v = (t.requires_grad_() for t in (q, k, v))
+    found = []
+    for backend in ("blocked", "reference"):
+        out = posenc.attend(q, k, v, encoding, pos[-q_len:], pos, backend=backend, **CALLS[call])
+        with torch.no_grad():
+            free = posenc.attend(q, k, v, encoding, pos[-q_len:], pos, backend=backend, **CALLS[call])
+        learn = [q, k, v, encoding.learned]
+        grads = torch.autograd.grad(out, learn, torch.cos(out.detach()), allow_unused=True)
+        found.append([out, free, *(torch.zeros(1) if t is None else t for t in grads)])
+    for mine, wanted in zip(*found, strict=True):
+        assert (mine - wanted).abs().max() < 1e-11
+
+
 @pytest.mark.parametrize("at_once", [0, 2**22])
 @pytest.mark.parametrize(("kv_heads", "batch"), [(4, 1), (2, 1), (4, 2), (1, 3)])
 @pytest.mark.parametrize("beside", BESIDE)
 def test_pieces_give_what_their_sum_gives(kv_heads, batch, beside, at_once, monkeypatch):
     monkeypatch.setattr(blocked, "SHORT", 16)
     monkeypatch.setattr(heads, "AT_ONCE", at_once)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # a part has a head for each
     pos, tensors = positions.arange(N), sides(kv_heads, batch)
     found = []
     for kind, backend in ((Patches, "reference"), (InPieces, "blocked")):

@@ -171,6 +171,8 @@ class Terms:
         # memory of a sum or a product, that nobody else sees
         own = len(found) > 1 or bool(self.rows)
         own = own or (len(self.leaves) == 1 and is_fresh(self.leaves[0], total, live))
+        if total is not None and total.shape[-2:] != block.size:  # of each query, key or head alone
+            total, own = total.expand(torch.broadcast_shapes(total.shape, block.size)), False
         if total is not None and not own and block.hides:
             total = self.scratch.take("hidden", total.shape, total).copy_(total)
         return self.hide(total, block)
@@ -197,7 +199,7 @@ class Terms:
             return None if not terms else sum(terms[1:], start=terms[0])
         if torch.is_grad_enabled() or not self.shifts:  # no blocks were named: within a compiler or a transform
             return join(pieces)
-        shape = torch.broadcast_shapes(*(piece.term.shape[:-1] for piece in pieces))
+        shape = torch.broadcast_shapes(*(piece.term.shape[:-1] for piece in pieces), block.size[:1])
         return join(pieces, self.scratch.take("joined", (*shape, block.size[1]), pieces[0].term))
 
     def hide(self, scores: Tensor | None, block: Block) -> Tensor | None:

@@ -167,7 +167,7 @@ class ContentBias(Encoding):
     Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
     and `by_distance = True`, and attention forms a block of it by one product. Where all keys from some distance on
     have one vector, `alike_from` names it: they add a number of the row, which a softmax does not see. A bias of which
-    a part is less than a number for each pair says so by `pieces`, and that part is never formed for a backward pass.
+    a part is less than a number for each pair says so by `pieces`, and blocks whose bias learns add that part as it is.
     """
 
     family = "content_bias"

@@ -44,4 +44,4 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
 
 def _within(piece: Piece, a: int, b: int) -> Tensor:
     term = piece.term
-    return term if term.shape[-1] == 1 else term[..., a - piece.first : b - piece.first]
+    return term if term.shape[-1:] in ((), (1,)) else term[..., a - piece.first : b - piece.first]
