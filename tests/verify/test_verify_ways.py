@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import posenc
+from posenc.families import join
 from posenc.verify import ways
 
 
@@ -48,6 +49,14 @@ class MakesARowMore(posenc.ALiBi):
 
 class PiecesAreTwice(posenc.DeBERTa):
     def bias(self, q, k, placed, k_placed):
+        return join(super().pieces(q, k, placed, k_placed))
+
+    def pieces(self, q, k, placed, k_placed):
+        return [piece._replace(term=2 * piece.term) for piece in super().pieces(q, k, placed, k_placed)]
+
+
+class HasPromisedNothing(posenc.DeBERTa):
+    def bias(self, q, k, placed, k_placed):
         return super().bias(q, k, placed, k_placed) / 2
 
 
@@ -72,6 +81,11 @@ def test_a_way_that_gives_other_numbers_is_named(way):
 def test_the_unspoilt_parent_agrees_with_itself(way):
     spoilt = SPOILT[way]
     assert list(ways.differences(type(spoilt).__mro__[1](**spoilt.options()))) == []
+
+
+def test_pieces_of_a_bias_that_a_subclass_changes_are_no_promise():
+    encoding = HasPromisedNothing(n_heads=4, head_dim=8, n_buckets=8, max_distance=12)
+    assert "pieces" not in {named for named, _ in ways.differences(encoding)}
 
 
 def test_numbers_of_another_shape_are_infinitely_far_off():

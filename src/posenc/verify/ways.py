@@ -16,6 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
+from posenc.attention.leaves import holds
 from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.pieces import join
@@ -177,9 +178,10 @@ def _in_pieces(
     encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the sum of the pieces of which a bias says that it is put together."""
-    pieces = encoding.pieces(q, k, placed, placed) if isinstance(encoding, ContentBias) else None
-    if pieces is not None:
-        yield "pieces", join(pieces), whole
+    if isinstance(encoding, ContentBias) and holds(encoding, "pieces"):
+        pieces = encoding.pieces(q, k, placed, placed)
+        if pieces is not None:
+            yield "pieces", join(pieces).expand_as(whole), whole
 
 
 def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
