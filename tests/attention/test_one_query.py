@@ -211,3 +211,20 @@ def test_queries_of_no_width_see_all_keys_alike():
     with torch.no_grad():
         found = posenc.attend(q, k, v, posenc.NoPE(), positions.arange(9)[-1:], positions.arange(9), scale=1.0)
     assert (found - v.mean(2, keepdim=True)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("v_width", [8, 5])
+def test_products_of_minus_infinity_alone_give_zeros(dtype, v_width, products):
+    q, k = torch.full((1, 4, 1, 8), -1e20, dtype=dtype), torch.full((1, 4, 50, 8), 1e20, dtype=dtype)
+    v, pos = torch.randn(1, 4, 50, v_width, dtype=dtype), positions.arange(50)
+    with torch.no_grad():
+        assert not posenc.attend(q, k, v, posenc.NoPE(), pos[-1:], pos).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_step_of_an_empty_batch(dtype):
+    alibi, pos = posenc.ALiBi(n_heads=4), positions.arange(9)
+    q, k, v = (torch.zeros(0, 4, n, width, dtype=dtype) for n, width in ((1, 8), (9, 8), (9, 5)))
+    with torch.no_grad():
+        assert posenc.attend(q, k, v, alibi, alibi.place(pos[-1:]), alibi.place(pos)).shape == (0, 4, 1, 5)

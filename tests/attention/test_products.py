@@ -91,3 +91,23 @@ def test_within_a_transform_of_the_keys_lanes_are_taken_as_before():
     wanted = torch.stack([posenc.attend(q, k, q, tupe, positions.arange(N), backend="reference") for k in ks])
     assert seen == ["lanes"]
     assert (found - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch's kernel itself
+def test_within_a_transform_of_the_positions_nothing_is_said_of_blocks():
+    tupe, q, pos = (
+        made(),
+        torch.randn(1, HEADS, N - 9, LANES),
+        torch.stack([positions.arange(N - 9) + i for i in (0, 5)]),
+    )
+    said = []
+
+    def run(p):
+        said.extend(one.verdict for one in attention.explain(q, q, q, tupe, p))
+        return posenc.attend(q, q, q, tupe, p)
+
+    with torch.no_grad():
+        found = torch.func.vmap(run)(pos)
+    wanted = torch.stack([posenc.attend(q, q, q, tupe, p, backend="reference") for p in pos])
+    assert not any("blocks are faster" in verdict for verdict in said)
+    assert (found - wanted).abs().max() < 1e-5

@@ -131,7 +131,7 @@ def _weights(scores: Tensor, bias: Tensor | None, q: Tensor) -> Tensor:
         scores = (scores.reshape(*q.shape[:3], -1) + bias).view(scores.shape)
     scores = scores.contiguous()
     weights = torch.softmax(scores, -1)
-    if bias is not None and bool(weights[..., 0].isnan().any()):  # it may hide all keys
+    if bool(weights[..., 0].isnan().any()):  # a bias, or products, may be minus infinity for all keys
         return softmax(scores)
     return weights
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from posenc.attention import fused
 from posenc.attention.call import Call, softmax
 from posenc.attention.heads import cuts
-from posenc.attention.leaves import is_product, n_lanes
+from posenc.attention.leaves import is_product, n_lanes, tensors
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
@@ -25,7 +25,10 @@ def fits(call: Call) -> bool:
     """Whether a bias is a product of many lanes, and nothing learns. For tensors that are plain memory."""
     if torch.is_grad_enabled() or call.dropout_p or call.encoding.rescores or not fused.can(call):
         return False
-    return any(map(is_product, call.leaves)) and all_plain((call.k, call.v, *call.encoding.parameters()))
+    if not any(map(is_product, call.leaves)):
+        return False
+    placed = *tensors(call.placed), *tensors(call.k_placed), *(() if call.mask is None else (call.mask,))
+    return all_plain((call.k, call.v, *placed, *call.encoding.parameters()))
 
 
 def n_parts(call: Call) -> int:

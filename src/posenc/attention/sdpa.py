@@ -10,7 +10,7 @@ from posenc.families import no_autocast
 
 
 class SDPA:
-    """Plain SDPA, free of extra memory but for the row of scores that one query has."""
+    """Plain SDPA: no extra memory but where values have another width than keys, or one query is two products."""
 
     name = "sdpa"
 

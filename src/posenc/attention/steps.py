@@ -43,15 +43,11 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, placed: Placed, k_placed: Placed) -> 
     if not q.ndim == k.ndim == v.ndim == 4 or not q.stride(3) == k.stride(3) == v.stride(3) == 1:
         return False
     batch, heads, n, lanes = k.shape
-    if (
-        v.shape[:3] != k.shape[:3]
-        or q.shape[0] != batch
-        or q.shape[2:] != (1, lanes)
-        or not heads
-        or q.shape[1] % heads
-    ):
+    if v.shape[:3] != k.shape[:3] or q.shape[0] != batch or q.shape[2:] != (1, lanes):
+        return False
+    if 0 in (batch, heads, n, lanes) or q.shape[1] % heads:
         return False
     if not q.dtype == k.dtype == v.dtype or q.dtype not in fused.DTYPES:
         return False
     pos, k_pos = placed.pos, k_placed.pos
-    return n > 0 and lanes > 0 and pos.dtype == k_pos.dtype == torch.int64 and pos.shape == (1,) and k_pos.shape == (n,)
+    return pos.dtype == k_pos.dtype == torch.int64 and pos.shape == (1,) and k_pos.shape == (n,)
