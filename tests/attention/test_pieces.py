@@ -178,3 +178,9 @@ def test_joined_pieces_are_their_sum(name, into):
 
 def test_of_no_keys_nothing_is_joined():
     assert join([Piece(0, 0, normal(2, 3, 4, 0)), Piece(0, 0, normal(3, 1, 0))]).shape == (2, 3, 4, 0)
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_term_of_other_keys_than_its_piece_is_refused(n):
+    with pytest.raises(ValueError, match="keys 1 to 4 adds a number for each of these 3"):
+        join([Piece(0, 1, normal(2, 3, 4, 1)), Piece(1, 4, normal(2, 3, 4, n))])

@@ -23,7 +23,11 @@ class Piece(NamedTuple):
 
 
 def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
-    """Return the sum of pieces that leave no key out (..., q_len, k_len): in `out`, where that is given."""
+    """Return the sum of pieces that leave no key out (..., q_len, k_len): in `out`, where that is given.
+
+    Raises:
+        ValueError: A term has neither a number for each of its keys nor one for all.
+    """
     edges = sorted({edge for first, end, _ in pieces for edge in (first, end)})
     rows = torch.broadcast_shapes(*(term.shape[:-1] for *_, term in pieces)) if out is None else out.shape[:-1]
     parts = []
@@ -43,5 +47,12 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
 
 
 def _within(piece: Piece, a: int, b: int) -> Tensor:
-    term = piece.term
-    return term if term.shape[-1:] in ((), (1,)) else term[..., a - piece.first : b - piece.first]
+    first, end, term = piece
+    if term.shape[-1:] in ((), (1,)):
+        return term
+    if term.shape[-1] != end - first:
+        raise ValueError(
+            f"A piece of the keys {first} to {end} adds a number for each of these {end - first}, or one for all; got a "
+            f"term of shape {tuple(term.shape)}."
+        )
+    return term[..., a - first : b - first]

@@ -82,12 +82,12 @@ SURVIVORS: dict[str, dict[str, str]] = {
         "(1, *range(1, self.n_buckets // 2 + 1), *self._edges)": EQUIVALENT
         + "the first start is cut off before it is used",
     },
-    "encodings/deberta.py DeBERTa.bias": {
+    "encodings/deberta.py DeBERTa.pieces": {
         "placed.parts[0] -> k_placed.parts[0]": EQUIVALENT + "queries and keys are placed in one precision",
-        "(first, last) == (0, k.shape[2]) -> (last, last) == (0, k.shape[2])": EQUIVALENT
-        + "no keys are left for the ends",
-        "(first, last) == (0, k.shape[2]) -> (first, first) == (0, k.shape[2])": EQUIVALENT
-        + "no keys are left for the ends",
+        **dict.fromkeys(
+            ("first -> last", "last < k.shape[2] -> last <= k.shape[2]", "last < k.shape[2] -> first < k.shape[2]"),
+            EQUIVALENT + "an end of no keys stands among the pieces, and adds nothing",
+        ),
     },
     "encodings/deberta.py DeBERTa._near": {
         "k_pos <= q_pos.min() - self._edges[-2] -> k_pos < q_pos.min() - self._edges[-2]": _NEARER,
@@ -108,8 +108,15 @@ SURVIVORS: dict[str, dict[str, str]] = {
             _TRACED,
         ),
     },
-    "encodings/deberta.py _by_row": {"k.split(CHUNK, -2) -> k.split(CHUNK, 2)": _SHAPE},
-    "encodings/deberta.py _by_end": {"q.new_zeros(()) -> k.new_zeros(())": EQUIVALENT + "one dtype and one device"},
+    "encodings/deberta.py _by_row": dict.fromkeys(
+        (
+            "max(1, k.shape[2]) -> max(2, k.shape[2])",
+            "k.shape[2] -> k.shape[3]",
+            "k.shape[2] -> k.shape[1]",
+            "k.shape[2] -> q.shape[2]",
+        ),
+        EQUIVALENT + "how many keys are looked up at once",
+    ),
     "encodings/deberta.py _edges": dict.fromkeys(
         (
             "max(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2) -> "
