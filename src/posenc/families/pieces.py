@@ -52,7 +52,7 @@ def _within(piece: Piece, a: int, b: int) -> Tensor:
         return term
     if term.shape[-1] != end - first:
         raise ValueError(
-            f"A piece of the keys {first} to {end} adds a number for each of these {end - first}, or one for all; got a "
-            f"term of shape {tuple(term.shape)}."
+            f"A piece of the keys {first} to {end} adds a number for each of these {end - first}, or one for all; got "
+            f"a term of shape {tuple(term.shape)}."
         )
     return term[..., a - first : b - first]
