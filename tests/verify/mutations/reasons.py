@@ -116,6 +116,10 @@ SURVIVORS: dict[str, dict[str, str]] = {
             "k.shape[2] -> q.shape[2]",
         ),
         EQUIVALENT + "how many keys are looked up at once",
+    )
+    | dict.fromkeys(
+        ("k[:, :, a:b] -> k[:, :, a:]", "k[:, :, a:b] -> k[:, :, a:b + 1]"),
+        EQUIVALENT + "more keys are multiplied than are looked up",
     ),
     "encodings/deberta.py _edges": dict.fromkeys(
         (
