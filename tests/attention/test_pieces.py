@@ -180,6 +180,12 @@ def test_of_no_keys_nothing_is_joined():
     assert join([Piece(0, 0, normal(2, 3, 4, 0)), Piece(0, 0, normal(3, 1, 0))]).shape == (2, 3, 4, 0)
 
 
+@pytest.mark.parametrize(("ends", "keys"), [([(0, 2), (3, 5)], "2 to 3"), ([(1, 4)], "0 to 1"), ([], "0 to 0")])
+def test_keys_that_no_piece_has_are_named(ends, keys):
+    with pytest.raises(ValueError, match=f"leave no key out, .* none has keys {keys}"):
+        join([Piece(a, b, normal(2, 3, 4, 1)) for a, b in ends])
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_term_of_other_keys_than_its_piece_is_refused(n):
     with pytest.raises(ValueError, match="keys 1 to 4 adds a number for each of these 3"):

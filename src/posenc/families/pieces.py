@@ -26,13 +26,15 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
     """Return the sum of pieces that leave no key out (..., q_len, k_len): in `out`, where that is given.
 
     Raises:
-        ValueError: A term has neither a number for each of its keys nor one for all.
+        ValueError: A key is left out, or a term has neither a number for each of its keys nor one for all.
     """
-    edges = sorted({edge for first, end, _ in pieces for edge in (first, end)})
+    edges = sorted({0} | {edge for first, end, _ in pieces for edge in (first, end)})
     rows = torch.broadcast_shapes(*(term.shape[:-1] for *_, term in pieces)) if out is None else out.shape[:-1]
     parts = []
     for a, b in list(pairwise(edges)) or [(0, 0)]:
         here = [_within(piece, a, b) for piece in pieces if piece.first <= a and b <= piece.end]
+        if not here:
+            raise ValueError(f"Pieces leave no key out, and are zero where nothing is added: none has keys {a} to {b}.")
         if out is None:
             parts.append(sum(here[1:], start=here[0]).expand(*rows, b - a))
             continue
