@@ -184,9 +184,11 @@ def _by_row(q: Tensor, k: Tensor, row: Tensor, keys: Tensor | None, queries: Ten
     if keys is not None:
         found.append(Piece(0, k.shape[2], (q @ keys.mT).gather(-1, row.expand(*q.shape[:3], -1))))
     if queries is not None:
-        size = CHUNK if positions.may_look(row) else max(1, k.shape[2])
-        ends = [(first, min(first + size, k.shape[2])) for first in range(0, max(1, k.shape[2]), size)]
-        found += [Piece(a, b, _by_key(k[:, :, a:b], row[..., a:b], queries)) for a, b in ends]
+        n_keys = k.shape[2]
+        firsts = range(0, max(1, n_keys), CHUNK) if positions.may_look(row) else (0,)
+        ends = (*firsts[1:], n_keys)
+        for a, b in zip(firsts, ends, strict=True):
+            found.append(Piece(a, b, _by_key(k[:, :, a:b], row[..., a:b], queries)))
     return found
 
 

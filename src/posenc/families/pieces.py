@@ -28,7 +28,10 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
     Raises:
         ValueError: A key is left out, or a term has neither a number for each of its keys nor one for all.
     """
-    edges = sorted({0} | {edge for first, end, _ in pieces for edge in (first, end)})
+    edges = [0]
+    for edge in sorted(edge for first, end, _ in pieces for edge in (first, end)):
+        if edge != edges[-1]:  # a set would compile again for every length, as it hashes them
+            edges.append(edge)
     rows = torch.broadcast_shapes(*(term.shape[:-1] for *_, term in pieces)) if out is None else out.shape[:-1]
     parts = []
     for a, b in list(pairwise(edges)) or [(0, 0)]:
