@@ -28,13 +28,9 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
     Raises:
         ValueError: A key is left out, or a term has neither a number for each of its keys nor one for all.
     """
-    edges = [0]
-    for edge in sorted(edge for first, end, _ in pieces for edge in (first, end)):
-        if edge != edges[-1]:  # a set would compile again for every length, as it hashes them
-            edges.append(edge)
     rows = torch.broadcast_shapes(*(term.shape[:-1] for *_, term in pieces)) if out is None else out.shape[:-1]
     parts = []
-    for a, b in list(pairwise(edges)) or [(0, 0)]:
+    for a, b in pairwise(_edges(pieces)):
         here = [_within(piece, a, b) for piece in pieces if piece.first <= a and b <= piece.end]
         if not here:
             raise ValueError(f"Pieces leave no key out, and are zero where nothing is added: none has keys {a} to {b}.")
@@ -49,6 +45,14 @@ def join(pieces: Sequence[Piece], out: Tensor | None = None) -> Tensor:
         for term in here[2:]:
             part += term
     return torch.cat(parts, -1) if out is None else out
+
+
+def _edges(pieces: Sequence[Piece]) -> list[int]:
+    """Return the keys at which pieces begin or end."""
+    n_keys = pieces[0].end if pieces else 0
+    if all(first == 0 and end == n_keys for first, end, _ in pieces):
+        return [0, n_keys]  # a compiler sorts no lengths that it leaves open, and compiles for each that is hashed
+    return sorted({0} | {edge for first, end, _ in pieces for edge in (first, end)})
 
 
 def _within(piece: Piece, a: int, b: int) -> Tensor:
