@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import attention, positions
-from posenc.attention import products
+from posenc.attention import products, scratch
 
 N, HEADS, LANES = 70, 4, 8
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -21,6 +21,8 @@ LAYOUTS = {
 def small(monkeypatch):
     monkeypatch.setattr(products, "ROWS", 16)
     monkeypatch.setattr(products, "LEAST", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # they share one product by rows or by columns
+    monkeypatch.setattr(scratch, "COLUMNS", 16)
 
 
 def made(*, learned=None):

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from posenc.attention import formed, fused, one_query, products
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.heads import by_heads
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
@@ -78,7 +77,7 @@ class Blocked:
             if one_query.fits(call):
                 return one_query.run(call)
             if not self.by_distance and products.fits(call):
-                return by_heads(call, products.run, products.n_parts(call), least=products.LEAST)
+                return products.run(call)
             return _run(call, by_distance=self.by_distance)
 
 

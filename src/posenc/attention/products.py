@@ -1,18 +1,23 @@
-"""Forward passes of biases that are products: those of queries and keys are added to them where they lie.
+"""Forward passes of biases that are products of many lanes: queries and keys are joined to these, and scores formed.
 
 torch's kernel would take such a bias as a mask, beside scores of its own, or its factors as lanes, to which it adds as
-many of the values.
+many of the values, and which it rounds as it does queries and keys.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from posenc.attention import fused
 from posenc.attention.call import Call, softmax
-from posenc.attention.heads import cuts
-from posenc.attention.leaves import is_product, n_lanes, tensors
+from posenc.attention.heads import by_heads, cuts
+from posenc.attention.leaves import factors_of, is_product, n_lanes, tensors
 from posenc.attention.scratch import Scratch
-from posenc.attention.spans import Block, blank, spans
+from posenc.attention.spans import Block, Spans, blank, spans
 from posenc.attention.terms import Terms
 from posenc.positions.checks import all_plain
 
@@ -37,53 +42,81 @@ def n_parts(call: Call) -> int:
 
 
 def memory(call: Call) -> int:
-    """Estimate the bytes of what is formed of a block, of factors, and of keys and values in the dtype of sums."""
+    """Estimate the bytes of what is formed of a block, and of factors, keys and values in the dtype of sums."""
     batch, n_heads, q_len, k_len = call.shape
     at_once = max(1, n_heads // n_parts(call)) if cuts(call, LEAST) else n_heads
     lanes = sum(map(n_lanes, call.leaves))
-    blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None) + (batch > 1)
+    blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None)
     numbers = blocks * min(q_len, ROWS) * k_len
-    numbers += lanes * (q_len + k_len) + k_len * (call.k.shape[-1] + call.v.shape[-1])
+    numbers += lanes * (q_len + 2 * k_len) + k_len * (call.k.shape[-1] + call.v.shape[-1])
     return batch * at_once * numbers * (8 if call.out_dtype == torch.float64 else 4)
 
 
-def run(call: Call, _: slice, scratch: Scratch | None) -> Tensor:
-    """Compute a call that fits, or some heads of one; v may have any width."""
+def run(call: Call) -> Tensor:
+    """Compute a call that fits; v may have any width."""
     parts = spans(call)
     call = blank(call, parts)
     blocks = [block for part in parts for block in part.blocks(ROWS, [])]
-    terms = Terms(call, parts, blocks, by_distance=False)
+    some = partial(_of_heads, parts, blocks, [is_product(leaf) for leaf in call.leaves])
+    return by_heads(call, some, n_parts(call), least=LEAST)
+
+
+def _of_heads(
+    parts: Sequence[Spans],
+    blocks: Sequence[Block],
+    are_products: Sequence[bool],
+    call: Call,
+    _: slice,
+    scratch: Scratch | None,
+) -> Tensor:
+    """Compute some heads of a call, or all."""
+    factors = [pair for leaf in compress(call.leaves, are_products) if (pair := factors_of(leaf)) is not None]
+    others = [leaf for leaf, is_one in zip(call.leaves, are_products, strict=True) if not is_one]
+    terms = Terms(replace(call, leaves=others), parts, blocks, by_distance=False)
     if scratch is not None:
         terms.form_in(scratch)
-    q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
-    k, v = _of_sums(terms, "k", k), _of_sums(terms, "v", v)
+    q, k = call.turned()
+    each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
+    k = _joined(terms, "k", [b for _, b in factors], each)
+    k[..., -q.shape[-1] :] *= call.scale
+    lanes = [a for a, _ in factors]
+    del factors
+    v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
     out = q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype)
     for block in reversed(blocks):  # the last have most keys, and the others then use their memory
-        rows = q[block.batch, :, block.rows].to(terms.dtype)
-        scores = _scores(terms, block, rows, k, call.scale)
-        weights = torch.softmax(scores, -1, out=scores)
-        if bool(weights[..., 0].isnan().any()):  # a row may see nothing
-            weights = softmax(_scores(terms, block, rows, k, call.scale))
-        values = v[block.batch, :, block.keys].flatten(0, 1)
-        found = torch.bmm(weights.view(len(values), -1, weights.shape[-1]), values)
-        out[block.batch, :, block.rows] = found.view(*weights.shape[:3], -1)
+        rows = _joined(terms, "q", [_of_block(a, block) for a in lanes], _of_block(q, block))
+        scores = _scores(terms, block, rows, k)
+        found = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
+        if bool(found.isnan().any()):  # a row may see nothing
+            found = _weighted(terms, block, softmax(_scores(terms, block, rows, k)), v)
+        out[block.batch, :, block.rows] = found
     return out
 
 
-def _of_sums(terms: Terms, name: str, t: Tensor) -> Tensor:
-    """Return keys or values as products want them: in the dtype of sums, all heads of all items in equal steps."""
-    t = fused.dense(terms.scratch.rounded(name, t, terms.dtype))
-    return t if t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) else t.contiguous()
+def _joined(terms: Terms, purpose: str, lanes: Sequence[Tensor], t: Tensor) -> Tensor:
+    """Return lanes ahead of queries or keys, in the dtype of sums."""
+    widths = [x.shape[-1] for x in (*lanes, t)]
+    joined = terms.scratch.take(purpose, (*t.shape[:3], sum(widths)), t, terms.dtype)
+    for into, x in zip(joined.split(widths, -1), (*lanes, t), strict=True):
+        into.copy_(x)  # torch.cat would take as much again where dtypes differ
+    return joined
 
 
-def _scores(terms: Terms, block: Block, q: Tensor, k: Tensor, scale: float) -> Tensor:
+def _of_block(t: Tensor, block: Block) -> Tensor:
+    return t[block.batch if len(t) > 1 else slice(None), :, block.rows]
+
+
+def _scores(terms: Terms, block: Block, q: Tensor, k: Tensor) -> Tensor:
     """Return a block's scores (batch, heads, q_len, k_len), minus infinity where nothing is seen."""
-    bias = terms.dense(block, None, hide=False)
-    assert bias is not None  # of one product at least, in memory of its own, which a sum may have put in any order
     keys = k[block.batch, :, block.keys].flatten(0, 1).mT
-    shape = (*q.shape[:3], keys.shape[-1])
-    own = bias.shape == shape and bias.is_contiguous()
-    scores = bias if own else terms.scratch.take("scores", shape, bias).copy_(bias)
-    rows = q.reshape(len(keys), -1, q.shape[-1])  # heads that share keys are of one product
-    scores.view(len(keys), -1, shape[-1]).baddbmm_(rows, keys, alpha=scale)
+    scores = terms.scratch.product("scores", q.flatten(0, 1), keys).view(*q.shape[:3], -1)
+    if (bias := terms.dense(block, None, hide=False)) is not None:
+        scores += bias
     return terms.parts[block.item].hide(scores, block)
+
+
+def _weighted(terms: Terms, block: Block, weights: Tensor, v: Tensor) -> Tensor:
+    """Return the values (batch, heads, q_len, lanes) of a block; heads that share some are of one product."""
+    values = v[block.batch, :, block.keys].flatten(0, 1)
+    found = terms.scratch.product("found", weights.view(len(values), -1, weights.shape[-1]), values)
+    return found.view(*weights.shape[:3], -1)
