@@ -182,7 +182,11 @@ def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> N
     wanted = torch.ones(q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(1, 1, q_len, k_len)[0, 0]
     seen = torch.zeros(q_len, k_len, dtype=torch.int64)
     part = spans.Spans(call)
-    for block in part.blocks(data.draw(st.integers(1, 70)), []):
+    rows, more = data.draw(st.integers(1, 70)), data.draw(st.sampled_from((1, 2, 4)))
+    longest = max((int(high - low) for low, high in zip(*part.ends, strict=True)), default=0)
+    for block in part.blocks(rows, [], more=more):
+        n, n_keys = block.size
+        assert n <= rows or (n <= more * rows and n * n_keys <= rows * longest)
         inside = part.allowed(block)
         shown = torch.ones(block.size, dtype=torch.bool) if inside is None else inside.expand(1, 1, *block.size)[0, 0]
         seen[block.rows, block.keys] += shown

@@ -21,8 +21,8 @@ LAYOUTS = {
 def small(monkeypatch):
     monkeypatch.setattr(products, "ROWS", 16)
     monkeypatch.setattr(products, "LEAST", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # they share one product by rows or by columns
-    monkeypatch.setattr(scratch, "COLUMNS", 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # they share the rows of one product
+    monkeypatch.setattr(scratch, "SHARE", 1)
 
 
 def made(*, learned=None):
@@ -113,3 +113,25 @@ def test_within_a_transform_of_the_positions_nothing_is_said_of_blocks():
     wanted = torch.stack([posenc.attend(q, q, q, tupe, p, backend="reference") for p in pos])
     assert not any("blocks are faster" in verdict for verdict in said)
     assert (found - wanted).abs().max() < 1e-5
+
+
+def test_square_calls_have_blocks_of_more_queries():
+    tupe = made(learned=torch.float64)
+    q, k, v = torch.randn(3, 1, HEADS, N, LANES, dtype=torch.float64)
+    pos = positions.arange(N)
+    with torch.no_grad():
+        placed = tupe.place(pos, dtype=torch.float64)
+        found = posenc.attend(q, k, v, tupe, placed, placed, causal=True, backend="blocked")
+        wanted = posenc.attend(q, k, v, tupe, pos, pos, causal=True, backend="reference-float64")
+    assert (found - wanted).abs().max() < 1e-12 * float(wanted.abs().max())
+
+
+def test_queries_that_see_nothing_get_zeros_in_memory_that_held_something(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda t, *size, **kind: t.new_full(*size, torch.nan, **kind))
+    tupe = made()
+    q, k, v = torch.randn(1, HEADS, N, LANES), *torch.randn(2, 1, HEADS, 30, LANES)
+    with torch.no_grad():
+        found = posenc.attend(q, k, v, tupe, positions.arange(N), positions.arange(30), causal=True, backend="blocked")
+    assert bool((found[:, :, : N - 30] == 0).all())
+    assert bool(found[:, :, N - 30 :].isfinite().all())
+    assert bool((found[:, :, N - 30 :] != 0).any(-1).all())

@@ -22,12 +22,13 @@ class Heads(NamedTuple):
 
 
 ALL = Heads(slice(None), slice(None))
+Run = Callable[[Call, slice, Scratch | None, Tensor | None], Tensor]
 AT_ONCE = 2**22  # scores that are formed: four heads' of 256 queries and 4,096 keys, of which caches hold some
 
 
 def by_heads(
     call: Call,
-    run: Callable[[Call, slice, Scratch | None], Tensor],
+    run: Run,
     n_parts: int,
     *,
     least: int,
@@ -37,21 +38,23 @@ def by_heads(
 
     Args:
         call: The call.
-        run: Computes one part, which of the heads it has, in memory that the next is given again; None where
-            gradients may need it.
+        run: Computes one part, given which of the heads it has, memory that the next is given again, and where its
+            result is to lie; both None where gradients may need them.
         n_parts: How many there are to be.
         least: Numbers of q, from which on memory counts for more than a few calls.
         by_thread: A part has a head for each thread at least.
     """
     batch, n_heads, q_len, _ = call.shape
     if not cuts(call, least):
-        return run(call, slice(None), None)
+        return run(call, slice(None), None, None)
     out = call.q.new_empty((batch, n_heads, q_len, call.v.shape[-1]), dtype=call.out_dtype)
     size = max(torch.get_num_threads() if by_thread else 1, n_heads // n_parts)
     q, k = call.turned()
     scratch = Scratch()
     for rows, part in _parts(replace(call, q=q, k=k, rotated=True), size):
-        out[:, rows] = run(part, rows, scratch)
+        into = out[:, rows]
+        if (found := run(part, rows, scratch, into)) is not into:
+            into.copy_(found)
     return out
 
 

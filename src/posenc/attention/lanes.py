@@ -77,7 +77,7 @@ class Lanes:
         return replace(call, leaves=[leaf for leaf in call.leaves if n_lanes(leaf) > FEW])
 
 
-def _run(few: Sequence[Pair], call: Call, heads: slice, scratch: Scratch | None) -> Tensor:
+def _run(few: Sequence[Pair], call: Call, heads: slice, scratch: Scratch | None, _: Tensor | None) -> Tensor:
     """Compute some heads, given those lanes of all heads that take little memory."""
     q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
     begin = sum(a.shape[-1] for a, _ in few)

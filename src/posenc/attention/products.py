@@ -15,13 +15,14 @@ from torch import Tensor
 from posenc.attention import fused
 from posenc.attention.call import Call, softmax
 from posenc.attention.heads import by_heads, cuts
-from posenc.attention.leaves import factors_of, is_product, n_lanes, tensors
+from posenc.attention.leaves import Leaf, factors_of, is_product, n_lanes, tensors
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block, Spans, blank, spans
 from posenc.attention.terms import Terms
 from posenc.positions.checks import all_plain
 
-ROWS = 128  # queries a block
+ROWS = 112  # queries a block of those with most keys: of 120 and more, products keep copies of more than is saved
+MORE = 2  # times as many at most, where fewer keys take no more memory
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
 LEAST = 2**19  # numbers of q, from which on heads follow each other: before, more calls cost more than memory is worth
 
@@ -56,7 +57,7 @@ def run(call: Call) -> Tensor:
     """Compute a call that fits; v may have any width."""
     parts = spans(call)
     call = blank(call, parts)
-    blocks = [block for part in parts for block in part.blocks(ROWS, [])]
+    blocks = [block for part in parts for block in part.blocks(ROWS, [], more=MORE)]
     some = partial(_of_heads, parts, blocks, [is_product(leaf) for leaf in call.leaves])
     return by_heads(call, some, n_parts(call), least=LEAST)
 
@@ -68,21 +69,25 @@ def _of_heads(
     call: Call,
     _: slice,
     scratch: Scratch | None,
+    into: Tensor | None,
 ) -> Tensor:
     """Compute some heads of a call, or all."""
-    factors = [pair for leaf in compress(call.leaves, are_products) if (pair := factors_of(leaf)) is not None]
     others = [leaf for leaf, is_one in zip(call.leaves, are_products, strict=True) if not is_one]
     terms = Terms(replace(call, leaves=others), parts, blocks, by_distance=False)
     if scratch is not None:
         terms.form_in(scratch)
+    leaves = list(compress(call.leaves, are_products))
+    _take(terms, call, blocks, sum(map(n_lanes, leaves)))
     q, k = call.turned()
     each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
-    k = _joined(terms, "k", [b for _, b in factors], each)
+    k = _joined(terms, "k", [_factor(replace(leaf, placed=leaf.placed.last(0)), 1) for leaf in leaves], each)
     k[..., -q.shape[-1] :] *= call.scale
-    lanes = [a for a, _ in factors]
-    del factors
+    lanes = [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves]
     v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
-    out = q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype)
+    if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
+        v = v.contiguous()  # products want all heads of all items in equal steps
+    out = q.new_empty((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype) if into is None else into
+    out.zero_()  # no block has rows that see nothing
     for block in reversed(blocks):  # the last have most keys, and the others then use their memory
         rows = _joined(terms, "q", [_of_block(a, block) for a in lanes], _of_block(q, block))
         scores = _scores(terms, block, rows, k)
@@ -91,6 +96,22 @@ def _of_heads(
             found = _weighted(terms, block, softmax(_scores(terms, block, rows, k)), v)
         out[block.batch, :, block.rows] = found
     return out
+
+
+def _take(terms: Terms, call: Call, blocks: Sequence[Block], lanes: int) -> None:
+    """Take what parts share before what is formed for one alone, so that the next finds that memory in one piece."""
+    batch, n_heads, _, k_len = call.shape
+    largest = max((block.size[0] * block.size[1] for block in blocks), default=0)
+    width = lanes + call.k.shape[-1]
+    for purpose, size in (("scores", largest), ("k", k_len * width)):
+        terms.scratch.take(purpose, (batch * n_heads * size,), call.k, terms.dtype)
+
+
+def _factor(leaf: Leaf, i: int) -> Tensor:
+    """Return what a bias says of queries or of keys: one at a time takes half of the memory."""
+    factors = factors_of(leaf)
+    assert factors is not None  # it is a product
+    return factors[i]
 
 
 def _joined(terms: Terms, purpose: str, lanes: Sequence[Tensor], t: Tensor) -> Tensor:

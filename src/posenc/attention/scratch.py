@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posenc.kernels import pages
 
-ROWS, COLUMNS = 128, 1024  # of a share of a product, at most
+SHARE = 32  # rows of a thread, of which a product is still as fast
 
 
 class Scratch:
@@ -39,24 +39,10 @@ class Scratch:
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write a @ b, (n, rows, columns) each, into `out`.
 
-    A library copies much of both for each thread that helps with one product. Here threads have some rows each, or
-    columns where these are more, as if they were products of their own: as fast, or faster, in a part of that memory.
+    Threads share the rows of one product as if they were several: what follows finds them in the cache of the thread
+    that goes on with them.
     """
-    (n, rows, _), columns = a.shape, b.shape[-1]
-    if n == 1 and torch.get_num_threads() > 1 and a.device.type == "cpu":
-        if columns > rows and columns % (n := _n_shares(columns, COLUMNS)) == 0:
-            a, b, out = a.expand(n, -1, -1), _in_columns(b[0], n), _in_columns(out[0], n)
-        elif rows % (n := _n_shares(rows, ROWS)) == 0:
-            a, b, out = a[0].unflatten(0, (n, -1)), b.expand(n, -1, -1), out[0].unflatten(0, (n, -1))
+    n, rows, threads = len(a), a.shape[1], torch.get_num_threads()
+    if n == 1 and rows % threads == 0 and rows // threads >= SHARE and a.device.type == "cpu":
+        a, out, b = a[0].unflatten(0, (threads, -1)), out[0].unflatten(0, (threads, -1)), b.expand(threads, -1, -1)
     torch.bmm(a, b, out=out)
-
-
-def _n_shares(size: int, at_most: int) -> int:
-    """Return how many shares each thread has as many of."""
-    threads = torch.get_num_threads()
-    return threads * -(-size // (threads * at_most))
-
-
-def _in_columns(t: Tensor, n: int) -> Tensor:
-    found: Tensor = t.unflatten(1, (n, -1)).transpose(0, 1)
-    return found

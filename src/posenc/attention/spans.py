@@ -100,9 +100,13 @@ class Spans:
         low, high = low.clamp(first, last), high.clamp(first, last)
         return low, torch.maximum(low, high)
 
-    def blocks(self, n_rows: int, cuts: list[int]) -> list[Block]:
-        """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut."""
+    def blocks(self, n_rows: int, cuts: list[int], *, more: int = 1) -> list[Block]:
+        """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut.
+
+        Up to `more` times as many queries where, having fewer keys, they have no more scores than the largest of them.
+        """
         low, high = (t.tolist() for t in self.ends)
+        largest = n_rows * max(map(int.__sub__, high, low), default=0) if more > 1 else 0
         stops = sorted({*cuts, *self._document_cuts(), self.q_len})
         found, at = [], 0
         for stop in stops:
@@ -110,7 +114,10 @@ class Spans:
                 if low[at] == high[at]:
                     at += 1
                     continue
-                end = min(at + n_rows, stop)
+                n = more
+                while n > 1 and n * n_rows * (high[min(at + n * n_rows, stop) - 1] - low[at]) > largest:
+                    n //= 2
+                end = min(at + n * n_rows, stop)
                 found.append(self._block(at, end, low, high))
                 at = end
         return [b for b in found if b.last > b.first]
