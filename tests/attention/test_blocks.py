@@ -193,6 +193,15 @@ def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> N
     assert torch.equal(seen, wanted.long())
 
 
+def test_blocks_have_more_queries_where_keys_are_few() -> None:
+    from posenc.attention.call import make_call
+
+    q, pos = normal(1, 1, 64, 2), positions.arange(64)
+    call = make_call(q, q, q, posenc.NoPE(), pos, pos, False, True, None, None, None, None, 0.0, "auto")
+    sizes = [block.size for block in spans.Spans(call).blocks(8, [], more=4)]
+    assert sizes == [(16, 16), (16, 32), *((8, n) for n in (40, 48, 56, 64))]
+
+
 class Largest(TorchDispatchMode):
     """The number of elements of the largest tensor that is made."""
 

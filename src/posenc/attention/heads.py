@@ -39,7 +39,7 @@ def by_heads(
     Args:
         call: The call.
         run: Computes one part, given which of the heads it has, memory that the next is given again, and where its
-            result is to lie; both None where gradients may need them.
+            result is to lie; both None where it has all of them, as where gradients may need them.
         n_parts: How many there are to be.
         least: Numbers of q, from which on memory counts for more than a few calls.
         by_thread: A part has a head for each thread at least.

@@ -87,8 +87,8 @@ def _of_heads(
     if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
         v = v.contiguous()  # products want all heads of all items in equal steps
     out = q.new_empty((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype) if into is None else into
-    out.zero_()  # no block has rows that see nothing
-    for block in reversed(blocks):  # the last have most keys, and the others then use their memory
+    out.zero_()  # rows that see nothing may be of no block
+    for block in reversed(blocks):  # the last have most keys: what a library keeps of these serves for all
         rows = _joined(terms, "q", [_of_block(a, block) for a in lanes], _of_block(q, block))
         scores = _scores(terms, block, rows, k)
         found = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
@@ -101,10 +101,10 @@ def _of_heads(
 def _take(terms: Terms, call: Call, blocks: Sequence[Block], lanes: int) -> None:
     """Take what parts share before what is formed for one alone, so that the next finds that memory in one piece."""
     batch, n_heads, _, k_len = call.shape
-    largest = max((block.size[0] * block.size[1] for block in blocks), default=0)
+    sizes = [block.size[0] * block.size[1] * (batch if block.item is None else 1) for block in blocks]
     width = lanes + call.k.shape[-1]
-    for purpose, size in (("scores", largest), ("k", k_len * width)):
-        terms.scratch.take(purpose, (batch * n_heads * size,), call.k, terms.dtype)
+    for purpose, size in (("scores", max(sizes, default=0)), ("k", batch * k_len * width)):
+        terms.scratch.take(purpose, (n_heads * size,), call.k, terms.dtype)
 
 
 def _factor(leaf: Leaf, i: int) -> Tensor:

@@ -69,7 +69,8 @@ class Bias(Encoding):
         Returns:
             a (batch | 1, heads, q_len, lanes) and b (batch | 1, heads, k_len, lanes), with
             bias[i, j] = a_i·b_j + something of row i alone, which a softmax does not see: for keys that a causal
-            mask shows, and for keys ahead as well where `factors_ahead` says so. float64, or as learned.
+            mask shows, and for keys ahead as well where `factors_ahead` says so. float64, or as learned. `a` is of
+            `placed` alone and `b` of `k_placed`: either is asked for beside none of the other.
         """
         return None
 

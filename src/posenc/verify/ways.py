@@ -296,11 +296,13 @@ def _of_factors(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple
     """Yield the products of factors, up to what a row has alone."""
     n = whole.shape[-1]
     falls = encoding.n_axes == 1 and bool((placed.pos.diff(dim=-1) < 0).any())
-    # fewer queries than keys, as with a cache; where positions fall, a mask shows keys whose distance is none
-    found = None if falls and not encoding.factors_ahead else encoding.factors(placed.rows(n // 2, n), placed)
-    if found is None:
+    if falls and not encoding.factors_ahead:
+        return  # a mask shows keys whose distance is none
+    # fewer queries than keys, as with a cache; one at a time, as either is of its own alone
+    of_q, of_k = (encoding.factors(*p) for p in ((placed.rows(n // 2, n), placed.last(0)), (placed.last(0), placed)))
+    if of_q is None or of_k is None:
         return
-    a, b = (t.to(torch.promote_types(t.dtype, whole.dtype)) for t in found)
+    a, b = (t.to(torch.promote_types(t.dtype, whole.dtype)) for t in (of_q[0], of_k[1]))
     if not (a.ndim == b.ndim == 4 and (a.shape[-2], b.shape[-2]) == (n - n // 2, n)):  # what flash kernels are handed
         yield "factors of queries and keys", a.new_zeros(0, *a.shape), whole
         return
