@@ -101,10 +101,10 @@ def _of_heads(
 def _take(terms: Terms, call: Call, blocks: Sequence[Block], lanes: int) -> None:
     """Take what parts share before what is formed for one alone, so that the next finds that memory in one piece."""
     batch, n_heads, _, k_len = call.shape
-    sizes = [block.size[0] * block.size[1] * (batch if block.item is None else 1) for block in blocks]
+    largest = max((block.size[0] * block.size[1] for block in blocks), default=0)
     width = lanes + call.k.shape[-1]
-    for purpose, size in (("scores", max(sizes, default=0)), ("k", batch * k_len * width)):
-        terms.scratch.take(purpose, (n_heads * size,), call.k, terms.dtype)
+    for purpose, size in (("scores", largest), ("k", k_len * width)):
+        terms.scratch.take(purpose, (batch * n_heads * size,), call.k, terms.dtype)
 
 
 def _factor(leaf: Leaf, i: int) -> Tensor:
