@@ -21,7 +21,7 @@ from posenc.attention.spans import Block, Spans, blank, spans
 from posenc.attention.terms import Terms
 from posenc.positions.checks import all_plain
 
-ROWS = 112  # queries a block of those with most keys: of 120 and more, products keep copies of more than is saved
+ROWS = 112  # queries a block of those with most keys: more are faster, and take more memory
 MORE = 2  # times as many at most, where fewer keys take no more memory
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
 LEAST = 2**19  # numbers of q, from which on heads follow each other: before, more calls cost more than memory is worth

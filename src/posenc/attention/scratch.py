@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posenc.kernels import pages
 
-SHARE = 32  # rows of a thread, of which a product is still as fast
+SHARE = 32  # rows of a thread, at least, where threads share one product
 
 
 class Scratch:
