@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,8 @@ from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias, Piece
 from posenc.positions.checks import may_look
 
-if TYPE_CHECKING:
-    from posenc.attention.call import Call
-    from posenc.attention.spans import Block
-
-VECTORS = 8  # amounts by which positions may be shifted against indices, as in documents; beyond, blocks are gathered
 FEW = 4  # lanes of factors; more of them are vectors as q and k are
 _Module = TypeVar("_Module", bound=nn.Module)
-REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up in a vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,28 +174,6 @@ def _carries(t: Any) -> bool:
     return isinstance(t, Tensor) and t.requires_grad
 
 
-def shifts_of(leaves: Sequence[Leaf], block: "Block", offset: int) -> tuple[int, ...] | None:
-    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
-    found = []
-    for leaf in leaves:
-        q, k = (_start(p, part, block.batch) for p, part in ((leaf.placed, block.rows), (leaf.k_placed, block.keys)))
-        if q is None or k is None:
-            return None
-        shift = q - k - offset
-        if len(shift) > 1 and bool((shift != shift[0]).any()):
-            return None
-        found.append(int(shift[0]))
-    return tuple(found)
-
-
-def _start(placed: Placed, part: slice, batch: slice) -> Tensor | None:
-    """Return position minus index of each row of the batch, if it is the same for all tokens of a part."""
-    pos = placed.rows(part.start, part.stop, batch).pos
-    away = pos - torch.arange(part.start, part.stop, device=pos.device)
-    away = away if away.ndim == 2 else away[None]
-    return None if bool((away != away[:, :1]).any()) else away[:, 0]
-
-
 def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:
     encoding = leaf.encoding
     if isinstance(encoding, Bias):
@@ -210,18 +182,6 @@ def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:
     if type(encoding).bias is Encoding.bias:
         return False
     return encoding.bias(q[:, :, :0], k[:, :, :0], leaf.placed.last(0), leaf.k_placed.last(0)) is not None
-
-
-def fit(leaves: Sequence[Leaf], call: "Call", blocks: "Sequence[Block]") -> bool:
-    """Whether vectors hold the biases of all blocks without being much longer than q and k."""
-    if not leaves:
-        return True
-    offset = call.shape[3] - call.shape[2]
-    shifts = {shifts_of(leaves, block, offset) for block in blocks}
-    if len(shifts - {None}) > VECTORS:
-        return False
-    reach = REACH * (call.shape[2] + call.shape[3]) + 64
-    return None not in shifts or all(high - low <= reach for low, high in map(extremes, leaves))
 
 
 def is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:

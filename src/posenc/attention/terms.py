@@ -18,17 +18,16 @@ from posenc.attention.leaves import (
     Leaf,
     apart,
     factors_of,
-    fit,
     is_fresh,
     is_product,
     learning,
     may_slice,
     sees_distance,
-    shifts_of,
     with_parts,
 )
 from posenc.attention.rows import Products, Rows
 from posenc.attention.scratch import Scratch
+from posenc.attention.shifts import fit, shifts_of
 from posenc.attention.spans import Block, Spans, cut
 from posenc.families import ContentBias, Piece, join
 
@@ -53,8 +52,11 @@ class Terms:
         leaves, blocks = call.leaves, list(blocks)
         # the bias of one query is a vector as it is
         sums = [leaf for leaf in leaves if by_distance and call.shape[2] > 1 and sees_distance(leaf)]
-        self.sums = sums if fit(sums, call, blocks) else []
-        self.rows = self._as_rows(call, leaves, blocks)
+        shifts = shifts_of(sums, blocks, self.offset)
+        if not fit(sums, call, shifts.values()):
+            sums, shifts = [], shifts_of([], blocks, self.offset)
+        self.sums, self.shifts = sums, shifts
+        self.rows = self._as_rows(call, [leaf for leaf in leaves if leaf not in sums], blocks)
         apart = {id(leaf) for leaf in (*self.sums, *self.rows)}
         self.leaves = [self._with_tensors(leaf) for leaf in leaves if id(leaf) not in apart]
         self.map: Leaf | None = None  # what makes other scores of whole rows
@@ -64,7 +66,6 @@ class Terms:
         self.raw = self._add(*(call.before() if self.reads_qk else ()))
         added = call.added()
         self.mask = self._add(*(() if added is None else (added,)))
-        self.shifts = {block: shifts_of(self.sums, block, self.offset) for block in blocks}
         found = vectors.summed(call, self.sums, self.shifts, self.dtype)
         self.vectors = {shifts: self._add(vector)[0] for shifts, vector in found.items()}
         tables = vectors.tables(self.sums) if None in self.shifts.values() else []
@@ -231,7 +232,7 @@ class Terms:
                 found[leaf] = Products(factors, self._add, self.dtype)
             if not (isinstance(encoding, ContentBias) and may_slice(leaf)) or not blocks:
                 continue
-            shifts = {shifts_of([leaf], block, self.offset) for block in blocks}
+            shifts = set(shifts_of([leaf], blocks, self.offset).values())
             shift = shifts.pop()
             if shifts or shift is None:
                 continue
