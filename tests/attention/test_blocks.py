@@ -30,6 +30,25 @@ class Gates(posenc.FoX):
         return super().place(pos, x, **options)
 
 
+class Waves(posenc.Bias):
+    """Of distances alone, and a product of many lanes as well: whoever serves it must take one of both."""
+
+    by_distance, factors_ahead = True, True
+
+    def __init__(self) -> None:
+        super().__init__(n_heads=HEADS)
+        self.freq = torch.nn.Parameter(torch.empty(HEADS, 3))
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        total: Tensor = (self.freq[h] * (q - k)[..., None]).cos().sum(-1)
+        return total
+
+    def factors(self, placed: posenc.Placed, k_placed: posenc.Placed) -> tuple[Tensor, Tensor]:
+        angles = (p.parts[0].double()[..., None, :, None] * self.freq[:, None] for p in (placed, k_placed))
+        rows, keys = (torch.cat((angle.cos(), angle.sin()), -1) for angle in angles)
+        return rows[(None,) * (4 - rows.ndim)], keys[(None,) * (4 - keys.ndim)]
+
+
 def made(name: str) -> posenc.Encoding:
     """One encoding for each way in which scores are joined, with parameters that are not small."""
     kinds: dict[str, Any] = {
@@ -38,6 +57,7 @@ def made(name: str) -> posenc.Encoding:
         "alibi": lambda: posenc.ALiBi(n_heads=HEADS),
         "t5": lambda: posenc.T5(n_heads=HEADS),
         "kerple": lambda: posenc.KERPLE(n_heads=HEADS),
+        "waves": Waves,
         "shaw": lambda: posenc.Shaw(head_dim=LANES),
         "transformer_xl": lambda: posenc.TransformerXL(d_model=6, n_heads=HEADS, head_dim=LANES),
         "fire": lambda: posenc.FIRE(n_heads=HEADS),
@@ -65,8 +85,8 @@ def made(name: str) -> posenc.Encoding:
     return encoding
 
 
-NAMES = ["nope", "rope", "alibi", "t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "tupe", "deberta"]
-NAMES += ["cope", "rerope", "two vectors, turned", "product and vector", "vector and rows", "pieces and vector"]
+NAMES = ["nope", "rope", "alibi", "t5", "kerple", "waves", "shaw", "transformer_xl", "fire", "fox", "tupe"]
+NAMES += ["deberta", "cope", "rerope", "two vectors, turned", "product and vector", "vector and rows", "pieces and vector"]
 TABLES = ("tupe", "product and vector")  # learned positions end
 MASKS: dict[str, dict[str, Any]] = {
     "causal": {},
