@@ -49,10 +49,22 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
             work, block, None if heads == ALL else work.terms.of_heads(work.terms.of_block(block, live), heads)
         )
         own_q, own_k, own_v = parts(block, q, k, v, heads)
-        own_q = own_q.flip(2) if reverse else own_q
-        found = _forward(own_q, own_k, own_v, attn_mask=mask, scale=work.scale)
         at = block.batch, heads.of_q, block.rows
-        out[at], lse[at] = (t.flip(2) for t in found) if reverse else found
+        if reverse:  # the queries lie where the result is to lie
+            own_q = _reversed(own_q, out[at])
+        found, own_lse = _forward(own_q, own_k, own_v, attn_mask=mask, scale=work.scale)
+        if reverse:
+            _reversed(found, out[at])
+            lse[at] = own_lse.flip(2)
+        else:
+            out[at], lse[at] = found, own_lse
+
+
+def _reversed(rows: Tensor, into: Tensor) -> Tensor:
+    """Write rows, (batch, heads, length, lanes), last first: without the copy that `flip` makes."""
+    n = rows.shape[2]
+    torch.index_select(rows, 2, torch.arange(n - 1, -1, -1), out=into)
+    return into
 
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
