@@ -86,7 +86,8 @@ def made(name: str) -> posenc.Encoding:
 
 
 NAMES = ["nope", "rope", "alibi", "t5", "kerple", "waves", "shaw", "transformer_xl", "fire", "fox", "tupe"]
-NAMES += ["deberta", "cope", "rerope", "two vectors, turned", "product and vector", "vector and rows", "pieces and vector"]
+NAMES += ["deberta", "cope", "rerope", "two vectors, turned"]
+NAMES += ["product and vector", "vector and rows", "pieces and vector"]
 TABLES = ("tupe", "product and vector")  # learned positions end
 MASKS: dict[str, dict[str, Any]] = {
     "causal": {},
