@@ -230,6 +230,11 @@ def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dty
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"attend: {name} must be a tensor; got {type(t).__name__}. Call attend(q, k, v, encoding, pos)."
+            )
     if (wrong := _misshapen(q, k, v)) is not None:
         raise ValueError(f"attend: {wrong}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}.")
     for name, t in (("q", q), ("k", k), ("v", v)):
