@@ -54,7 +54,7 @@ class Blocked:
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate vectors, copies of queries, what is formed of one block, and sums of gradients."""
+        """Estimate vectors, results, what is formed of one block, and sums of gradients."""
         if one_query.fits(call):
             return one_query.memory(call)
         if not self.by_distance and products.fits(call):
@@ -66,7 +66,9 @@ class Blocked:
         held = _formed(call) if not self.by_distance else 2.0 if masked else 0.0  # blocks of scores at a time
         held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
         block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
-        rows = 3 * min(q_len, SHORT if held else LONG) + (3 * (q_len + k_len) if learns else 0)
+        rows = min(q_len, _rows(q_len))  # the result of the kernel, where nothing is formed
+        if held or learns:
+            rows = 3 * min(q_len, SHORT) + 3 * (q_len + k_len) * learns
         return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
 
     def run(self, call: Call) -> Tensor:
@@ -79,6 +81,11 @@ class Blocked:
             if not self.by_distance and products.fits(call):
                 return products.run(call)
             return _run(call, by_distance=self.by_distance)
+
+
+def _rows(q_len: int) -> int:
+    """Return how many queries a block has: a quarter at most, since their results are most of what is taken."""
+    return min(LONG, max(SHORT, q_len // 4))
 
 
 def _formed(call: Call) -> float:
@@ -130,8 +137,7 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
     vectors = by_distance and not call.encoding.rescores
     cuts = _cuts(call)
-    # no more than a quarter of the queries at once, since their copies in reverse are most of what is taken
-    long = min(LONG, max(SHORT, call.shape[2] // 4)) if vectors and not formed_scores else SHORT
+    long = _rows(call.shape[2]) if vectors and not formed_scores else SHORT
     forwards = [block for part in parts for block in part.blocks(long, cuts)]
     if long > SHORT and any(block.mixed or block.masked for block in forwards):  # a mask is formed for these
         long, forwards = SHORT, [block for part in parts for block in part.blocks(SHORT, cuts)]
