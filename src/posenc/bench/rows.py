@@ -125,7 +125,7 @@ def _forward() -> Iterator[Row]:
     for name in ("alibi", "t5", "kerple", "sandwich", "relative_bias"):
         row = Row(f"{name}.forward", name, Goal(ratio=1.3, of_q=4.0), ratio_at=(4096, 16384))
         yield replace(
-            row, lengths=(1024, 4096, 16384), backends=("auto", "distance"), peers=peers.get(name, ("dense",))
+            row, lengths=(256, 1024, 4096, 16384), backends=("auto", "distance"), peers=peers.get(name, ("dense",))
         )
     lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",))
     yield replace(lanes, lengths=(1024, 4096, 16384))
