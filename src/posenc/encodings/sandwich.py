@@ -1,5 +1,6 @@
 """Sandwich: the sinusoids' own dot product as a bias."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,8 +11,6 @@ from posenc import frequencies
 from posenc.families import Bias, floating
 from posenc.positions.checks import may_look
 from posenc.registry import register
-
-_NEAR = 128  # distances of one table; the other has every 128th
 
 
 @register(
@@ -81,9 +80,10 @@ class Sandwich(Bias):
         if distance.is_floating_point() or not may_look(distance):
             return super().over(distance)
         inv_freq = distance.new_tensor(self._inv_freq, dtype=torch.float64)
-        least = int(distance.min()) // _NEAR
-        far = torch.arange(least, int(distance.max()) // _NEAR + 1, device=distance.device)[:, None] * _NEAR * inv_freq
-        near = torch.arange(_NEAR, device=distance.device)[:, None] * inv_freq
-        waves = (far.cos() @ near.cos().T - far.sin() @ near.sin().T).flatten()[distance - least * _NEAR]
+        least, most = (int(end) for end in distance.aminmax())
+        step = math.isqrt(most - least) + 1  # one table has so many distances, the other every so many: both are short
+        far = torch.arange(least, most + 1, step, device=distance.device)[:, None] * inv_freq
+        near = torch.arange(step, device=distance.device)[:, None] * inv_freq
+        waves = (far.cos() @ near.cos().T - far.sin() @ near.sin().T).flatten()[distance - least]
         share = self.n_heads / (8 * (self._heads(distance.device).double() + 1))
         return (share[:, None] * waves).float()
