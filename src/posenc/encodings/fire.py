@@ -99,7 +99,7 @@ class FIRE(Bias):
         """Return f_h(ψ(|q - k|) / (ψ(max(|q|, |L|)) + eps))."""
         c, threshold = wide(self.log_c).exp(), self.init_threshold * wide(self.threshold_scale).abs()
         reach = torch.maximum(floating(q.abs()), threshold)
-        t = torch.log1p(c * floating((q - k).abs())) / (torch.log1p(c * reach) + self.eps)
+        t = torch.log1p(c * floating(q - k).abs()) / (torch.log1p(c * reach) + self.eps)
         plain = transform_level() is None and is_plain(t) and is_plain(h)  # a transform would need rules for _Lines
         column = beside_heads(h, t) if plain else None
         if column is None:
@@ -165,7 +165,8 @@ class _Lines(torch.autograd.Function):
         x, heads = t.reshape(-1), slopes.shape[0]
         grad, d_t = grad.reshape(heads, -1), torch.empty_like(x)
         sums, moments = slopes.new_zeros(2, heads, slopes.shape[1] * _LANES, dtype=torch.float64)
-        lanes = segment * _LANES + torch.arange(x.numel(), device=x.device) % _LANES
+        lanes = segment * _LANES
+        lanes[: x.numel() // _LANES * _LANES].view(-1, _LANES).add_(torch.arange(_LANES, device=x.device))
         for piece in _pieces(heads, x.numel()):
             d_out = grad[:, piece]
             torch.sum(slopes.gather(1, segment[piece].expand(heads, -1)).mul_(d_out), 0, out=d_t[piece])
