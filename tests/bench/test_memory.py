@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import bench_calls
-from posenc.bench import memory
+from posenc.bench import candidates, memory, rows
 from posenc.bench.memory import MIB, NotMeasured, Peak
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the mark is Linux's")
@@ -37,6 +37,16 @@ def test_twice_the_size_is_twice_the_peak():
 def test_without_a_small_call_the_call_itself_runs_first():
     found = memory.peak(partial(bench_calls.temporary, NUMBERS))
     assert 63.5 * MIB < found.extra < 67 * MIB
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_a_short_call_with_a_bias_takes_less_than_four_times_q(name):
+    """Where one block is all there is, what is copied of it counts most: 2.4 times, and 4.4 with two copies more."""
+    (row,) = rows.choose([256], ["float32"], f"{name}.forward")
+    build = partial(candidates.build_row, row, "attend:auto")
+    found = memory.peak(build, warm=build)
+    assert isinstance(found, Peak), found
+    assert found.extra < 3.5 * row.q_bytes
 
 
 def test_an_error_is_a_sentence():
