@@ -184,6 +184,20 @@ def test_a_product_of_vectors_has_a_forward_derivative() -> None:
     torch.testing.assert_close(found, (ahead - behind) / 2e-6, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "encoding", [posenc.ALiBi(n_heads=4), learned(), posenc.DynamicPositionBias(n_heads=4)], ids=str
+)
+def test_where_new_tensors_go_by_default_does_not_matter(encoding: posenc.Encoding) -> None:
+    encoding, (q, k, v) = encoding.double(), (t.detach() for t in qkv())
+    placed = encoding.place(positions.arange(N), dtype=torch.float64)
+    for n, causal, backend in ((N, True, "auto"), (N, False, "auto"), (1, True, "auto"), (N, True, "blocked")):
+        call = q[:, :, -n:], k, v, encoding, placed.last(n), placed
+        with torch.no_grad():
+            with torch.device("meta"):
+                found = attend(*call, causal=causal, backend=backend)
+            assert torch.equal(found, attend(*call, causal=causal, backend=backend))
+
+
 class _Attend(torch.nn.Module):
     def __init__(self, bias: posenc.Encoding) -> None:
         super().__init__()

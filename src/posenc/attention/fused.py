@@ -63,7 +63,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
 def _reversed(rows: Tensor, into: Tensor) -> Tensor:
     """Write rows, (batch, heads, length, lanes), last first: without the copy that `flip` makes."""
     n = rows.shape[2]
-    torch.index_select(rows, 2, torch.arange(n - 1, -1, -1), out=into)
+    torch.index_select(rows, 2, torch.arange(n - 1, -1, -1, device=rows.device), out=into)
     return into
 
 

@@ -45,7 +45,7 @@ def row(encoding: Bias, placed: Placed, k_placed: Placed) -> Tensor | None:
 
 
 def _form(encoding: Bias, placed: Placed, n: int) -> Kept:
-    rising = torch.arange(n)
+    rising = torch.arange(n, device=placed.pos.device)
     learned = [(p, p.detach().clone()) for p in encoding.parameters()]
     state = [(names, list(names.values())) for module in encoding.modules() for names in _of(module)]
     return Kept(state, learned, over(encoding, placed, rising.flip(0)), rising)

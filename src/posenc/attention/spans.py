@@ -86,7 +86,7 @@ class Spans:
     def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
         """The first key that each query sees, and the one behind the last; equal where it sees none."""
         call = self.call
-        here = torch.arange(self.offset, self.k_len)  # on the CPU, where it can be read
+        here = torch.arange(self.offset, self.k_len, device="cpu")  # where it can be read
         low, high = torch.zeros_like(here), torch.full_like(here, self.k_len)
         if call.window is not None:
             low = here - call.window + 1

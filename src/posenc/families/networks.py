@@ -34,12 +34,12 @@ def tabulated(
         counts = [high - low + 1 for low, high in ends]
         if math.prod(counts) >= torch.broadcast_shapes(*(d.shape for d in along)).numel():
             return network(h, along)
-        axes = [torch.arange(low, high + 1) for low, high in ends]
+        axes = [torch.arange(low, high + 1, device=h.device) for low, high in ends]
         cells = network(h.reshape(-1, 1), [axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")])
         place: Tensor | int = 0
         for d, (low, _), count in zip(along, ends, counts, strict=True):
             place = place * count + (d - low)
-        return cells[torch.arange(h.numel()).view(h.shape), place]
+        return cells[torch.arange(h.numel(), device=h.device).view(h.shape), place]
 
 
 def of_heads(
