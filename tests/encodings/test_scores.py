@@ -273,6 +273,14 @@ def test_what_says_that_it_sees_distances_alone_does(encoding: Any) -> None:
         torch.testing.assert_close(encoding.at(h, pos + DISTANCES, pos), over, rtol=1e-6, atol=1e-6)
 
 
+def test_sandwich_takes_no_memory_for_distances_between_those_that_are_asked_for() -> None:
+    far = torch.tensor([0, 3, 2**40])  # a table of all between them would be of terabytes
+    found = posenc.Sandwich(n_heads=2, width=8).over(far)
+    waves = [sum(math.cos(d * 10.0**-k) for k in range(4)) for d in far.tolist()]
+    wanted = torch.tensor([[2 / 8 * wave for wave in waves], [2 / 16 * wave for wave in waves]])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)  # 2^40 radians in float64
+
+
 @pytest.mark.parametrize(
     "encoding",
     [posenc.ALiBi(n_heads=2, sides="key"), drawn(), posenc.DynamicPositionBias(n_heads=2, n_axes=2)],

@@ -12,6 +12,8 @@ from posenc.families import Bias, floating
 from posenc.positions.checks import may_look
 from posenc.registry import register
 
+_SPREAD = 8  # times as many distances as are asked for, up to which those between them are worth a table
+
 
 @register(
     "sandwich",
@@ -79,8 +81,10 @@ class Sandwich(Bias):
         """Return the sums of cosines: for whole distances one product of tables, by the cosine of a sum of angles."""
         if distance.is_floating_point() or not may_look(distance):
             return super().over(distance)
-        inv_freq = distance.new_tensor(self._inv_freq, dtype=torch.float64)
         least, most = (int(end) for end in distance.aminmax())
+        if most - least > _SPREAD * distance.numel():  # all between them would be more than is asked for
+            return super().over(distance.double()).float()
+        inv_freq = distance.new_tensor(self._inv_freq, dtype=torch.float64)
         step = math.isqrt(most - least) + 1  # one table has so many distances, the other every so many: both are short
         far = torch.arange(least, most + 1, step, device=distance.device)[:, None] * inv_freq
         near = torch.arange(step, device=distance.device)[:, None] * inv_freq
