@@ -40,13 +40,13 @@ def test_without_a_small_call_the_call_itself_runs_first():
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
-def test_a_short_call_with_a_bias_takes_less_than_four_times_q(name):
+def test_a_short_call_with_a_bias_takes_little_more_than_twice_q(name):
     """Where one block is all there is, what is copied of it counts most: 2.4 times, and 4.4 with two copies more."""
     (row,) = rows.choose([256], ["float32"], f"{name}.forward")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=build)
     assert isinstance(found, Peak), found
-    assert found.extra < 3.5 * row.q_bytes
+    assert found.extra < 3.0 * row.q_bytes
 
 
 def test_an_error_is_a_sentence():

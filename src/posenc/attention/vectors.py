@@ -7,9 +7,8 @@ from torch import Tensor
 
 from posenc.attention.call import Call
 from posenc.attention.leaves import Leaf, extremes, over
+from posenc.attention.shifts import Shifts
 from posenc.attention.spans import Block
-
-Shifts = tuple[int, ...]
 
 
 def indices(call: Call, blocks: Iterable[Block]) -> Tensor:
