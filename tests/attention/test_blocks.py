@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 import posenc
 from posenc import Compose, attend, positions
 from posenc.attention import BACKENDS, blocked, explain, heads, products, spans
+from posenc.attention.call import make_call
 from strategies import check, normal
 
 N, HEADS, LANES = 90, 4, 8
@@ -191,8 +192,6 @@ def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> N
         first, last = sorted((data.draw(st.integers(0, k_len)), data.draw(st.integers(0, k_len))))
         options["mask"] = ((torch.arange(k_len) >= first) & (torch.arange(k_len) < last))[None, None, None]
     q, k = normal(1, 1, q_len, 2), normal(1, 1, k_len, 2)
-    from posenc.attention.call import make_call
-
     everything = {"mask": None, "document_ids": None, **options}
     pos = positions.arange(k_len)
     call = make_call(
@@ -215,8 +214,6 @@ def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> N
 
 
 def test_blocks_have_more_queries_where_keys_are_few() -> None:
-    from posenc.attention.call import make_call
-
     q, pos = normal(1, 1, 64, 2), positions.arange(64)
     call = make_call(q, q, q, posenc.NoPE(), pos, pos, False, True, None, None, None, None, 0.0, "auto")
     sizes = [block.size for block in spans.Spans(call).blocks(8, [], more=4)]
