@@ -132,6 +132,14 @@ def test_a_step_with_positions_by_row() -> None:
         torch.testing.assert_close(attend(*call), attend(*call, backend="reference"), rtol=0, atol=1e-12)
 
 
+def test_rows_whose_queries_are_ahead_by_different_amounts() -> None:
+    """Each row's positions are in order, so that only beside each other do they show that no one vector fits."""
+    k_pos = positions.arange(N).expand(2, N)
+    pos = k_pos[:, -4:] + torch.tensor([[0], [7]])
+    for causal in (True, False):
+        equal_to_the_reference(*qkv(4), learned(), pos, k_pos, causal=causal)
+
+
 def test_two_threads_may_go_back_over_one_graph() -> None:
     n = 700
     tensors = qkv(n, n)
