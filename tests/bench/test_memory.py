@@ -49,6 +49,15 @@ def test_a_short_call_with_a_bias_takes_little_more_than_twice_q(name):
     assert found.extra < 3.0 * row.q_bytes
 
 
+def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
+    """In a model that was cast: 5.7 times q at this length, and 13 where tables of all heads are widened."""
+    (row,) = rows.choose([1024], ["bfloat16"], "tupe.cast")
+    build = partial(candidates.build_row, row, "attend:auto")
+    found = memory.peak(build, warm=partial(candidates.build_row, row.small(), "attend:auto"))
+    assert isinstance(found, Peak), found
+    assert found.extra < 8.0 * row.q_bytes
+
+
 def test_an_error_is_a_sentence():
     assert memory.peak(bench_calls.failing) == NotMeasured("there is nothing to see")
 

@@ -58,38 +58,38 @@ def run(call: Call) -> Tensor:
     parts = spans(call)
     call = blank(call, parts)
     blocks = [block for part in parts for block in part.blocks(ROWS, [], more=MORE)]
-    some = partial(_of_heads, parts, blocks, [is_product(leaf) for leaf in call.leaves])
+    some = partial(_of_heads, parts, blocks, [n_lanes(leaf) if is_product(leaf) else 0 for leaf in call.leaves])
     return by_heads(call, some, n_parts(call), least=LEAST)
 
 
 def _of_heads(
     parts: Sequence[Spans],
     blocks: Sequence[Block],
-    are_products: Sequence[bool],
+    lanes: Sequence[int],
     call: Call,
     _: slice,
     scratch: Scratch | None,
     into: Tensor | None,
 ) -> Tensor:
-    """Compute some heads of a call, or all."""
-    others = [leaf for leaf, is_one in zip(call.leaves, are_products, strict=True) if not is_one]
+    """Compute some heads of a call, or all, given how many lanes each bias has as a product; none if it is no such."""
+    others = [leaf for leaf, n in zip(call.leaves, lanes, strict=True) if n == 0]
     terms = Terms(replace(call, leaves=others), parts, blocks, by_distance=False)
     if scratch is not None:
         terms.form_in(scratch)
-    leaves = list(compress(call.leaves, are_products))
-    _take(terms, call, blocks, sum(map(n_lanes, leaves)))
+    leaves = list(compress(call.leaves, lanes))
+    _take(terms, call, blocks, sum(lanes))
     q, k = call.turned()
     each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
     k = _joined(terms, "k", [_factor(replace(leaf, placed=leaf.placed.last(0)), 1) for leaf in leaves], each)
     k[..., -q.shape[-1] :] *= call.scale
-    lanes = [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves]
+    of_queries = [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves]
     v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
     if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
         v = v.contiguous()  # products want all heads of all items in equal steps
     out = q.new_empty((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype) if into is None else into
     out.zero_()  # rows that see nothing may be of no block
     for block in reversed(blocks):  # the last have most keys: what a library keeps of these serves for all
-        rows = _joined(terms, "q", [_of_block(a, block) for a in lanes], _of_block(q, block))
+        rows = _joined(terms, "q", [_of_block(a, block) for a in of_queries], _of_block(q, block))
         scores = _scores(terms, block, rows, k)
         found = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
         if bool(found.isnan().any()):  # a row may see nothing

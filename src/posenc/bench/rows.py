@@ -39,6 +39,7 @@ class Row:
     window: int | None = None
     documents: int | None = None
     rotated: bool = False
+    cast: bool = False  # what is learned has the row's dtype, as in a model that was cast
     device: str = "cpu"
     backends: tuple[str, ...] = ("auto",)  # the goal is for the first
     peers: tuple[str, ...] = ()
@@ -129,7 +130,9 @@ def _forward() -> Iterator[Row]:
         )
     lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",))
     yield replace(lanes, lengths=(1024, 4096, 16384))
-    yield Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), peers=("dense",))
+    tupe = Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), peers=("dense",))
+    yield tupe
+    yield replace(tupe, name="tupe.cast", cast=True, dtypes=("bfloat16",), peers=())
     for name in ("alibi", "t5", "kerple"):
         options = {"bidirectional": True} if name == "t5" else {}
         row = Row(f"{name}.bidirectional", name, Goal(ratio=1.1, of_q=4.0), causal=False, options=options)

@@ -72,4 +72,4 @@ def make_encoding(row: Row) -> Encoding:
     with torch.no_grad():
         for parameter in encoding.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return encoding
+    return encoding.to(DTYPES[row.dtype]) if row.cast else encoding

@@ -100,23 +100,12 @@ class TUPE(Bias):
         self, placed: Placed, k_placed: Placed
     ) -> tuple[Float[Tensor, "q_batch heads q_len lanes"], Float[Tensor, "k_batch heads k_len lanes"]]:
         """Return the rows of queries and keys, and a lane for what is paid to [CLS]; a softmax sees no more."""
-        q, k = (self._row(p.parts[0] if p.seq_dim else p.parts[0][None]) for p in (placed, k_placed))
         kind = placed.parts[0].dtype
-        heads = self.held
-        scale = self.score_scale(self.head_dim)
-        a, b = (self._rows(table, at, kind, heads) for table, at in ((self.q_table, q), (self.k_table, k)))
-        if self.to_cls is None:
-            return a * scale, b
-        of_cls, to_cls = (at[:, None, :, None] == 0 for at in (q, k))
-        paid = self._wide(self.to_cls, kind).narrow(0, *heads)[:, None, None]
-        lane = a.new_ones(*a.shape[:-1], 1)
-        if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
-            lane = lane + 0.0 * self._wide(self.cls_to, kind).narrow(0, *heads)[:, None, None]
-        a = torch.cat((a, lane), -1).masked_fill_(of_cls, 0.0)
-        a[..., :-1] *= scale  # in place, as what is filled: no more is taken than what is returned
-        b = torch.cat((b, to_cls * paid), -1)
-        b[..., :-1].masked_fill_(to_cls, 0.0)
-        return a, b
+        q, k = (p.parts[0] if p.seq_dim else p.parts[0][None] for p in (placed, k_placed))
+        return (
+            self._of_queries(q, kind) if q.shape[1] else self._none(q, kind),
+            self._of_keys(k, kind) if k.shape[1] else self._none(k, kind),
+        )
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(2 head_dim), since two products are added."""
@@ -129,6 +118,36 @@ class TUPE(Bias):
                 nn.init.normal_(parameter, std=0.02 * (self.n_heads * self.head_dim) ** 0.5)
             else:
                 nn.init.zeros_(parameter)
+
+    def _of_queries(self, pos: Tensor, kind: torch.dtype) -> Tensor:
+        """Return the rows of queries, scaled, and 1 for what is paid to [CLS]; [CLS] itself sees no difference."""
+        a, scale = self._rows(self.q_table, pos, kind), self.score_scale(self.head_dim)
+        if self.to_cls is None:
+            return self._wide(a, kind) * scale
+        lane = a.new_ones(*a.shape[:-1], 1)
+        if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
+            lane = lane + 0.0 * self._of_held(self.cls_to)
+        # joined before it is widened, and what follows in place: no more is taken than what is returned
+        a = self._wide(torch.cat((a, lane), -1), kind).masked_fill_(pos[:, None, :, None] == 0, 0.0)
+        a[..., :-1] *= scale
+        return a
+
+    def _of_keys(self, pos: Tensor, kind: torch.dtype) -> Tensor:
+        """Return the rows of keys, and what is paid to those that are [CLS]."""
+        b, is_cls = self._rows(self.k_table, pos, kind), pos[:, None, :, None] == 0
+        if self.to_cls is None:
+            return self._wide(b, kind)
+        b = self._wide(torch.cat((b, is_cls * self._of_held(self.to_cls)), -1), kind)
+        b[..., :-1].masked_fill_(is_cls, 0.0)
+        return b
+
+    def _none(self, pos: Tensor, kind: torch.dtype) -> Tensor:
+        """Return the lanes of no token, which is how they are counted."""
+        shape = len(pos), self.held[1], 0, self.head_dim + (self.to_cls is not None)
+        return self._wide(self.k_table.new_empty(shape), kind)
+
+    def _of_held(self, learned: Tensor) -> Tensor:
+        return learned.narrow(0, *self.held)[:, None, None]
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
         a, b = self.factors(placed, k_placed)
@@ -149,12 +168,14 @@ class TUPE(Bias):
     def _wide(learned: Tensor, kind: torch.dtype) -> Tensor:
         return learned.double() if kind == torch.float64 else wide(learned)
 
-    def _rows(self, table: Tensor, row: Tensor, kind: torch.dtype, heads: tuple[int, int]) -> Tensor:
-        """Look rows (batch, seq) up in the tables of some heads: (batch, heads, seq, head_dim)."""
-        held = self._wide(table, kind).narrow(0, *heads)
-        if len(row) == 1 and row.shape[1] and _all(row.diff() == 1) and (start := int(row[0, 0])) >= 0:
-            return held[None, :, start : start + row.shape[1]]  # a view: blocks of queries ask for the keys again
-        rows: Tensor = held.index_select(1, row.flatten()).unflatten(1, row.shape)
+    def _rows(self, table: Tensor, pos: Tensor, kind: torch.dtype) -> Tensor:
+        """Look positions (batch, seq) up in the tables of the heads: (batch, heads, seq, head_dim)."""
+        held = table.narrow(0, *self.held)
+        if len(pos) == 1 and _all(pos.diff() == 1):
+            start = int(pos[0, 0])
+            return held[None, :, start : start + pos.shape[1]]  # a view: blocks of queries ask for the keys again
+        # widened first, since gradients of a row that several tokens have are added up
+        rows: Tensor = self._wide(held, kind).index_select(1, self._row(pos).flatten()).unflatten(1, pos.shape)
         return rows.transpose(0, 1)
 
 
