@@ -6,6 +6,8 @@ import time
 
 import torch
 
+import posenc
+
 
 def temporary(n):
     """Form n numbers in float32 and return one."""
@@ -46,3 +48,14 @@ def killed():
 def sleeping():
     """Never end in time."""
     return lambda: time.sleep(60)
+
+
+def scattered(n):
+    """Attend at n tokens whose positions follow no order, with a bias that sees distances."""
+    encoding, q, pos = scattered_call(n)
+    return torch.no_grad()(lambda: posenc.attend(q, q, q, encoding, pos, backend="distance"))
+
+
+def scattered_call(n):
+    """Return an encoding, queries and positions of which no two neighbours are as far apart as the next."""
+    return posenc.ALiBi(n_heads=8), torch.randn(1, 8, n, 64), torch.arange(n) * 7919 % n

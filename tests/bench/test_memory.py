@@ -2,8 +2,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import bench_calls
+from posenc import attention
 from posenc.bench import candidates, memory, rows
 from posenc.bench.memory import MIB, NotMeasured, Peak
 
@@ -56,6 +58,15 @@ def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
     found = memory.peak(build, warm=partial(candidates.build_row, row.small(), "attend:auto"))
     assert isinstance(found, Peak), found
     assert found.extra < 8.0 * row.q_bytes
+
+
+def test_what_is_told_of_scattered_positions_is_taken():
+    """A bias looked up for a block at a time: 1.5 blocks of scores are told, which were 0.1, when it took 3.3."""
+    n, (encoding, q, pos) = 2048, bench_calls.scattered_call(2048)
+    with torch.no_grad():
+        (told,) = (one.memory for one in attention.explain(q, q, q, encoding, pos) if one.backend == "distance")
+    taken = peak(bench_calls.scattered, n).extra - q.nbytes  # without the result
+    assert 0.6 * told < taken < 1.2 * told
 
 
 def test_an_error_is_a_sentence():

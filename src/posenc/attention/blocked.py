@@ -12,6 +12,7 @@ from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
+from posenc.attention.shifts import vary
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
 from posenc.families import ContentBias, no_autocast
@@ -63,7 +64,8 @@ class Blocked:
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
         learns = torch.is_grad_enabled() and _learns(call)
         masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
-        held = _formed(call) if not self.by_distance else 2.0 if masked else 0.0  # blocks of scores at a time
+        # blocks of scores at a time
+        held = _formed(call) if not self.by_distance else 2.0 if masked else 1.5 if _looks_up(call) else 0.0
         held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
         block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
         rows = min(q_len, _rows(q_len))  # the result of the kernel, where nothing is formed
@@ -91,6 +93,13 @@ def _rows(q_len: int) -> int:
 def _formed(call: Call) -> float:
     """Return how many blocks of scores the biases of one take, while they are formed."""
     return 1.6 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
+
+
+def _looks_up(call: Call) -> bool:
+    """Whether biases of some blocks are looked up one by one, since positions there do not follow each other."""
+    if call.shape[2] == 1 or not all(map(sees_distance, call.leaves)):
+        return False
+    return vary(call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(SHORT, _cuts(call))])
 
 
 def _seen(call: Call) -> int:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -28,6 +28,22 @@ class Leaf:
     names: tuple[str, ...] = ()
     learned: tuple[int, int] = (0, 0)  # its parameters
     parts: tuple[int, int] = (0, 0)  # what place() made that carries gradients
+
+    @cached_property
+    def away(self) -> tuple[Tensor, Tensor]:
+        """Position minus index of queries and of keys, (batch | 1, length) each."""
+        return _away(self.placed), _away(self.k_placed)
+
+    @cached_property
+    def shift(self) -> int | None:
+        """By how much that of any query exceeds that of any key, if it is one number; asked once in a call."""
+        one = all(bool((away == away[:1, :1]).all()) for away in self.away)
+        return int(self.away[0][0, 0] - self.away[1][0, 0]) if one else None
+
+
+def _away(placed: Placed) -> Tensor:
+    away = placed.pos - torch.arange(placed.pos.shape[-1], device=placed.pos.device)
+    return away if away.ndim == 2 else away[None]
 
 
 class Door(nn.Module):

@@ -170,7 +170,7 @@ class Terms:
             blank = torch.zeros((), device=allowed.device, dtype=self.dtype) if total is None else total
             return blank.masked_fill(~allowed, -torch.inf)
         # memory of a sum or a product, that nobody else sees
-        own = len(found) > 1 or bool(self.rows)
+        own = len(found) > 1 or bool(self.rows) or bool(self.sums)
         own = own or (len(self.leaves) == 1 and is_fresh(self.leaves[0], total, live))
         if total is not None and total.shape[-2:] != block.size:  # of each query, key or head alone
             total, own = total.expand(torch.broadcast_shapes(total.shape, block.size)), False
@@ -275,13 +275,14 @@ class Terms:
         """Return the sum of the biases that see distances alone: by the vector, or looked up in tables."""
         if (found := self._vector(block, live)) is not None:
             return found.flip(-2)
-        total: Tensor | float = 0.0
+        total: Tensor | None = None
         for leaf, (slot, lowest) in zip(self.sums, self.tables, strict=True):
             rows = leaf.placed.rows(block.begin, block.end, block.batch).pos
             keys = leaf.k_placed.rows(block.first, block.last, block.batch).pos
             bias = live[slot][:, rows[..., :, None] - keys[..., None, :] - lowest]
-            total = total + (bias.transpose(0, 1) if bias.ndim == 4 else bias)
-        assert isinstance(total, Tensor)  # there is at least one
+            bias = bias.transpose(0, 1) if bias.ndim == 4 else bias
+            total = bias if total is None else total + bias
+        assert total is not None  # there is at least one
         return total
 
     def _with_tensors(self, leaf: Leaf) -> Leaf:
