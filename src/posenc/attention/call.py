@@ -251,6 +251,8 @@ def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return "q, k and v must have the same batch"
     if q.shape[-1] != k.shape[-1]:
         return "q and k must have the same head_dim"
+    if q.shape[-1] == 0:
+        return "q and k must have lanes"
     if k.shape[1:3] != v.shape[1:3]:
         return "k and v must have the same heads and length"
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
