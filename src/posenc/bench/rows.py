@@ -131,7 +131,7 @@ def _forward() -> Iterator[Row]:
     lanes = Row("alibi.lanes", "alibi", Goal(ratio=1.25, of_q=4.0), backends=("lanes",))
     yield replace(lanes, lengths=(1024, 4096, 16384))
     tupe = Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), peers=("dense",))
-    yield tupe
+    yield replace(tupe, lengths=(256, 1024, 4096))
     yield replace(tupe, name="tupe.cast", cast=True, dtypes=("bfloat16",), peers=())
     for name in ("alibi", "t5", "kerple"):
         options = {"bidirectional": True} if name == "t5" else {}
