@@ -25,7 +25,11 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "three dimensions": ({"q": Q[0]}, ValueError, ["must be (batch, heads, seq, lanes)", "got q (4, 3, 8)"]),
     "batches": ({"k": K[:1], "v": V[:1]}, ValueError, ["same batch", "k (1, 2, 3, 8)"]),
     "head_dim": ({"q": Q[..., :4]}, ValueError, ["q and k must have the same head_dim", "got q (2, 4, 3, 4)"]),
-    "no lanes": ({"q": Q[..., :0], "k": K[..., :0]}, ValueError, ["q and k must have lanes", "got q (2, 4, 3, 0)"]),
+    "no lanes": (
+        {"q": Q[..., :0], "k": K[..., :0]},
+        ValueError,
+        ["q and k have no lanes", "got q (2, 4, 3, 0)", "scale=1.0"],
+    ),
     "k and v": ({"v": V[:, :, :2]}, ValueError, ["k and v must have the same heads and length"]),
     "groups": ({"q": Q[:, :3]}, ValueError, ["heads of k and v must divide those of q"]),
     "no heads": ({"k": K[:, :0], "v": V[:, :0]}, ValueError, ["must divide those of q"]),

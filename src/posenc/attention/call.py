@@ -164,6 +164,11 @@ def make_call(
     if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
         raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(factor).__name__}.")
     if scale is None:
+        if q.shape[-1] == 0:
+            raise ValueError(
+                f"attend: q and k have no lanes, which have no scale; got q {tuple(q.shape)}. Pass scale=1.0 if "
+                "that is meant: every key is then as near as the bias says."
+            )
         scale = encoding.score_scale(q.shape[-1])
     return Call(
         q,
@@ -251,8 +256,6 @@ def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return "q, k and v must have the same batch"
     if q.shape[-1] != k.shape[-1]:
         return "q and k must have the same head_dim"
-    if q.shape[-1] == 0:
-        return "q and k must have lanes"
     if k.shape[1:3] != v.shape[1:3]:
         return "k and v must have the same heads and length"
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
