@@ -102,10 +102,7 @@ class TUPE(Bias):
         """Return the rows of queries and keys, and a lane for what is paid to [CLS]; a softmax sees no more."""
         kind = placed.parts[0].dtype
         q, k = (p.parts[0] if p.seq_dim else p.parts[0][None] for p in (placed, k_placed))
-        return (
-            self._of_queries(q, kind) if q.shape[1] else self._none(q, kind),
-            self._of_keys(k, kind) if k.shape[1] else self._none(k, kind),
-        )
+        return self._of_queries(q, kind), self._of_keys(k, kind)
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(2 head_dim), since two products are added."""
@@ -127,7 +124,7 @@ class TUPE(Bias):
         lane = a.new_ones(*a.shape[:-1], 1)
         if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
             lane = lane + 0.0 * self._of_held(self.cls_to)
-        # joined before it is widened, and what follows in place: no more is taken than what is returned
+        # joined before it is widened, and what follows in place: little more is taken than what is returned
         a = self._wide(torch.cat((a, lane), -1), kind).masked_fill_(pos[:, None, :, None] == 0, 0.0)
         a[..., :-1] *= scale
         return a
@@ -137,14 +134,10 @@ class TUPE(Bias):
         b, is_cls = self._rows(self.k_table, pos, kind), pos[:, None, :, None] == 0
         if self.to_cls is None:
             return self._wide(b, kind)
-        b = self._wide(torch.cat((b, is_cls * self._of_held(self.to_cls)), -1), kind)
+        # what is paid is wide before it is paid to many, whose gradients are added up; so is what it is joined to
+        b = self._wide(torch.cat((b, is_cls * self._of_held(self._wide(self.to_cls, kind))), -1), kind)
         b[..., :-1].masked_fill_(is_cls, 0.0)
         return b
-
-    def _none(self, pos: Tensor, kind: torch.dtype) -> Tensor:
-        """Return the lanes of no token, which is how they are counted."""
-        shape = len(pos), self.held[1], 0, self.head_dim + (self.to_cls is not None)
-        return self._wide(self.k_table.new_empty(shape), kind)
 
     def _of_held(self, learned: Tensor) -> Tensor:
         return learned.narrow(0, *self.held)[:, None, None]
@@ -170,13 +163,20 @@ class TUPE(Bias):
 
     def _rows(self, table: Tensor, pos: Tensor, kind: torch.dtype) -> Tensor:
         """Look positions (batch, seq) up in the tables of the heads: (batch, heads, seq, head_dim)."""
-        held = table.narrow(0, *self.held)
-        if len(pos) == 1 and _all(pos.diff() == 1):
-            start = int(pos[0, 0])
-            return held[None, :, start : start + pos.shape[1]]  # a view: blocks of queries ask for the keys again
+        held, n = table.narrow(0, *self.held), pos.shape[1]
+        start = _first(pos) if len(pos) == 1 else None
+        if start is not None and 0 <= start <= held.shape[1] - n:
+            return held[None, :, start : start + n]  # a view: blocks of queries ask for the keys again
         # widened first, since gradients of a row that several tokens have are added up
         rows: Tensor = self._wide(held, kind).index_select(1, self._row(pos).flatten()).unflatten(1, pos.shape)
         return rows.transpose(0, 1)
+
+
+def _first(pos: Tensor) -> int | None:
+    """Return the first of one row of positions if each is one more than that before; None where nobody may look."""
+    if pos.shape[1] == 0:
+        return 0 if positions.is_plain(pos) else None
+    return int(pos[0, 0]) if positions.may_look(pos) and bool((pos.diff() == 1).all()) else None
 
 
 def _all(t: Tensor) -> bool:
