@@ -50,12 +50,13 @@ def sleeping():
     return lambda: time.sleep(60)
 
 
-def scattered(n):
+def scattered(n, *call):
     """Attend at n tokens whose positions follow no order, with a bias that sees distances."""
-    encoding, q, pos = scattered_call(n)
+    encoding, q, pos = scattered_call(n, *call)
     return torch.no_grad()(lambda: posenc.attend(q, q, q, encoding, pos, backend="distance"))
 
 
-def scattered_call(n):
+def scattered_call(n, n_heads=8, n_biases=1, apart=1):
     """Return an encoding, queries and positions of which no two neighbours are as far apart as the next."""
-    return posenc.ALiBi(n_heads=8), torch.randn(1, 8, n, 64), torch.arange(n) * 7919 % n
+    biases = [posenc.ALiBi(n_heads=n_heads), posenc.T5(n_heads=n_heads)][:n_biases]
+    return posenc.Compose(*biases), torch.randn(1, n_heads, n, 64), torch.arange(n) * 7919 % n * apart

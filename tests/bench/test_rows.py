@@ -1,4 +1,7 @@
+import torch
+
 import posenc
+from posenc.bench import setting
 from posenc.bench.rows import Goal, Row, choose
 
 
@@ -58,3 +61,11 @@ def test_a_row_knows_its_sizes():
     assert row.q_bytes == 8 * 2**20
     assert row.small().length == 512
     assert Row("x", "t5", Goal(), length=100, mode="decode", dtype="bfloat16").q_bytes == 8 * 64 * 2
+
+
+def test_a_model_that_was_cast_has_tables_in_half_precision():
+    for name, dtype in (("tupe.cast", torch.bfloat16), ("tupe.forward", torch.float32)):
+        [row] = choose([64], ["bfloat16"], name)
+        made = setting.prepare(row)
+        assert {p.dtype for p in made.encoding.parameters()} == {dtype}
+        assert made.q.dtype == torch.bfloat16

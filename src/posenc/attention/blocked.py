@@ -12,7 +12,7 @@ from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
-from posenc.attention.shifts import vary
+from posenc.attention.shifts import fit, ways
 from posenc.attention.spans import Block, blank, spans, whole
 from posenc.attention.terms import Terms
 from posenc.families import ContentBias, no_autocast
@@ -65,7 +65,7 @@ class Blocked:
         learns = torch.is_grad_enabled() and _learns(call)
         masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
         # blocks of scores at a time
-        held = _formed(call) if not self.by_distance else 2.0 if masked else 1.5 if _looks_up(call) else 0.0
+        held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
         held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
         block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
         rows = min(q_len, _rows(q_len))  # the result of the kernel, where nothing is formed
@@ -95,11 +95,21 @@ def _formed(call: Call) -> float:
     return 1.6 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
 
 
-def _looks_up(call: Call) -> bool:
-    """Whether biases of some blocks are looked up one by one, since positions there do not follow each other."""
-    if call.shape[2] == 1 or not all(map(sees_distance, call.leaves)):
-        return False
-    return vary(call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(SHORT, _cuts(call))])
+def _looked_up(call: Call, width: int) -> float:
+    """Return how many blocks of scores biases take that are looked up one by one, where positions are scattered."""
+    batch, n_heads, q_len, _ = call.shape
+    if q_len == 1 or call.document_ids is not None:  # of blocks of documents more is told than is taken
+        return 0.0
+    if not call.leaves or not all(map(sees_distance, call.leaves)):
+        return 0.0
+    found = ways(call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(SHORT, _cuts(call))])
+    fits = fit(call.leaves, call, found)
+    if fits and None not in found:
+        return 0.0
+    biases, distances = (1, 1) if fits else (2, 8)  # beyond what a vector holds, a bias is computed for each
+    biases += 2 * (len(call.leaves) > 1)  # a sum beside both of its terms
+    rows = max(len(leaf.away[0]) for leaf in call.leaves)  # of positions
+    return rows * (n_heads * biases + 8 / width * distances) / (batch * n_heads)
 
 
 def _seen(call: Call) -> int:

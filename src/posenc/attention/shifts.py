@@ -22,11 +22,11 @@ def shifts_of(leaves: Sequence[Leaf], blocks: Iterable[Block], offset: int) -> d
     return found
 
 
-def vary(leaves: Sequence[Leaf], call: Call, blocks: Callable[[], Iterable[Block]]) -> bool:
-    """Whether some of the blocks, which are asked for where positions have gaps alone, are shifted by no one number."""
+def ways(leaves: Sequence[Leaf], call: Call, blocks: Callable[[], Iterable[Block]]) -> set[Shifts | None]:
+    """Return how blocks are shifted, which are asked for only where positions have gaps; nothing where none has."""
     if all(leaf.shift is not None for leaf in leaves):
-        return False
-    return None in shifts_of(leaves, blocks(), call.shape[3] - call.shape[2]).values()
+        return set()
+    return set(shifts_of(leaves, blocks(), call.shape[3] - call.shape[2]).values())
 
 
 def fit(leaves: Sequence[Leaf], call: Call, shifts: Collection[Shifts | None]) -> bool:

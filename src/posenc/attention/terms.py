@@ -278,8 +278,8 @@ class Terms:
         total: Tensor | None = None
         for leaf, (slot, lowest) in zip(self.sums, self.tables, strict=True):
             rows = leaf.placed.rows(block.begin, block.end, block.batch).pos
-            keys = leaf.k_placed.rows(block.first, block.last, block.batch).pos
-            bias = live[slot][:, rows[..., :, None] - keys[..., None, :] - lowest]
+            keys = leaf.k_placed.rows(block.first, block.last, block.batch).pos + lowest
+            bias = live[slot][:, rows[..., :, None] - keys[..., None, :]]
             bias = bias.transpose(0, 1) if bias.ndim == 4 else bias
             total = bias if total is None else total + bias
         assert total is not None  # there is at least one
