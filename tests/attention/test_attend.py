@@ -160,6 +160,20 @@ def test_masks_of_few_dimensions_broadcast(mask: Tensor, backend: str, floating:
         np.testing.assert_allclose(got.numpy(), wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("q_len", "k_len"), [(0, 9), (0, 0), (3, 0)])
+@pytest.mark.parametrize("encoding", [NOPE, posenc.ALiBi(n_heads=4)], ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_empty_sequences_have_masks_too(causal: bool, q_len: int, k_len: int, encoding: posenc.Encoding) -> None:
+    call, options = tensors(q_len, k_len), {"causal": causal, "mask": torch.ones(2, 1, q_len, k_len).bool()}
+    pos = positions.arange(max(q_len, k_len))
+    backends = able(*call, encoding, pos[:q_len], pos[:k_len], **options)
+    assert len(backends) > 1
+    for backend in ("auto", *backends):
+        out = attend(*call, encoding, pos[:q_len], pos[:k_len], **options, backend=backend)
+        assert out.shape == (2, 4, q_len, 3)
+        assert not out.any()
+
+
 @pytest.mark.parametrize("backend", MASKING)
 def test_dropout(backend: str) -> None:
     q, k = normal(1, 1, 200, 4), normal(1, 1, 300, 4)

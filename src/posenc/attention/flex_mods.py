@@ -43,7 +43,7 @@ def score_mod(call: Call) -> Mod | None:
 def _keys(call: Call) -> Bool[Tensor, "rows k_len"] | None:
     """Return which keys are shown to all, if the mask says no more than that."""
     mask = call.mask
-    if mask is None or mask.dtype != torch.bool or mask.shape[1] > 1 or mask.shape[2] > 1:
+    if mask is None or mask.dtype != torch.bool or mask.shape[1] > 1 or mask.shape[2] != 1:
         return None
     return mask[:, 0, 0].expand(-1, call.shape[3])
 
