@@ -38,15 +38,16 @@ def made(*, learned=None):
 @pytest.mark.parametrize(("heads", "batch"), [(4, 2), (2, 2), (1, 1)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_law_in_every_dtype_and_layout(layout, dtype, heads, batch, causal):
-    tupe, pos = made(learned=torch.float64 if dtype == torch.float64 else None), positions.arange(N)
+    tupe = made(learned=torch.float64 if dtype == torch.float64 else None)
+    pos = positions.arange(N) if batch == 1 else positions.arange(N).expand(batch, N)  # of each item its own
     shapes = (batch, HEADS, N - 20, LANES), (batch, heads, N, LANES), (batch, heads, N, 5)
     q, k, v = (LAYOUTS[layout](torch.randn(shape, dtype=torch.float64).to(dtype)) for shape in shapes)
     exact = torch.float64 if dtype == torch.float64 else torch.float32
-    placed = [tupe.place(p, dtype=exact) for p in (pos[20:], pos)]
+    placed = [tupe.place(p, dtype=exact) for p in (pos[..., 20:], pos)]
     with torch.no_grad():
         found = posenc.attend(q, k, v, tupe, *placed, causal=causal, backend="blocked")
         wide = [t.double() for t in (q, k, v)]
-        wanted = posenc.attend(*wide, tupe.double(), pos[20:], pos, causal=causal, backend="reference-float64")
+        wanted = posenc.attend(*wide, tupe.double(), pos[..., 20:], pos, causal=causal, backend="reference-float64")
     assert found.dtype == dtype
     assert (found.double() - wanted).abs().max() < TOLERANCES[dtype] * max(1.0, float(wanted.abs().max()))
 

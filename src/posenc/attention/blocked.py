@@ -1,13 +1,14 @@
 """Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import formed, fused, one_query, products
+from posenc.attention import formed, fused, one_query, products, shared
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
 from posenc.attention.once import once
@@ -59,7 +60,7 @@ class Blocked:
         if one_query.fits(call):
             return one_query.memory(call)
         if not self.by_distance and products.fits(call):
-            return products.memory(call)
+            return shared.memory(call, SHORT) if shared.fits(call) else products.memory(call)
         batch, n_heads, q_len, k_len = call.shape
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
         learns = torch.is_grad_enabled() and _learns(call)
@@ -80,6 +81,8 @@ class Blocked:
                 return _traced(call)
             if one_query.fits(call):
                 return one_query.run(call)
+            if not self.by_distance and shared.fits(call):
+                return shared.run(call, partial(_run, by_distance=False), SHORT)
             if not self.by_distance and products.fits(call):
                 return products.run(call)
             return _run(call, by_distance=self.by_distance)
