@@ -12,6 +12,22 @@ N, HEADS, LANES = 70, 4, 8
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
+class Rows(posenc.Bias):
+    """A product that leaves the scale as it is, so that terms of content may stand beside it."""
+
+    factors_ahead = True
+
+    def __init__(self):
+        super().__init__(n_heads=HEADS)
+        self.row = torch.nn.Parameter(normal(HEADS, N, LANES, seed=8).float())
+
+    def at(self, h, q, k):
+        return (self.row[h, q.long()] * self.row[h, k.long()]).sum(-1)
+
+    def factors(self, placed, k_placed):
+        return tuple(self.row[:, p.parts[0].long()][None] for p in (placed, k_placed))
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(blocked, "SHORT", 16)
@@ -92,16 +108,20 @@ def test_masks_and_where_each_item_has_its_own(name, causal, encoding, runs):
 def test_what_is_not_shared_or_learns_runs_elsewhere(runs):
     each, one = positions.arange(N) + torch.tensor([[0], [3]]), positions.arange(N)
     two = tensors(2, 4, torch.float32, q_len=N)
-    fire = randomise(posenc.FIRE(n_heads=HEADS), 1)
+    fire, shaw = randomise(posenc.FIRE(n_heads=HEADS), 1), randomise(posenc.Shaw(head_dim=LANES), 1)
     with torch.no_grad():
         attend(*tensors(1, 4, torch.float32, q_len=N), tupe(), one, backend="blocked")
         attend(*two, tupe(), each, backend="blocked")
         attend(*two, fire, one, backend="blocked")
+        found = attend(*two, posenc.Compose(Rows(), shaw), one, backend="blocked")
+        wanted = attend(*two, posenc.Compose(Rows(), shaw), one, backend="reference")
+        assert (found - wanted).abs().max() < 1e-5
     attend(*two, tupe(), one, backend="blocked").sum().backward()
     assert runs == []
     with torch.no_grad():
         attend(*two, tupe(), one[None], backend="blocked")
-    assert len(runs) == 1
+        attend(*two, Rows(), one, backend="blocked")
+    assert len(runs) == 2
 
 
 def test_queries_that_see_nothing_get_zeros():
