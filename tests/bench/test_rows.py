@@ -60,6 +60,7 @@ def test_a_row_knows_its_sizes():
     row = Row("x", "t5", Goal(), length=4096)
     assert row.q_bytes == 8 * 2**20
     assert row.small().length == 512
+    assert Row("x", "t5", Goal(), length=4096, batch=16).q_bytes == 16 * row.q_bytes
     assert Row("x", "t5", Goal(), length=100, mode="decode", dtype="bfloat16").q_bytes == 8 * 64 * 2
 
 
@@ -69,3 +70,10 @@ def test_a_model_that_was_cast_has_tables_in_half_precision():
         made = setting.prepare(row)
         assert {p.dtype for p in made.encoding.parameters()} == {dtype}
         assert made.q.dtype == torch.bfloat16
+
+
+def test_rows_of_many_items_have_as_many():
+    for name, batch in (("tupe.batch", 16), ("tupe.forward", 1)):
+        [row] = choose([64], ["float32"], name)
+        made = setting.prepare(row)
+        assert [len(t) for t in (made.q, made.k, made.v)] == [batch] * 3

@@ -40,7 +40,7 @@ def begin(rows: list[Row], **options: Any) -> Found:
         "schema": SCHEMA,
         "command": "attend",
         "machine": machine.examine(),
-        "shape": {"batch": 1, "n_heads": N_HEADS, "head_dim": HEAD_DIM},
+        "shape": {"n_heads": N_HEADS, "head_dim": HEAD_DIM},
         "options": options,
         "asked": len(rows),
         "complete": False,

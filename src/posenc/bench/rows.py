@@ -32,6 +32,7 @@ class Row:
     encoding: str
     goal: Goal
     length: int = 0
+    batch: int = 1
     dtype: str = "float32"
     options: dict[str, Any] = field(default_factory=dict)  # of the encoding
     mode: str = "forward"  # or "train" (with gradients), "decode" (one query), "model" (of transformers, whole)
@@ -58,7 +59,8 @@ class Row:
     @property
     def q_bytes(self) -> int:
         """The size of q."""
-        return N_HEADS * (1 if self.mode == "decode" else self.length) * HEAD_DIM * DTYPES[self.dtype].itemsize
+        q_len = 1 if self.mode == "decode" else self.length
+        return self.batch * N_HEADS * q_len * HEAD_DIM * DTYPES[self.dtype].itemsize
 
     def small(self) -> "Row":
         """Return the same at a small length, to load code with."""
@@ -133,6 +135,7 @@ def _forward() -> Iterator[Row]:
     tupe = Row("tupe.forward", "tupe", Goal(ratio=2.1, of_q=4.0), peers=("dense",))
     yield replace(tupe, lengths=(256, 1024, 4096))
     yield replace(tupe, name="tupe.cast", cast=True, dtypes=("bfloat16",), peers=())
+    yield replace(tupe, name="tupe.batch", batch=16, causal=False, lengths=(128, 512))
     for name in ("alibi", "t5", "kerple"):
         options = {"bidirectional": True} if name == "t5" else {}
         row = Row(f"{name}.bidirectional", name, Goal(ratio=1.1, of_q=4.0), causal=False, options=options)

@@ -53,10 +53,10 @@ def prepare(row: Row, *, empty: bool = False) -> Setting:
     fill = torch.empty if empty else torch.randn
 
     def draw(length: int) -> Tensor:
-        return fill(1, N_HEADS, length, HEAD_DIM, dtype=dtype, device=device).requires_grad_(train)
+        return fill(row.batch, N_HEADS, length, HEAD_DIM, dtype=dtype, device=device).requires_grad_(train)
 
     encoding = make_encoding(row).to(device)
-    x = torch.randn(1, row.length, N_HEADS * HEAD_DIM, device=device) if encoding.reads_x else None
+    x = torch.randn(row.batch, row.length, N_HEADS * HEAD_DIM, device=device) if encoding.reads_x else None
     ids = None
     pos = positions.arange(row.length, device=device)
     if row.documents:

@@ -92,7 +92,8 @@ def _title(row: Found) -> str:
     more = [f"window {row['window']}"] if row["window"] else []
     more += [f"{row['documents']} documents"] if row["documents"] else []
     more += ["" if row["causal"] else "bidirectional", "" if row["device"] == "cpu" else row["device"]]
-    facts = [f"{row['length']:,} {keys}", row["dtype"], *(m for m in more if m and m not in row["name"])]
+    items = f"{row['batch']} x " if row["batch"] > 1 else ""
+    facts = [f"{items}{row['length']:,} {keys}", row["dtype"], *(m for m in more if m and m not in row["name"])]
     return f"{row['name']}: {', '.join(facts)}"
 
 

@@ -17,6 +17,7 @@ def describe(row: Row) -> Found:
         "name": row.name,
         "encoding": row.encoding,
         "mode": row.mode,
+        "batch": row.batch,
         "length": row.length,
         "dtype": row.dtype,
         "device": row.device,
