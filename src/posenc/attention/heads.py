@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, factors_of, tensors
+from posenc.attention.leaves import Leaf, tensors
 from posenc.attention.scratch import Scratch
 from posenc.families import Bias
 from posenc.positions.checks import all_plain
@@ -73,9 +73,8 @@ def _splits(leaf: Leaf) -> bool:
     """Whether a bias says itself what it is for one head, as a product."""
     if not isinstance(leaf.encoding, Bias):
         return False
-    one = replace(_of(leaf, 0, 1), placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0))
-    factors = factors_of(one)
-    return factors is not None and all(t.shape[1] == 1 for t in factors)
+    shapes = _of(leaf, 0, 1).shapes
+    return shapes is not None and all(shape[1] == 1 for shape in shapes)
 
 
 def _parts(call: Call, size: int) -> Iterator[tuple[slice, Call]]:

@@ -113,14 +113,13 @@ def _of(lane: Tensor, heads: slice) -> Tensor:
 def _refuses(call: Call, leaf: Leaf) -> str | None:
     """Say why one encoding cannot be lanes of this call, or None."""
     encoding = leaf.encoding
-    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
-    if factors is None or not isinstance(encoding, Bias):
+    if leaf.shapes is None or not isinstance(encoding, Bias):
         return f"{encoding.name} is no product of something of the query and something of the key."
-    if factors[1].shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:
+    if leaf.shapes[1][1] > 1 and call.k.shape[1] != call.q.shape[1]:
         return f"{encoding.name} gives each head other lanes of the keys, which several heads share here."
-    if factors[0].shape[-1] > FEW and call.out_dtype.itemsize < 4:
+    if n_lanes(leaf) > FEW and call.out_dtype.itemsize < 4:
         return f"{encoding.name} would be rounded to {call.out_dtype} as q and k are, and a bias is not."
-    if factors[0].shape[-1] > FEW and call.backend != Lanes.name and call.q.device.type == "cpu":
+    if n_lanes(leaf) > FEW and call.backend != Lanes.name and call.q.device.type == "cpu":
         if not torch.compiler.is_compiling() and not is_plain(call.q):
             return f"{encoding.name} is within a transform, and torch's kernel has no forward derivative."
         if not torch.compiler.is_compiling() and products.fits(call):

@@ -40,6 +40,12 @@ class Leaf:
         one = all(bool((away == away[:1, :1]).all()) for away in self.away)
         return int(self.away[0][0, 0] - self.away[1][0, 0]) if one else None
 
+    @cached_property
+    def shapes(self) -> tuple[torch.Size, torch.Size] | None:
+        """Those of what the bias says as a product of no query and no key, (.., 0, lanes); None if it is none."""
+        factors = factors_of(replace(self, placed=self.placed.last(0), k_placed=self.k_placed.last(0)))
+        return None if factors is None else (factors[0].shape, factors[1].shape)
+
 
 def _away(placed: Placed) -> Tensor:
     away = placed.pos - torch.arange(placed.pos.shape[-1], device=placed.pos.device)
@@ -124,8 +130,7 @@ def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
 
 def n_lanes(leaf: Leaf) -> int:
     """Return how many lanes a bias has as a product; 0 if it is none."""
-    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
-    return 0 if factors is None else factors[0].shape[-1]
+    return 0 if leaf.shapes is None else leaf.shapes[0][-1]
 
 
 def is_product(leaf: Leaf) -> bool:
