@@ -59,6 +59,8 @@ def _n_factors(call: Call) -> int:
 
 def _n_parts(call: Call, n_rows: int) -> int:
     """Return in how many parts the heads follow each other, so that what is formed of one is no more than q."""
+    if not cuts(call, products.LEAST):
+        return 1
     _, n_heads, q_len, k_len = call.shape
     formed = _width(call) * n_heads * (_n_factors(call) + min(q_len, n_rows) * k_len)
-    return min(n_heads, -(-formed // max(1, call.q.numel() * call.q.element_size()))) if cuts(call, 0) else 1
+    return min(n_heads, -(-formed // (call.q.numel() * call.q.element_size())))
