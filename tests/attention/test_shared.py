@@ -133,6 +133,15 @@ def test_queries_that_see_nothing_get_zeros():
     assert bool((found[:, :, N - 30 :].isfinite() & (found[:, :, N - 30 :] != 0)).all())
 
 
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [(0, 3, 3), (2, 0, 5), (2, 4, 0), (2, 0, 0)])
+def test_of_nothing_nothing_is_formed(batch, q_len, k_len):
+    call = *tensors(batch, 4, torch.float32, q_len=q_len, k_len=k_len), tupe(), torch.arange(q_len), torch.arange(k_len)
+    with torch.no_grad():
+        found = attend(*call, causal=False, backend="blocked")
+        assert all(one.memory >= 0 for one in explain(*call, causal=False))
+    assert torch.equal(found, torch.zeros(batch, HEADS, q_len, 5))
+
+
 @pytest.mark.parametrize(("dtype", "batch"), [(torch.float32, 16), (torch.bfloat16, 16), (torch.bfloat16, 4)], ids=str)
 def test_more_items_take_no_more_biases(dtype, batch, monkeypatch):
     """What is told grows with what of results is formed at once, and not with scores."""

@@ -20,6 +20,8 @@ def fits(call: Call) -> bool:
     """Whether a block's bias, formed once, serves all items, and nothing learns. For tensors that are plain memory."""
     if call.shape[0] == 1 or (call.mask is not None and call.mask.shape[0] > 1):
         return False
+    if not (call.q.numel() and call.k.numel()):  # which have no size that parts could be made by
+        return False
     return products.fits(call) and all(map(_of_no_item, call.leaves)) and len(spans(call)) == 1
 
 
