@@ -97,7 +97,7 @@ class BEiT(Bias):
         row = torch.where(inside, cell(apart, self.window), end)  # beyond the table, the look-up's own check speaks
         row = torch.where(k_class, end - 2, row)
         row = torch.where(q_class, end - 3 + 2 * k_class.long(), row)
-        return wide(self.weight[row, h])
+        return wide(self.weight)[row, h]
 
     def resized(self, window: tuple[int, int]) -> "BEiT":
         """Return a table for another image size by bilinear interpolation; the class token's numbers stay.

@@ -176,7 +176,7 @@ class Graphormer(Bias):
         # a node or a distance that nobody could look at meets the look-up's own check and no other one's number
         known = there & (distance >= -1) & (distance <= self.max_distance)
         row = distance.where(distance >= 0, self.max_distance + 1).where(known, self.max_distance + 2)
-        return wide(self.weight[h, row])
+        return wide(self.weight)[h, row]
 
     def reset_parameters(self) -> None:
         """Draw the numbers from N(0, 0.02)."""

@@ -68,7 +68,7 @@ class RelativeBias(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[h, clip(q - k)]."""
         row = (q - k).long().clamp(-self.max_distance, self.max_distance) + self.max_distance
-        return wide(self.weight[h, row])
+        return wide(self.weight)[h, row]
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return W[h, clip(distance)] of each head: as `at` does, by whole rows."""

@@ -80,7 +80,7 @@ class Swin(Bias):
         inside = reached(apart, self.window)
         refuse_outside(inside, self.name, self.window, "`resized` makes a larger table.")
         # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's number
-        return wide(self.weight[torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h])
+        return wide(self.weight)[torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h]
 
     def resized(self, window: tuple[int, int]) -> "Swin":
         """Return a table for another window by bicubic interpolation, as the authors resize theirs.

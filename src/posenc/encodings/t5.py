@@ -108,7 +108,7 @@ class T5(Bias):
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[bucket(q - k), h]."""
-        return wide(self.weight[self.bucket((q - k).long()), h])
+        return wide(self.weight)[self.bucket((q - k).long()), h]
 
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return W[bucket(distance)] of each head: as `at` does, by whole rows."""
