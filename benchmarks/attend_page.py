@@ -24,6 +24,7 @@ PAGE = Path(__file__).with_name("ATTEND.md")
 BUDGET_S = 10.0  # of one comparison, beyond three rounds
 # peers take most of the time: here, and for goals that are a share of theirs
 WITH_PEERS = ("alibi.forward.*.float32", "t5.forward.*.float32", "t5.train*", "kerple.train*", "t5.decode*")
+WITH_PEERS += ("tupe.forward*", "tupe.batch*")
 
 
 def choose(part: bool) -> list[rows.Row]:
