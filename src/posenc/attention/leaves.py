@@ -40,11 +40,20 @@ class Leaf:
         one = all(bool((away == away[:1, :1]).all()) for away in self.away)
         return int(self.away[0][0, 0] - self.away[1][0, 0]) if one else None
 
-    @cached_property
+    @property
     def shapes(self) -> tuple[torch.Size, torch.Size] | None:
         """Those of what the bias says as a product of no query and no key, (.., 0, lanes); None if it is none."""
-        factors = factors_of(replace(self, placed=self.placed.last(0), k_placed=self.k_placed.last(0)))
-        return None if factors is None else (factors[0].shape, factors[1].shape)
+        # torch.compile does not trace the lock that cached properties of Python 3.11 take
+        return _shapes(self) if torch.compiler.is_compiling() else self._shapes
+
+    @cached_property
+    def _shapes(self) -> tuple[torch.Size, torch.Size] | None:
+        return _shapes(self)
+
+
+def _shapes(leaf: Leaf) -> tuple[torch.Size, torch.Size] | None:
+    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
+    return None if factors is None else (factors[0].shape, factors[1].shape)
 
 
 def _away(placed: Placed) -> Tensor:
