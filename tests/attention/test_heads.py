@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import positions
-from posenc.attention import heads, lanes, products
+from posenc.attention import heads, lanes, shared
 
 N = 40
 
@@ -15,7 +15,7 @@ def parts(monkeypatch):
     """How many heads each part had, where short texts are cut as well."""
     found, cut = [], heads._parts
     monkeypatch.setattr(lanes, "LONG", 0)
-    monkeypatch.setattr(products, "LEAST", 0)
+    monkeypatch.setattr(shared, "LEAST", 0)
 
     def watched(call, size):
         for rows, part in cut(call, size):

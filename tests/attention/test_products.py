@@ -20,7 +20,6 @@ LAYOUTS = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(products, "ROWS", 16)
-    monkeypatch.setattr(products, "LEAST", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # they share the rows of one product
     monkeypatch.setattr(scratch, "SHARE", 1)
 
@@ -62,7 +61,7 @@ def test_blocks_are_taken_rather_than_lanes_and_take_less(dtype):
     assert said["blocked"].verdict == "taken"
     why = "blocks are faster" if dtype == torch.float32 else "would be rounded"
     assert why in said["lanes"].verdict
-    assert said["blocked"].memory < 3 * q.nbytes
+    assert said["blocked"].memory < 4 * q.nbytes
     learning = {one.backend: one for one in attention.explain(q, q, q, tupe, positions.arange(n))}
     assert learning["lanes" if dtype == torch.float32 else "blocked"].verdict == "taken"
     assert learning["blocked"].memory > said["blocked"].memory

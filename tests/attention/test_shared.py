@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import attend, explain, positions
-from posenc.attention import blocked, products, shared
+from posenc.attention import blocked, shared
 from strategies import normal, randomise
 
 N, HEADS, LANES = 70, 4, 8
@@ -31,7 +31,7 @@ class Rows(posenc.Bias):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(blocked, "SHORT", 16)
-    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(shared, "LEAST", 1)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ many of the values, and which it rounds as it does queries and keys.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ from posenc.attention.spans import Block, Spans, blank, spans
 from posenc.attention.terms import Terms
 from posenc.positions.checks import all_plain
 
-ROWS = 112  # queries a block of those with most keys: more are faster, and take more memory
+ROWS = 80  # queries a block of those with most keys: more are no faster, and take more memory
 MORE = 2  # times as many at most, where fewer keys take no more memory
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
-LEAST = 2**19  # numbers of q, from which on heads follow each other: before, more calls cost more than memory is worth
 
 
 def fits(call: Call) -> bool:
@@ -37,20 +36,17 @@ def fits(call: Call) -> bool:
     return all_plain((call.k, call.v, *placed, *call.encoding.parameters()))
 
 
-def n_parts(call: Call) -> int:
-    """Return how many parts of the heads follow each other."""
-    return PARTS if call.out_dtype.itemsize >= 4 else 2 * PARTS
-
-
 def memory(call: Call) -> int:
     """Estimate the bytes of what is formed of a block, and of factors, keys and values in the dtype of sums."""
     batch, n_heads, q_len, k_len = call.shape
-    at_once = max(1, n_heads // n_parts(call)) if cuts(call, LEAST) else n_heads
+    at_once = max(1, n_heads // _n_parts(call)) if cuts(call, least=0) else n_heads
     lanes = sum(map(n_lanes, call.leaves))
+    width = lanes + call.k.shape[-1]
     blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None)
     numbers = blocks * min(q_len, ROWS) * k_len
-    numbers += lanes * (q_len + 2 * k_len) + k_len * (call.k.shape[-1] + call.v.shape[-1])
-    return batch * at_once * numbers * (8 if call.out_dtype == torch.float64 else 4)
+    numbers += width * (q_len + k_len) + lanes * max(q_len, k_len) + k_len * call.v.shape[-1]
+    packed = torch.get_num_threads() * k_len * width  # each thread of a product has its own copy of the keys
+    return (batch * at_once * numbers + packed) * (8 if call.out_dtype == torch.float64 else 4)
 
 
 def run(call: Call) -> Tensor:
@@ -59,7 +55,11 @@ def run(call: Call) -> Tensor:
     call = blank(call, parts)
     blocks = [block for part in parts for block in part.blocks(ROWS, [], more=MORE)]
     some = partial(_of_heads, parts, blocks, [n_lanes(leaf) if is_product(leaf) else 0 for leaf in call.leaves])
-    return by_heads(call, some, n_parts(call), least=LEAST)
+    return by_heads(call, some, _n_parts(call), least=0)
+
+
+def _n_parts(call: Call) -> int:
+    return PARTS if call.out_dtype.itemsize >= 4 else 2 * PARTS
 
 
 def _of_heads(
@@ -73,7 +73,7 @@ def _of_heads(
 ) -> Tensor:
     """Compute some heads of a call, or all, given how many lanes each bias has as a product; none if it is no such."""
     others = [leaf for leaf, n in zip(call.leaves, lanes, strict=True) if n == 0]
-    terms = Terms(replace(call, leaves=others), parts, blocks, by_distance=False)
+    terms = Terms(replace(call, leaves=others), parts, blocks if others else [], by_distance=False)
     if scratch is not None:
         terms.form_in(scratch)
     leaves = list(compress(call.leaves, lanes))
@@ -81,20 +81,21 @@ def _of_heads(
     q, k = call.turned()
     each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
     k = _joined(terms, "k", [_factor(replace(leaf, placed=leaf.placed.last(0)), 1) for leaf in leaves], each)
-    k[..., -q.shape[-1] :] *= call.scale
-    of_queries = [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves]
+    k[..., -call.k.shape[-1] :] *= call.scale
+    q = _joined(terms, "q", [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves], q)
     v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
     if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
         v = v.contiguous()  # products want all heads of all items in equal steps
     out = q.new_empty((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype) if into is None else into
     out.zero_()  # rows that see nothing may be of no block
     for block in reversed(blocks):  # the last have most keys: what a library keeps of these serves for all
-        rows = _joined(terms, "q", [_of_block(a, block) for a in of_queries], _of_block(q, block))
-        scores = _scores(terms, block, rows, k)
-        found = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
-        if bool(found.isnan().any()):  # a row may see nothing
-            found = _weighted(terms, block, softmax(_scores(terms, block, rows, k)), v)
-        out[block.batch, :, block.rows] = found
+        scores = _scores(terms, block, q, k)
+        out[block.batch, :, block.rows] = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
+    again = blocks if bool(out.isnan().any()) else []  # a row may see nothing
+    for block in again:
+        found = out[block.batch, :, block.rows]
+        if bool(found.isnan().any()):
+            found.copy_(_weighted(terms, block, softmax(_scores(terms, block, q, k)), v))
     return out
 
 
@@ -118,17 +119,14 @@ def _joined(terms: Terms, purpose: str, lanes: Sequence[Tensor], t: Tensor) -> T
     """Return lanes ahead of queries or keys, in the dtype of sums."""
     widths = [x.shape[-1] for x in (*lanes, t)]
     joined = terms.scratch.take(purpose, (*t.shape[:3], sum(widths)), t, terms.dtype)
-    for into, x in zip(joined.split(widths, -1), (*lanes, t), strict=True):
-        into.copy_(x)  # torch.cat would take as much again where dtypes differ
+    for end, width, x in zip(accumulate(widths), widths, (*lanes, t), strict=True):
+        joined[..., end - width : end] = x  # torch.cat would take as much again where dtypes differ
     return joined
-
-
-def _of_block(t: Tensor, block: Block) -> Tensor:
-    return t[block.batch if len(t) > 1 else slice(None), :, block.rows]
 
 
 def _scores(terms: Terms, block: Block, q: Tensor, k: Tensor) -> Tensor:
     """Return a block's scores (batch, heads, q_len, k_len), minus infinity where nothing is seen."""
+    q = q[block.batch, :, block.rows]
     keys = k[block.batch, :, block.keys].flatten(0, 1).mT
     scores = terms.scratch.product("scores", q.flatten(0, 1), keys).view(*q.shape[:3], -1)
     if (bias := terms.dense(block, None, hide=False)) is not None:

@@ -15,6 +15,8 @@ from posenc.attention.leaves import Leaf, is_product, n_lanes
 from posenc.attention.spans import spans
 from posenc.families import Bias
 
+LEAST = 2**19  # numbers of q, from which on heads follow each other: before, more calls cost more than memory is worth
+
 
 def fits(call: Call) -> bool:
     """Whether a block's bias, formed once, serves all items, and nothing learns. For tensors that are plain memory."""
@@ -61,7 +63,7 @@ def _n_factors(call: Call) -> int:
 
 def _n_parts(call: Call, n_rows: int) -> int:
     """Return in how many parts the heads follow each other, so that what is formed of one is no more than q."""
-    if not cuts(call, products.LEAST):
+    if not cuts(call, LEAST):
         return 1
     _, n_heads, q_len, k_len = call.shape
     formed = _width(call) * n_heads * (_n_factors(call) + min(q_len, n_rows) * k_len)

@@ -104,6 +104,7 @@ class Spans:
         """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut.
 
         Up to `more` times as many queries where, having fewer keys, they have no more scores than the largest of them.
+        What is left of a length that is no multiple comes first: of a causal call it has the fewest keys.
         """
         low, high = (t.tolist() for t in self.ends)
         largest = n_rows * max(map(int.__sub__, high, low), default=0) if more > 1 else 0
@@ -114,10 +115,10 @@ class Spans:
                 if low[at] == high[at]:
                     at += 1
                     continue
-                n = more
-                while n > 1 and n * n_rows * (high[min(at + n * n_rows, stop) - 1] - low[at]) > largest:
+                n, start = more, at - (at - stop) % n_rows  # from where on whole blocks end at the stop
+                while n > 1 and n * n_rows * (high[min(start + n * n_rows, stop) - 1] - low[at]) > largest:
                     n //= 2
-                end = min(at + n * n_rows, stop)
+                end = min(start + n * n_rows, stop)
                 found.append(self._block(at, end, low, high))
                 at = end
         return [b for b in found if b.last > b.first]
