@@ -54,14 +54,14 @@ def test_the_law_in_every_dtype_and_layout(layout, dtype, heads, batch, causal):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_blocks_are_taken_rather_than_lanes_and_take_less(dtype):
     n = 4_096
-    tupe = posenc.TUPE(n_heads=HEADS, head_dim=64, max_len=n)
-    q = torch.empty(1, HEADS, n, 64, dtype=dtype)
+    tupe = posenc.TUPE(n_heads=8, head_dim=64, max_len=n)
+    q = torch.empty(1, 8, n, 64, dtype=dtype)
     with torch.no_grad():
         said = {one.backend: one for one in attention.explain(q, q, q, tupe, positions.arange(n))}
     assert said["blocked"].verdict == "taken"
     why = "blocks are faster" if dtype == torch.float32 else "would be rounded"
     assert why in said["lanes"].verdict
-    assert said["blocked"].memory < 4 * q.nbytes
+    assert said["blocked"].memory < 3 * q.nbytes
     learning = {one.backend: one for one in attention.explain(q, q, q, tupe, positions.arange(n))}
     assert learning["lanes" if dtype == torch.float32 else "blocked"].verdict == "taken"
     assert learning["blocked"].memory > said["blocked"].memory
