@@ -124,6 +124,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "LONG", 24)
     monkeypatch.setattr(blocked, "SHORT", 16)
     monkeypatch.setattr(products, "ROWS", 16)
+    monkeypatch.setattr(products, "STRETCH", 40)
     monkeypatch.setattr(spans, "SHORTEST", 10)
 
 

@@ -20,6 +20,7 @@ LAYOUTS = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(products, "ROWS", 16)
+    monkeypatch.setattr(products, "STRETCH", 40)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # they share the rows of one product
     monkeypatch.setattr(scratch, "SHARE", 1)
 

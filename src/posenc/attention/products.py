@@ -4,7 +4,7 @@ torch's kernel would take such a bias as a mask, beside scores of its own, or it
 many of the values, and which it rounds as it does queries and keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, compress
@@ -23,6 +23,7 @@ from posenc.positions.checks import all_plain
 
 ROWS = 80  # queries a block of those with most keys: more are no faster, and take more memory
 MORE = 2  # times as many at most, where fewer keys take no more memory
+STRETCH = 2048  # queries that are joined at once: more calls, or more memory
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
 
 
@@ -44,7 +45,7 @@ def memory(call: Call) -> int:
     width = lanes + call.k.shape[-1]
     blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None)
     numbers = blocks * min(q_len, ROWS) * k_len
-    numbers += width * (q_len + k_len) + lanes * max(q_len, k_len) + k_len * call.v.shape[-1]
+    numbers += width * (min(q_len, STRETCH) + k_len) + (lanes + call.v.shape[-1]) * k_len
     packed = torch.get_num_threads() * k_len * width  # each thread of a product has its own copy of the keys
     return (batch * at_once * numbers + packed) * (8 if call.out_dtype == torch.float64 else 4)
 
@@ -82,21 +83,51 @@ def _of_heads(
     each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
     k = _joined(terms, "k", [_factor(replace(leaf, placed=leaf.placed.last(0)), 1) for leaf in leaves], each)
     k[..., -call.k.shape[-1] :] *= call.scale
-    q = _joined(terms, "q", [_factor(replace(leaf, k_placed=leaf.k_placed.last(0)), 0) for leaf in leaves], q)
     v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
     if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
         v = v.contiguous()  # products want all heads of all items in equal steps
     out = q.new_empty((*q.shape[:3], v.shape[-1]), dtype=call.out_dtype) if into is None else into
     out.zero_()  # rows that see nothing may be of no block
-    for block in reversed(blocks):  # the last have most keys: what a library keeps of these serves for all
-        scores = _scores(terms, block, q, k)
-        out[block.batch, :, block.rows] = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
-    again = blocks if bool(out.isnan().any()) else []  # a row may see nothing
-    for block in again:
-        found = out[block.batch, :, block.rows]
-        if bool(found.isnan().any()):
-            found.copy_(_weighted(terms, block, softmax(_scores(terms, block, q, k)), v))
+    for some in _stretches(blocks):
+        _attend(terms, some, _queries(terms, leaves, q, some), k, v, out)
     return out
+
+
+def _stretches(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Return blocks of one item that follow each other, as many as have `STRETCH` queries.
+
+    The last come first, since they have most keys: what a library keeps of these serves for all.
+    """
+    some: list[Block] = []
+    for block in reversed(blocks):
+        if some and (block.item != some[0].item or some[0].end - block.begin > STRETCH):
+            yield some
+            some = []
+        some.append(block)
+    if some:
+        yield some
+
+
+def _queries(terms: Terms, leaves: Sequence[Leaf], q: Tensor, some: Sequence[Block]) -> Tensor:
+    """Return queries of some blocks, joined to what biases say of them."""
+    begin, end, batch = some[-1].begin, some[0].end, some[0].batch
+    lanes = []
+    for leaf in leaves:
+        placed = leaf.placed.rows(begin, end, batch)
+        lanes.append(_factor(replace(leaf, placed=placed, k_placed=leaf.k_placed.last(0)), 0))
+    return _joined(terms, "q", lanes, q[batch, :, begin:end])
+
+
+def _attend(terms: Terms, some: Sequence[Block], q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+    """Write the results of blocks, given what is joined of their queries and of all keys."""
+    begin = some[-1].begin
+    rows = [q[:, :, block.begin - begin : block.end - begin] for block in some]
+    for block, own in zip(some, rows, strict=True):
+        scores = _scores(terms, block, own, k)
+        out[block.batch, :, block.rows] = _weighted(terms, block, torch.softmax(scores, -1, out=scores), v)
+    if bool(out[some[0].batch, :, begin : some[0].end].isnan().any()):  # a row may see nothing
+        for block, own in zip(some, rows, strict=True):
+            out[block.batch, :, block.rows] = _weighted(terms, block, softmax(_scores(terms, block, own, k)), v)
 
 
 def _take(terms: Terms, call: Call, blocks: Sequence[Block], lanes: int) -> None:
@@ -126,7 +157,6 @@ def _joined(terms: Terms, purpose: str, lanes: Sequence[Tensor], t: Tensor) -> T
 
 def _scores(terms: Terms, block: Block, q: Tensor, k: Tensor) -> Tensor:
     """Return a block's scores (batch, heads, q_len, k_len), minus infinity where nothing is seen."""
-    q = q[block.batch, :, block.rows]
     keys = k[block.batch, :, block.keys].flatten(0, 1).mT
     scores = terms.scratch.product("scores", q.flatten(0, 1), keys).view(*q.shape[:3], -1)
     if (bias := terms.dense(block, None, hide=False)) is not None:
