@@ -134,8 +134,11 @@ def _take(terms: Terms, call: Call, blocks: Sequence[Block], lanes: int) -> None
     """Take what parts share before what is formed for one alone, so that the next finds that memory in one piece."""
     batch, n_heads, _, k_len = call.shape
     largest = max((block.size[0] * block.size[1] for block in blocks), default=0)
+    rows = max((block.size[0] for block in blocks), default=0)
+    queries = max((some[0].end - some[-1].begin for some in _stretches(blocks)), default=0)
     width = lanes + call.k.shape[-1]
-    for purpose, size in (("scores", largest), ("k", k_len * width)):
+    sizes = {"scores": largest, "k": k_len * width, "q": queries * width, "found": rows * call.v.shape[-1]}
+    for purpose, size in sizes.items():
         terms.scratch.take(purpose, (batch * n_heads * size,), call.k, terms.dtype)
 
 

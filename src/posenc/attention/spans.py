@@ -80,7 +80,7 @@ class Spans:
         self.mixed = self.ids is not None and self.runs is None
         self.padding = _padding(call, item)
         self.masked = call.mask is not None and self.padding is None
-        self._last_corner = (0, 0), torch.ones(0, 0, dtype=torch.bool, device=call.q.device)
+        self._largest = torch.ones(0, 0, dtype=torch.bool, device=call.q.device)  # corner
 
     @cached_property
     def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
@@ -187,12 +187,11 @@ class Spans:
         return scores.masked_fill_(~allowed, -torch.inf) if fits else scores.masked_fill(~allowed, -torch.inf)
 
     def _corner(self, n_rows: int, n_keys: int) -> Bool[Tensor, "n_rows n_keys"]:
-        """Return what causality hides of a block behind the keys that all of its queries see: the same for most."""
-        size, corner = self._last_corner
-        if size != (n_rows, n_keys):
-            corner = torch.ones(n_rows, n_keys, dtype=torch.bool, device=self.call.q.device).triu()
-            self._last_corner = (n_rows, n_keys), corner
-        return corner
+        """Return what causality hides of a block behind the keys that all of its queries see: part of the largest."""
+        if self._largest.shape[0] < n_rows or self._largest.shape[1] < n_keys:
+            largest = (max(sizes) for sizes in zip(self._largest.shape, (n_rows, n_keys), strict=True))
+            self._largest = torch.ones(*largest, dtype=torch.bool, device=self.call.q.device).triu()
+        return self._largest[:n_rows, :n_keys]
 
 
 def spans(call: Call) -> list[Spans]:
