@@ -25,7 +25,7 @@ BITS = {torch.float32: 12, torch.bfloat16: 8}  # of a piece: two of them multipl
 PIECES = 3
 LEAST = 1e-6  # scale
 PARTS = 4  # of a call without gradients
-LONG = 2**19  # numbers of q, from which on lanes of all heads would take more memory than a few calls are worth
+LONG = 2**17  # numbers of q, from which on lanes of all heads would take more memory than a few calls are worth
 WIDTH = 8  # lanes come in so many, which kernels like
 Pair = tuple[Tensor, Tensor]  # lanes of queries and of keys (batch | 1, heads | 1, length | 1, lanes)
 
