@@ -51,6 +51,21 @@ def test_a_short_call_with_a_bias_takes_little_more_than_twice_q(name):
     assert found.extra < 3.0 * row.q_bytes
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "of_q"),
+    [("tupe.forward", "float32", 6.0), ("tupe.forward", "bfloat16", 8.0), ("alibi.lanes", "float32", 4.6)],
+)
+def test_heads_of_a_short_text_follow_each_other(name, dtype, of_q):
+    """Of products of many lanes, and of lanes: 3 to 4 times q; all heads at once take 8, 16 and 5."""
+    (row,) = rows.choose([512], [dtype], name)
+    backend = "attend:lanes" if name == "alibi.lanes" else "attend:auto"
+    found = memory.peak(
+        partial(candidates.build_row, row, backend), warm=partial(candidates.build_row, row.small(), backend)
+    )
+    assert isinstance(found, Peak), found
+    assert found.extra < of_q * row.q_bytes
+
+
 def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
     """In a model that was cast: 5.7 times q at this length, and 13 where tables of all heads are widened."""
     (row,) = rows.choose([1024], ["bfloat16"], "tupe.cast")
