@@ -158,7 +158,11 @@ def _lanes(call: Call, leaf: Leaf) -> list[Pair]:
     for of_query, of_key in zip(a.split(1, -1), b.split(1, -1), strict=True):
         rows, columns = _pieces(of_query, BITS[dtype]), _pieces(of_key, BITS[dtype])
         found += [(row.to(dtype), column.to(dtype)) for row in rows for column in columns]
-    return found
+    if dtype.itemsize >= 4:
+        return found
+    # AMX sums up lanes of even and of odd number apart, so that what is to cancel must have numbers of one kind
+    nothing = level.new_zeros(1, 1, 1, 1).to(dtype)
+    return [lanes for pair in found for lanes in (pair, (nothing, nothing))]
 
 
 def _pieces(t: Tensor, bits: int) -> Sequence[Tensor]:
