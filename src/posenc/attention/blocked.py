@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from posenc.attention import formed, fused, one_query, products, shared
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
+from posenc.attention.near import Near, near
 from posenc.attention.once import once
 from posenc.attention.sdpa import grouped
 from posenc.attention.shifts import fit, ways
@@ -130,6 +131,7 @@ class Work:
     """One call, cut into blocks: what both passes need beside tensors."""
 
     terms: Terms
+    near: Near
     forwards: list[Block]
     backwards: list[Block]
     scale: float
@@ -171,9 +173,10 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
         forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
         terms = Terms(call, parts, forwards, by_distance=vectors)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
-    work = Work(terms, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     q, k = call.turned()
     q, k, v = (fused.dense(t.to(dtype)) for t in (q, k, call.v))
+    found = near(call, terms, q, k, v)
+    work = Work(terms, found, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
     width = v.shape[-1]
     if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
         widest = max(width, q.shape[-1])
@@ -237,7 +240,7 @@ def _traced(call: Call) -> Tensor:
     # within a transform torch's choice of a kernel does not see that a mask learns
     transformed = mask is not None and not torch.compiler.is_compiling()
     if call.dropout_p or call.encoding.rescores or transformed:
-        work = Work(terms, [block], [block], call.scale, call.dropout_p, 0, True, True)
+        work = Work(terms, Near(terms, {}), [block], [block], call.scale, call.dropout_p, 0, True, True)
         out = formed.attend(work, block, q, k, call.v, None)
     else:
         # a bias of 50 loses its fraction in half precision; the CPU adds a float32 mask to half precision scores, and

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from posenc.attention.call import Call
 from posenc.attention.heads import ALL, Heads
+from posenc.attention.near import Part
 from posenc.attention.spans import Block
 from posenc.families import autocast_dtype
 from posenc.positions.checks import is_plain
@@ -43,13 +44,14 @@ def dense(t: Tensor) -> Tensor:
 
 def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
     """Write the result of a block and the logarithms of its rows' sums, of some heads after the others."""
-    for heads in work.terms.heads(block, q, k, forwards=True):
+    alone = [Part(heads, block) for heads in work.terms.heads(block, q, k, forwards=True)]
+    for heads, own in work.near.parts(block) or alone:
         live = work.terms.tensors
         mask, reverse = masked(
-            work, block, None if heads == ALL else work.terms.of_heads(work.terms.of_block(block, live), heads)
+            work, own, None if heads == ALL else work.terms.of_heads(work.terms.of_block(own, live), heads)
         )
-        own_q, own_k, own_v = parts(block, q, k, v, heads)
-        at = block.batch, heads.of_q, block.rows
+        own_q, own_k, own_v = parts(own, q, k, v, heads)
+        at = own.batch, heads.of_q, own.rows
         if reverse:  # the queries lie where the result is to lie
             own_q = _reversed(own_q, out[at])
         found, own_lse = _forward(own_q, own_k, own_v, attn_mask=mask, scale=work.scale)
@@ -75,14 +77,16 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> 
 
 def gradients(work: "Work", block: Block, saved: "Saved", tensors: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
     """Add a block's gradients of q, k and v to `sums`."""
-    mask, reverse = masked(work, block, work.terms.of_block(block, tensors))
-    q, k, v = parts(block, saved.q, saved.k, saved.v)
-    rows = [q, *(t[block.batch, :, block.rows] for t in (saved.grad, saved.out, saved.lse))]
-    q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)
-    found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
-    sums[0][block.batch, :, block.rows] = found[0].flip(2) if reverse else found[0]
-    sums[1][block.batch, :, block.keys] += found[1]
-    sums[2][block.batch, :, block.keys] += found[2]
+    for heads, own in work.near.parts(block) or [Part(ALL, block)]:
+        mask, reverse = masked(work, own, work.terms.of_heads(work.terms.of_block(own, tensors), heads))
+        q, k, v = parts(own, saved.q, saved.k, saved.v, heads)
+        at, keys = (own.batch, heads.of_q, own.rows), (own.batch, heads.of_k, own.keys)
+        rows = [q, *(t[at] for t in (saved.grad, saved.out, saved.lse))]
+        q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)
+        found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
+        sums[0][at] = found[0].flip(2) if reverse else found[0]
+        sums[1][keys] += found[1]
+        sums[2][keys] += found[2]
 
 
 def masked(work: "Work", block: Block, tensors: Sequence[Tensor] | None) -> tuple[Tensor | None, bool]:

@@ -1,0 +1,105 @@
+"""Keys so far away that they count for nothing: where a bias falls by more than queries and keys can make up for.
+
+Of ALiBi's eight heads at 16,384 tokens five need a fourth of the keys or less. What the others would have are weights
+too small to be normal numbers, with which some processors compute several times as slowly.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posenc.attention.call import Call
+from posenc.attention.heads import Heads
+from posenc.attention.spans import Block
+from posenc.attention.terms import Terms
+
+LEAST = 2048  # keys from which on looking takes less time than it saves
+ROWS = 512  # queries whose keys are looked at together, in blocks that leave some out
+STEP = 128  # keys, to multiples of which a reach is rounded, so that heads share calls
+ROUNDED = 1.01  # times a norm in half precision is no less than the norm
+
+
+class Part(NamedTuple):
+    """Some heads of a block, and their queries with the keys that count for them."""
+
+    heads: Heads
+    block: Block
+
+
+class Reach(NamedTuple):
+    """How many indices behind and ahead of a query keys may count for some heads."""
+
+    heads: Heads
+    behind: int
+    ahead: int
+
+
+class Near:
+    """How far heads reach, by the slot of their vector among the tensors of `terms`; nothing where all keys count.
+
+    A query sees itself at least. A key is left out if its score, whatever the angle between its vector and the
+    query's, lies so far below that one's that its weight times its values is less than eps^3 of what the other brings:
+    all such keys together bring less than the rounding of a sum.
+    """
+
+    def __init__(self, terms: Terms, reaches: Mapping[int, Sequence[Reach]]) -> None:
+        self.terms, self.reaches = terms, reaches
+
+    def parts(self, block: Block) -> list[Part]:
+        """Return what of a block is to be computed, one after the other; nothing if all keys may count."""
+        found: list[Part] = []
+        for heads, *reach in () if not self.reaches else self.reaches[self.terms.slot(block)]:
+            if ROWS + sum(reach) >= block.size[1]:  # nothing is gained
+                before = found.pop().heads if found and found[-1].block == block else heads
+                joined = (slice(a.start, b.stop) for a, b in zip(before, heads, strict=True))
+                found.append(Part(Heads(*joined), block))
+                continue
+            for begin in range(block.begin, block.end, ROWS):
+                rows = block._replace(begin=begin, end=min(begin + ROWS, block.end))
+                found.append(Part(heads, self._seen(rows, *reach)))
+                self.terms.shifts[found[-1].block] = self.terms.shifts[block]  # it is looked up in the same vector
+        return found
+
+    def _seen(self, block: Block, behind: int, ahead: int) -> Block:
+        """Return the block with those of its keys that may count."""
+        first, last = block.begin + self.terms.offset - behind, block.end + self.terms.offset + ahead
+        return block._replace(first=max(block.first, first), last=min(block.last, last))
+
+
+def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
+    """Look how far heads reach, given turned queries and keys. NaN and infinity anywhere leave all keys in."""
+    alone = terms.sums and not (terms.leaves or terms.rows) and None not in terms.shifts.values()
+    if not alone or call.mask is not None or not max(q.shape[2], LEAST) <= k.shape[2] or not (q.numel() and v.numel()):
+        return Near(terms, {})
+    least = -3.0 * math.log(torch.finfo(terms.dtype).eps)
+    falls = {slot: _fall(terms.tensors[slot].detach(), k) for slot in terms.vectors.values()}
+    if not any(bool(((fall > least) & fall.isfinite()).any()) for fall in falls.values()):
+        return Near(terms, {})
+    of_q, of_k, of_v = (torch.linalg.vector_norm(t.detach(), dim=-1).to(terms.dtype) * ROUNDED for t in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    product = of_q.amax((0, 2)).view(-1, group).amax(1) * of_k.amax((0, 2))
+    margin = least + 2 * abs(call.scale) * product + (of_v.amax() / of_v.amin()).log()
+    return Near(terms, {slot: _reaches(fall, margin, k.shape[2], group) for slot, fall in falls.items()})
+
+
+def _fall(vector: Float[Tensor, "heads_or_one n"], k: Tensor) -> Float[Tensor, "n_kv n"]:
+    """Return how far below that of a query's own key biases lie at least, of all heads that share one of the keys."""
+    fall = vector[:, k.shape[2] - 1 : k.shape[2]] - vector
+    return fall.view(k.shape[1], -1, fall.shape[1]).amin(1) if len(fall) > 1 else fall.expand(k.shape[1], -1)
+
+
+def _reaches(fall: Float[Tensor, "n_kv n"], margin: Float[Tensor, " n_kv"], k_len: int, group: int) -> list[Reach]:
+    """Return how far heads reach, those together that follow each other and reach equally far."""
+    counts = ~(fall > margin[:, None])  # so does NaN
+    behind = k_len - 1 - counts.int().argmax(1)
+    ahead = fall.shape[1] - k_len - counts.flip(1).int().argmax(1)
+    rounded = (-(-torch.stack((behind, ahead), 1) // STEP) * STEP).tolist()
+    found: list[Reach] = []
+    for i, reach in enumerate(rounded):
+        begin = found.pop().heads.of_k.start if found and [*found[-1][1:]] == reach else i
+        found.append(Reach(Heads(slice(begin * group, (i + 1) * group), slice(begin, i + 1)), *reach))
+    return found
