@@ -8,7 +8,6 @@ from torch import Tensor
 
 from posenc.attention.call import Call
 from posenc.attention.heads import ALL, Heads
-from posenc.attention.near import Part
 from posenc.attention.spans import Block
 from posenc.families import autocast_dtype
 from posenc.positions.checks import is_plain
@@ -44,8 +43,7 @@ def dense(t: Tensor) -> Tensor:
 
 def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
     """Write the result of a block and the logarithms of its rows' sums, of some heads after the others."""
-    alone = [Part(heads, block) for heads in work.terms.heads(block, q, k, forwards=True)]
-    for heads, own in work.near.parts(block) or alone:
+    for heads, own in work.near.parts(block, q, k):
         live = work.terms.tensors
         mask, reverse = masked(
             work, own, None if heads == ALL else work.terms.of_heads(work.terms.of_block(own, live), heads)
@@ -77,7 +75,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> 
 
 def gradients(work: "Work", block: Block, saved: "Saved", tensors: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
     """Add a block's gradients of q, k and v to `sums`."""
-    for heads, own in work.near.parts(block) or [Part(ALL, block)]:
+    for heads, own in work.near.counting(block):
         mask, reverse = masked(work, own, work.terms.of_heads(work.terms.of_block(own, tensors), heads))
         q, k, v = parts(own, saved.q, saved.k, saved.v, heads)
         at, keys = (own.batch, heads.of_q, own.rows), (own.batch, heads.of_k, own.keys)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.heads import Heads
+from posenc.attention.heads import ALL, Heads
 from posenc.attention.spans import Block
 from posenc.attention.terms import Terms
 
@@ -49,10 +49,19 @@ class Near:
     def __init__(self, terms: Terms, reaches: Mapping[int, Sequence[Reach]]) -> None:
         self.terms, self.reaches = terms, reaches
 
-    def parts(self, block: Block) -> list[Part]:
-        """Return what of a block is to be computed, one after the other; nothing if all keys may count."""
+    def parts(self, block: Block, q: Tensor, k: Tensor) -> list[Part]:
+        """Return what of a block a forward pass is to compute, one after the other, given all queries and keys."""
+        if self.terms.view(block, self.terms.tensors) is None:
+            return [Part(heads, block) for heads in self.terms.heads(block, q, k, forwards=True)]
+        found = self.counting(block)
+        return found if q.itemsize > 2 else [Part(heads, of) for one, of in found for heads in _singly(one, of, q, k)]
+
+    def counting(self, block: Block) -> list[Part]:
+        """Return heads of a block, and what counts for them."""
+        if not self.reaches:
+            return [Part(ALL, block)]
         found: list[Part] = []
-        for heads, *reach in () if not self.reaches else self.reaches[self.terms.slot(block)]:
+        for heads, *reach in self.reaches[self.terms.slot(block)]:
             if ROWS + sum(reach) >= block.size[1]:  # nothing is gained
                 before = found.pop().heads if found and found[-1].block == block else heads
                 joined = (slice(a.start, b.stop) for a, b in zip(before, heads, strict=True))
@@ -70,10 +79,27 @@ class Near:
         return block._replace(first=max(block.first, first), last=min(block.last, last))
 
 
+def _singly(heads: Heads, block: Block, q: Tensor, k: Tensor) -> list[Heads]:
+    """Return heads of keys one by one, or as many as keep all threads at work.
+
+    Of four heads and more in half precision torch's kernel copies keys and values where processors have tiles (AMX),
+    which takes memory and saves no time.
+    """
+    group, (first, last, _) = q.shape[1] // k.shape[1], heads.of_k.indices(k.shape[1])
+    batch = q.shape[0] if block.item is None else 1
+    n = -(-2 * torch.get_num_threads() // (batch * group * _slices(block.size[0])))
+    ends = ((i, min(i + n, last)) for i in range(first, last, n))
+    return [Heads(slice(i * group, end * group), slice(i, end)) for i, end in ends]
+
+
+def _slices(n: int) -> int:
+    """Return into how many parts torch's kernel cuts so many queries, for threads to take."""
+    return -(-n // (256 if n >= 768 else 64))
+
+
 def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
     """Look how far heads reach, given turned queries and keys. NaN and infinity anywhere leave all keys in."""
-    alone = terms.sums and not (terms.leaves or terms.rows) and None not in terms.shifts.values()
-    if not alone or call.mask is not None or not max(q.shape[2], LEAST) <= k.shape[2] or not (q.numel() and v.numel()):
+    if not _fits(call, terms, v):
         return Near(terms, {})
     least = -3.0 * math.log(torch.finfo(terms.dtype).eps)
     falls = {slot: _fall(terms.tensors[slot].detach(), k) for slot in terms.vectors.values()}
@@ -84,6 +110,16 @@ def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
     product = of_q.amax((0, 2)).view(-1, group).amax(1) * of_k.amax((0, 2))
     margin = least + 2 * abs(call.scale) * product + (of_v.amax() / of_v.amin()).log()
     return Near(terms, {slot: _reaches(fall, margin, k.shape[2], group) for slot, fall in falls.items()})
+
+
+def _fits(call: Call, terms: Terms, v: Tensor) -> bool:
+    """Whether all biases are vectors, each query sees itself, and some heads at a time keep all threads at work."""
+    batch, n_heads, q_len, k_len = call.shape
+    if not terms.sums or terms.leaves or terms.rows or None in terms.shifts.values() or call.mask is not None:
+        return False
+    if batch * n_heads // max(1, call.k.shape[1]) * _slices(ROWS) < torch.get_num_threads():
+        return False
+    return max(q_len, LEAST) <= k_len and call.q.numel() > 0 and v.numel() > 0
 
 
 def _fall(vector: Float[Tensor, "heads_or_one n"], k: Tensor) -> Float[Tensor, "n_kv n"]:
