@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import posenc
 from posenc import attend, positions
+from posenc.attention import lanes
 from strategies import normal
 
 
@@ -33,12 +34,28 @@ def test_alibi_in_bfloat16_is_as_near_as_with_a_mask(n_heads: int) -> None:
     encoding, pos = posenc.ALiBi(n_heads=n_heads, sides="key"), positions.arange(65_536)
     q = normal(1, n_heads, 32, 64, seed=1).bfloat16()
     k, v = far(n_heads, 64, 65_536, torch.bfloat16)[1:]
-    exact, lanes, mask = (
+    exact, as_lanes, mask = (
         attend(*(t.to(kind) for t in (q, k, v)), encoding, pos[-32:], pos, causal=False, backend=backend)
         for kind, backend in ((torch.float64, "blocked"), (torch.bfloat16, "lanes"), (torch.bfloat16, "blocked"))
     )
-    errors = [float((out.double() - exact).square().mean().sqrt()) for out in (lanes, mask)]
+    errors = [float((out.double() - exact).square().mean().sqrt()) for out in (as_lanes, mask)]
     assert errors[0] <= 1.1 * errors[1]
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv"), [(8, 8), (8, 2), (6, 1)])
+def test_a_short_call_in_half_precision_runs_in_blocks(
+    n_heads: int, n_kv: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, encoding, pos = 300, posenc.ALiBi(n_heads=n_heads), positions.arange(300, start=100_000)
+    q, k, v = (normal(2, heads, n, 64, seed=heads).bfloat16() for heads in (n_heads, n_kv, n_kv))
+    shapes: list[torch.Size] = []
+    real = lanes.BLOCKS.run
+    monkeypatch.setattr(lanes.BLOCKS, "run", lambda call: shapes.append(call.q.shape) or real(call))
+    with torch.no_grad():
+        blocks, mask = (attend(q, k, v, encoding, pos, backend=backend).double() for backend in ("lanes", "distance"))
+        exact = attend(q.double(), k.double(), v.double(), encoding, pos, backend="reference")
+    assert [shape[1] for shape in shapes] == [1] * n_heads  # one head after the other
+    assert (blocks - exact).square().mean() <= 1.2 * (mask - exact).square().mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

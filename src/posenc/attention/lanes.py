@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention import fused, products
+from posenc.attention.blocked import Blocked
 from posenc.attention.call import Call
 from posenc.attention.heads import by_heads, cuts
 from posenc.attention.leaves import FEW, Leaf, factors_of, n_lanes
@@ -26,7 +27,9 @@ PIECES = 3
 LEAST = 1e-6  # scale
 PARTS = 4  # of a call without gradients
 LONG = 2**17  # numbers of q, from which on lanes of all heads would take more memory than a few calls are worth
+BRIEF = 3072  # queries; from there on the kernel's own way to hide what lies ahead is faster than a mask
 WIDTH = 8  # lanes come in so many, which kernels like
+BLOCKS = Blocked(by_distance=True)
 Pair = tuple[Tensor, Tensor]  # lanes of queries and of keys (batch | 1, heads | 1, length | 1, lanes)
 
 
@@ -62,15 +65,18 @@ class Lanes:
         if torch.is_grad_enabled():
             return 3 * whole
         whole += batch * n_heads * 3 * wide * itemsize * max(q_len, k_len)  # while they are looked up
-        part = min(n_heads, max(torch.get_num_threads(), n_heads // PARTS)) if cuts(rest, LONG) else n_heads
+        some = 1 if _is_brief(call) else max(torch.get_num_threads(), n_heads // PARTS)
+        part = min(n_heads, some) if cuts(rest, LONG) else n_heads
         return whole * part // n_heads
 
     def run(self, call: Call) -> Tensor:
         """Put the lanes first and run SDPA."""
         with no_autocast(call.q.device):
             few = [pair for leaf in call.leaves if n_lanes(leaf) <= FEW for pair in _lanes(call, leaf)]
-            # a thread gets whole heads, since the last queries of one see more than the first
-            return by_heads(self._wide(call), partial(_run, few), PARTS, least=LONG, by_thread=True)
+            brief = _is_brief(call)
+            parts = call.shape[1] if brief else PARTS
+            # a thread gets whole heads, since the last queries of one see more than the first, but where blocks share
+            return by_heads(self._wide(call), partial(_run, few), parts, least=LONG, by_thread=not brief)
 
     def _wide(self, call: Call) -> Call:
         """Return the call with those biases alone that are products of vectors as q and k are."""
@@ -94,7 +100,14 @@ def _run(few: Sequence[Pair], call: Call, heads: slice, scratch: Scratch | None,
         q[..., begin:end] /= call.scale
     if (narrow := q.shape[-1] - v.shape[-1]) > 0:  # the kernel wants one width
         v = _joined([v.new_zeros(1, 1, 1, narrow), v], into[2])
-    return plain(call, q, k, v, call.scale)[..., max(narrow, 0) :]
+    if scratch is None or not _is_brief(call):
+        return plain(call, q, k, v, call.scale)[..., max(narrow, 0) :]
+    return BLOCKS.run(replace(call, q=q, k=k, v=v))[..., max(narrow, 0) :]
+
+
+def _is_brief(call: Call) -> bool:
+    """Whether torch's kernel, given all queries of a head, would take more for scores than q and k have: in blocks."""
+    return call.causal and call.out_dtype.itemsize < 4 and 1 < call.shape[2] < BRIEF
 
 
 def _take(scratch: Scratch | None, name: str, t: Tensor, width: int) -> Tensor | None:
