@@ -15,6 +15,7 @@ from posenc.verify.report import Cause, Findings
 
 SEEN = 1e-30  # weights below it have no logarithm in float32
 TOLERANCE = 2e-3  # of a score; a wrong position moves one by tenths
+EQUAL = 0.01  # of a tolerance: faults that leave no more than rounding are equals, of which the first is named
 _POSITIONS = (0, 1, 2, 3, 5, 8, 9, 13, 17, 22)  # neither evenly spaced nor from the index
 _FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
 
@@ -206,10 +207,9 @@ def _apart(s: Seen, wanted: Tensor) -> float:
 
 def _cause(subject: Any, here: Setting, calls: list[Seen], error: float) -> Cause:
     """Name the known fault that explains all calls."""
-    ranked = sorted(
-        ((max(_with(fault, here, s) for s in calls), i) for i, (_, fault, *_) in enumerate(RULES[here.encoding])),
-    )
-    least, index = ranked[0]
+    left = [max(_with(fault, here, s) for s in calls) for _, fault, *_ in RULES[here.encoding]]
+    least = min(left)
+    index = next(i for i, one in enumerate(left) if one <= least + EQUAL)
     case = _smallest(subject, here)
     code, does, mend = (
         f"{here.encoding}.mismatch",
