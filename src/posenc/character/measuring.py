@@ -108,7 +108,8 @@ def measure(encoding: Encoding) -> Character:
     residual = _attempt(lambda: _worst(map(shift_residual, exact[: len(stored)])))
     cost, per_token, per_score = _attempt(lambda: count_work(stored[0])) or (None, None, None)
     return Character(
-        distinct=_attempt(lambda: count_distinct(stored)),
+        # a score is a sum of products, whose last bit in float32 is another on another processor: rounded afterwards
+        distinct=_attempt(lambda: count_distinct(exact[: len(stored)] if encoding.reads_qk else stored)),
         longest=_attempt(lambda: stored[0].longest),
         real_positions=_attempt(lambda: accepts_real(stored[0])),
         smooth=None if step is None else step < SMOOTH,

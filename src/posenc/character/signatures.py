@@ -27,7 +27,7 @@ def count_distinct(draws: Sequence[Probe]) -> dict[str, int]:
             rows = silence(probe.signatures(probe.line(n)))
             here = {name: first_repetition(rows.to(DTYPES[name])) for name in ("bfloat16", "float16")}
             # what differs when it is rounded differs before
-            here["float32"] = None if None in here.values() else first_repetition(rows)
+            here["float32"] = None if None in here.values() else first_repetition(rows.float())
             counts |= {name: min(counts[name], first) for name, first in here.items() if first is not None}
     return counts
 

@@ -24,7 +24,7 @@ from posenc.registry import register
     example={"head_dim": 8, "window": 4, "factor": 4.0},
     variants=({"pairing": "interleaved", "window": 1},),
     traits={
-        "distinct": {"float32": 3932, "bfloat16": 25, "float16": 116},
+        "distinct": {"float32": 1785, "bfloat16": 25, "float16": 116},
         "longest": None,
         "real_positions": True,
         "smooth": True,
