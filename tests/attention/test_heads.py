@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import positions
-from posenc.attention import heads, lanes, shared
+from posenc.attention import fused, heads, lanes, shared
 
 N = 40
 
@@ -53,6 +53,30 @@ def test_parts_are_the_whole(name, backend, n_heads, n_kv_heads, masked, parts):
     assert (got - wanted).abs().max() < 1e-11
     assert sum(parts) == n_heads or n_heads == 1
     assert len(parts) > 1 or n_heads <= torch.get_num_threads()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
+def test_what_is_turned_round_is_of_some_heads(n_heads, n_kv_heads, dtype, monkeypatch):
+    """A vector over distances wants queries in reverse: few heads at a time take little memory for these."""
+    found, real = [], fused._forward
+
+    def forward(q, k, *args, **options):
+        found.append(q.shape[1])
+        return real(q, k, *args, **options)
+
+    monkeypatch.setattr(fused, "_forward", forward)
+    monkeypatch.setattr(fused, "AT_ONCE", 1)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, n, N, 8, dtype=dtype) for n in (n_heads, n_kv_heads, n_kv_heads))
+    encoding = posenc.ALiBi(n_heads=n_heads)
+    wanted = posenc.attend(q, k, v, encoding, positions.arange(N), backend="reference-float64")
+    got = posenc.attend(q, k, v, encoding, positions.arange(N), backend="distance")
+    torch.testing.assert_close(got, wanted, atol=1e-11 if dtype == torch.float64 else 0.02, rtol=0.01)
+    group = n_heads // n_kv_heads
+    at_once = max(group, -(-torch.get_num_threads() // group) * group)  # a head for each thread
+    assert max(found) <= at_once
+    assert sum(found) == n_heads
 
 
 def test_with_gradients_all_heads_run_at_once(parts):

@@ -24,6 +24,7 @@ AGAIN = torch.cat([torch.arange(int(n)) for n in SIZES])  # positions that begin
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in (("LEAST", 1), ("ROWS", 8), ("STEP", 4)):
         monkeypatch.setattr(near, name, number)
+    monkeypatch.setattr(fused, "AT_ONCE", 8)
     monkeypatch.setattr(blocked, "LONG", 24)
     monkeypatch.setattr(blocked, "SHORT", 16)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from posenc.attention.blocked import Saved, Work
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+AT_ONCE = 1024  # queries of all heads whose results are turned round together
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -41,30 +42,39 @@ def dense(t: Tensor) -> Tensor:
     return t if t.stride(-1) == 1 else t.contiguous()
 
 
-def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Write the result of a block and the logarithms of its rows' sums, of some heads after the others."""
+def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
+    """Write the result of a block, and the logarithms of its rows' sums if wanted, of some heads after the others."""
     for heads, own in work.near.parts(block, q, k):
         live = work.terms.tensors
         mask, reverse = masked(
             work, own, None if heads == ALL else work.terms.of_heads(work.terms.of_block(own, live), heads)
         )
         own_q, own_k, own_v = parts(own, q, k, v, heads)
-        at = own.batch, heads.of_q, own.rows
-        if reverse:  # the queries lie where the result is to lie
-            own_q = _reversed(own_q, out[at])
-        found, own_lse = _forward(own_q, own_k, own_v, attn_mask=mask, scale=work.scale)
-        if reverse:
-            _reversed(found, out[at])
-            lse[at] = own_lse.flip(2)
-        else:
-            out[at], lse[at] = found, own_lse
+        into = [t[own.batch, heads.of_q, own.rows] for t in (out, lse) if t is not None]
+        for of_q, of_k in _some(own_q, own_k) if reverse else [ALL]:
+            own_mask = mask if mask is None or mask.shape[1] == 1 else mask[:, of_q]
+            some = own_q[:, of_q], own_k[:, of_k], own_v[:, of_k]
+            _write(*some, own_mask, work.scale, [t[:, of_q] for t in into], reverse=reverse)
 
 
-def _reversed(rows: Tensor, into: Tensor) -> Tensor:
-    """Write rows, (batch, heads, length, lanes), last first: without the copy that `flip` makes."""
-    n = rows.shape[2]
-    torch.index_select(rows, 2, torch.arange(n - 1, -1, -1, device=rows.device), out=into)
-    return into
+def _write(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, into: Sequence[Tensor], *, reverse: bool
+) -> None:
+    found = _forward(q.flip(2) if reverse else q, k, v, attn_mask=mask, scale=scale)
+    for rows, t in zip(found, into, strict=False):
+        t.copy_(rows.flip(2) if reverse else rows)
+
+
+def _some(q: Tensor, k: Tensor) -> list[Heads]:
+    """Return heads, so many at a time that all threads are at work, and calls are few.
+
+    What is made of some takes memory that the next take again. In half precision torch's kernel copies keys and values
+    too, where processors have tiles (AMX).
+    """
+    n_kv, of_one = k.shape[1], max(1, q.shape[0] * q.shape[1] // k.shape[1])
+    n = max(-(-torch.get_num_threads() // of_one), AT_ONCE // (of_one * q.shape[2]) if q.itemsize > 2 else 0)
+    group = q.shape[1] // n_kv
+    return [Heads(slice(i * group, (i + n) * group), slice(i, i + n)) for i in range(0, n_kv, n)]
 
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -53,8 +53,7 @@ class Near:
         """Return what of a block a forward pass is to compute, one after the other, given all queries and keys."""
         if self.terms.view(block, self.terms.tensors) is None:
             return [Part(heads, block) for heads in self.terms.heads(block, q, k, forwards=True)]
-        found = self.counting(block)
-        return found if q.itemsize > 2 else [Part(heads, of) for one, of in found for heads in _singly(one, of, q, k)]
+        return self.counting(block)
 
     def counting(self, block: Block) -> list[Part]:
         """Return heads of a block, and what counts for them."""
@@ -77,19 +76,6 @@ class Near:
         """Return the block with those of its keys that may count."""
         first, last = block.begin + self.terms.offset - behind, block.end + self.terms.offset + ahead
         return block._replace(first=max(block.first, first), last=min(block.last, last))
-
-
-def _singly(heads: Heads, block: Block, q: Tensor, k: Tensor) -> list[Heads]:
-    """Return heads of keys one by one, or as many as keep all threads at work.
-
-    Of four heads and more in half precision torch's kernel copies keys and values where processors have tiles (AMX),
-    which takes memory and saves no time.
-    """
-    group, (first, last, _) = q.shape[1] // k.shape[1], heads.of_k.indices(k.shape[1])
-    batch = q.shape[0] if block.item is None else 1
-    n = -(-2 * torch.get_num_threads() // (batch * group * _slices(block.size[0])))
-    ends = ((i, min(i + n, last)) for i in range(first, last, n))
-    return [Heads(slice(i * group, end * group), slice(i, end)) for i, end in ends]
 
 
 def _slices(n: int) -> int:
