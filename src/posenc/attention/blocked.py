@@ -20,7 +20,7 @@ from posenc.attention.terms import Terms
 from posenc.families import ContentBias, no_autocast
 from posenc.positions.checks import all_plain, is_plain, may_look
 
-LONG = 1024  # queries a block where a kernel keeps the scores to itself
+LONG = 768  # queries a block where a kernel keeps the scores to itself, which takes 256 at a time of so many
 SHORT = 256  # where they are formed
 
 
@@ -70,7 +70,7 @@ class Blocked:
         held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
         held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
         block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
-        rows = min(q_len, _rows(q_len))  # the result of the kernel, where nothing is formed
+        rows = min(q_len, _rows(call))  # the result of the kernel, where nothing is formed
         if held or learns:
             rows = 3 * min(q_len, SHORT) + 3 * (q_len + k_len) * learns
         return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
@@ -89,9 +89,12 @@ class Blocked:
             return _run(call, by_distance=self.by_distance)
 
 
-def _rows(q_len: int) -> int:
-    """Return how many queries a block has: a quarter at most, since their results are most of what is taken."""
-    return min(LONG, max(SHORT, q_len // 4))
+def _rows(call: Call) -> int:
+    """Return how many queries a block has that a kernel takes: each is given keys that only the last of them sees."""
+    q_len = call.shape[2]
+    if call.out_dtype.itemsize > 2:
+        return LONG if q_len >= 4 * LONG else SHORT
+    return max(SHORT, min(q_len // 8, 4 * SHORT))  # else keys and values are copied more often, where that is done
 
 
 def _formed(call: Call) -> float:
@@ -139,6 +142,7 @@ class Work:
     seed: int
     formed: bool  # scores are formed, since no kernel does what is asked for
     traced: bool = False  # under a compiler or within a transform
+    kept: bool = False  # for a backward pass
 
 
 class Saved(NamedTuple):
@@ -161,7 +165,7 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
     vectors = by_distance and not call.encoding.rescores
     cuts = _cuts(call)
-    long = _rows(call.shape[2]) if vectors and not formed_scores else SHORT
+    long = _rows(call) if vectors and not formed_scores else SHORT
     forwards = [block for part in parts for block in part.blocks(long, cuts)]
     if long > SHORT and any(block.mixed or block.masked for block in forwards):  # a mask is formed for these
         long, forwards = SHORT, [block for part in parts for block in part.blocks(SHORT, cuts)]
@@ -176,7 +180,8 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     q, k = call.turned()
     q, k, v = (fused.dense(t.to(dtype)) for t in (q, k, call.v))
     found = near(call, terms, q, k, v)
-    work = Work(terms, found, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores)
+    kept = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *terms.tensors))
+    work = Work(terms, found, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores, kept=kept)
     width = v.shape[-1]
     if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
         widest = max(width, q.shape[-1])
@@ -191,7 +196,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
         out = v.new_zeros((*q.shape[:3], v.shape[-1]))
-        lse = q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        lse = q.new_zeros(q.shape[:3], dtype=wide) if work.kept else None
         for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
             if work.formed:
                 out[block.batch, :, block.rows] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
