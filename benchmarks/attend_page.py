@@ -1,10 +1,12 @@
 """Write ATTEND.md: the rows of `posenc bench attend --full`, an hour of them, in one run or in several.
 
     python benchmarks/attend_page.py [--part] [--keep FOLDER [--again PATTERN ...]]
+    python benchmarks/attend_page.py --keep FOLDER --only PATTERN ... --page ATTEND_AMX.md
 
 Each row is measured in a process of its own, since what others leave in one costs up to a quarter: pages of the
 allocator, compiled code. With --keep each row lies in FOLDER as JSON once it is measured, and a further run goes on
-with what is missing, or measures again the rows that a PATTERN fits (`t5.*`). Rows of another machine are refused.
+with what is missing, or measures again the rows that a PATTERN fits (`t5.*`). Rows of another machine are refused: a
+page of its own has some of the rows, without peers.
 """
 
 import argparse
@@ -27,9 +29,11 @@ WITH_PEERS = ("alibi.forward.*.float32", "t5.forward.*.float32", "t5.train*", "k
 WITH_PEERS += ("tupe.forward*", "tupe.batch*")
 
 
-def choose(part: bool) -> list[rows.Row]:
+def choose(part: bool, only: Sequence[str]) -> list[rows.Row]:
     """Return the page's rows; a part of them, 4,096 tokens and decoding in float32, takes a quarter of an hour."""
     chosen = rows.choose([], ["float32"] if part else [], None, full=not part)
+    if only:
+        return [replace(r, peers=()) for r in chosen if any(rows.matches(r.key, one) for one in only)]
     if part:
         chosen = [r for r in chosen if r.device == "cpu" and (r.length == 4096 or r.mode == "decode")]
     return [r if any(rows.matches(r.key, one) for one in WITH_PEERS) else replace(r, peers=()) for r in chosen]
@@ -62,10 +66,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", action="store_true", help="4,096 tokens and decoding in float32 alone")
     parser.add_argument("--keep", type=Path, help="a folder for rows that are measured")
     parser.add_argument("--again", nargs="+", default=[], metavar="PATTERN", help="measure these rows again")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="these rows alone, without peers")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the file to write (ATTEND.md)")
     asked = parser.parse_args(given)
+    if asked.only and asked.page == PAGE:
+        parser.error("--only would leave most rows out of ATTEND.md; name another file: --page FILE.")
     if asked.again and not asked.keep:
         parser.error("--again measures rows of a folder again; say which: --keep FOLDER.")
-    chosen = choose(asked.part)
+    chosen = choose(asked.part, asked.only)
     report = attend.begin(chosen)
     where, days = machine.sentence(report["machine"]), set()
     if asked.keep:
@@ -85,7 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
         report["rows"].append(found[0])
         days.add(found[1])
         report["growth"] = list(attend.grow(report["rows"]))
-        PAGE.write_text(text.markdown(report, f"{where}; measured on {' and '.join(sorted(days))}"))
+        asked.page.write_text(text.markdown(report, f"{where}; measured on {' and '.join(sorted(days))}"))
     return 0
 
 
