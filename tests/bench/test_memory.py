@@ -43,12 +43,12 @@ def test_without_a_small_call_the_call_itself_runs_first():
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
-    """Where one block is all there is, what is copied of it counts most: 3.4 times q, and 4.4 for all heads at once."""
+    """Where one block is all there is, what is copied of it counts most: 2.8 times q, and 4.4 for all heads at once."""
     (row,) = rows.choose([256], ["float32"], f"{name}.forward")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=build)
     assert isinstance(found, Peak), found
-    assert found.extra < 3.8 * row.q_bytes
+    assert found.extra < 3.2 * row.q_bytes
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from posenc.attention.blocked import Saved, Work
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-AT_ONCE = 1024  # queries of all heads whose results are turned round together
+AT_ONCE = 2048  # queries of all heads that are turned round together, and their results
+SHARE = 4  # of the queries there are that is turned round at once, for one part
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -51,7 +52,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
         )
         own_q, own_k, own_v = parts(own, q, k, v, heads)
         into = [t[own.batch, heads.of_q, own.rows] for t in (out, lse) if t is not None]
-        for of_q, of_k in _some(own_q, own_k) if reverse else [ALL]:
+        for of_q, of_k in _some(own_q, own_k, min(AT_ONCE, q.shape[:3].numel() // SHARE)) if reverse else [ALL]:
             own_mask = mask if mask is None or mask.shape[1] == 1 else mask[:, of_q]
             some = own_q[:, of_q], own_k[:, of_k], own_v[:, of_k]
             _write(*some, own_mask, work.scale, [t[:, of_q] for t in into], reverse=reverse)
@@ -65,14 +66,14 @@ def _write(
         t.copy_(rows.flip(2) if reverse else rows)
 
 
-def _some(q: Tensor, k: Tensor) -> list[Heads]:
-    """Return heads, so many at a time that all threads are at work, and calls are few.
+def _some(q: Tensor, k: Tensor, most: int) -> list[Heads]:
+    """Return heads, so many at a time that all threads are at work, and calls are few, of `most` queries.
 
     What is made of some takes memory that the next take again. In half precision torch's kernel copies keys and values
-    too, where processors have tiles (AMX).
+    too, where processors have tiles (AMX): there are no more heads then than threads.
     """
     n_kv, of_one = k.shape[1], max(1, q.shape[0] * q.shape[1] // k.shape[1])
-    n = max(-(-torch.get_num_threads() // of_one), AT_ONCE // (of_one * q.shape[2]) if q.itemsize > 2 else 0)
+    n = max(-(-torch.get_num_threads() // of_one), most // (of_one * q.shape[2]) if q.itemsize > 2 else 0)
     group = q.shape[1] // n_kv
     return [Heads(slice(i * group, (i + n) * group), slice(i, i + n)) for i in range(0, n_kv, n)]
 
