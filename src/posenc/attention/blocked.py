@@ -113,7 +113,7 @@ def _looked_up(call: Call, width: int) -> float:
     fits = fit(call.leaves, call, found)
     if fits and None not in found:
         return 0.0
-    biases, distances = (1, 1) if fits else (2, 8)  # beyond what a vector holds, a bias is computed for each
+    biases, distances = (1, 1) if fits else (2, 2)  # beyond what a vector holds, a bias is computed for each
     biases += 2 * (len(call.leaves) > 1)  # a sum beside both of its terms
     rows = max(len(leaf.away[0]) for leaf in call.leaves)  # of positions
     return rows * (n_heads * biases + 8 / width * distances) / (batch * n_heads)
@@ -173,7 +173,7 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     if learns and long != SHORT:
         backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
     terms = Terms(call, parts, [*forwards, *backwards], by_distance=vectors)
-    if long > SHORT and None in terms.shifts.values():  # as above
+    if long > SHORT and (terms.leaves or None in terms.shifts.values()):  # as above
         forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
         terms = Terms(call, parts, forwards, by_distance=vectors)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
