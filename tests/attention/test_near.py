@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ AGAIN = torch.cat([torch.arange(int(n)) for n in SIZES])  # positions that begin
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, number in (("LEAST", 1), ("ROWS", 8), ("STEP", 4)):
+    for name, number in (("LEAST", 1), ("HIDES", 1), ("LEARNS", 1), ("ROWS", 8), ("STEP", 4)):
         monkeypatch.setattr(near, name, number)
     monkeypatch.setattr(fused, "AT_ONCE", 8)
     monkeypatch.setattr(blocked, "LONG", 24)
@@ -46,6 +47,18 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def steep(first: float = 16.0) -> posenc.ALiBi:
     """Slopes of which the first leaves a few keys, and the last all."""
     return posenc.ALiBi(n_heads=HEADS, slopes=[first, first / 2, first / 8, 0.01])
+
+
+class Shared(posenc.Bias):
+    """The same for all heads."""
+
+    by_distance = True
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        return -4.0 * (q - k).abs() + 0.0 * h
+
+    def over(self, distance: Tensor) -> Tensor:
+        return -4.0 * distance.abs().float()[None]
 
 
 def near_to(found: Tensor, expected: Tensor, error: float) -> None:
@@ -93,6 +106,57 @@ def test_leaves_out(seen: list[int]) -> None:
     seen.clear()
     attend(q, k, v, steep(0.08), POS, backend="distance")
     assert few < 0.8 * sum(seen)
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Which share of scores is minus infinity by head of the bias, where no keys are left out; the result is right."""
+    masks: list[Tensor] = []
+    real = fused._forward
+
+    def forward(*args: Any, attn_mask: Tensor, **options: Any) -> Any:
+        masks.append(attn_mask)
+        return real(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(fused, "_forward", forward)
+    monkeypatch.setattr(near, "LEAST", N + 1)
+    monkeypatch.setattr(blocked, "SHORT", N)
+
+    def shares(encoding: posenc.Bias, q: Tensor, k: Tensor, v: Tensor) -> list[float]:
+        masks.clear()
+        found = attend(q, k, v, encoding, POS, backend="distance", causal=False)
+        wide = [t.double() for t in (q, k, v)]
+        near_to(found, attend(*wide, encoding, POS, backend="reference", causal=False), 2e-6)
+        found_shares: list[float] = (torch.cat(masks, 1) == -torch.inf).float().mean((0, 2, 3)).tolist()
+        return found_shares
+
+    return shares
+
+
+def test_hides_what_would_be_no_normal_number(hidden: Callable[..., list[float]]) -> None:
+    first, second, third, last = hidden(steep(), *tensors())
+    assert 0.95 > first > second > third > last == 0.0
+
+
+def test_hides_of_a_bias_that_heads_share_what_all_can_spare(hidden: Callable[..., list[float]]) -> None:
+    q, k, v = tensors()
+    before = hidden(Shared(n_heads=HEADS), q, k, v)[0]
+    k[:, 1] *= 4.0
+    assert 0.9 > before > hidden(Shared(n_heads=HEADS), q, k, v)[0] > 0.1
+
+
+@pytest.mark.parametrize("n_kv", [HEADS, 2])
+def test_gradients_of_slopes(n_kv: int) -> None:
+    found, expected = [], []
+    for dtype, backend, into in ((torch.float32, "distance", found), (torch.float64, "reference", expected)):
+        encoding = posenc.ALiBi(n_heads=HEADS, slopes="learned")
+        encoding.log_slope.data = torch.tensor([16.0, 8.0, 2.0, 0.01]).log()
+        encoding.to(dtype)
+        q, k, v = (t.to(dtype).requires_grad_() for t in tensors(n_kv=n_kv))
+        out = attend(q, k, v, encoding, POS, backend=backend)
+        into += [out, *torch.autograd.grad(out.square().sum(), (q, k, v, *encoding.parameters()))]
+    for one, other in zip(found, expected, strict=True):
+        near_to(one, other, 1e-4)
 
 
 def test_last_queries_of_a_cache(seen: list[int]) -> None:

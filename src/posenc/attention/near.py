@@ -1,7 +1,7 @@
 """Keys so far away that they count for nothing: where a bias falls by more than queries and keys can make up for.
 
-Of ALiBi's eight heads at 16,384 tokens five need a fourth of the keys or less. What the others would have are weights
-too small to be normal numbers, with which some processors compute several times as slowly.
+Of ALiBi's eight heads at 16,384 tokens five need a fourth of the keys or less. The others would have weights too small
+to be normal numbers, with which some processors compute many times as slowly: their bias is minus infinity.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posenc.attention.call import Call
@@ -17,7 +17,9 @@ from posenc.attention.heads import ALL, Heads
 from posenc.attention.spans import Block
 from posenc.attention.terms import Terms
 
-LEAST = 2048  # keys from which on looking takes less time than it saves
+LEAST = 2048  # keys from which on leaving some out takes less time than it saves
+HIDES = 1024  # of numbers of four bytes or more, from which on hiding some does
+LEARNS = 256  # the same where gradients are recorded, which take longer of what is not normal
 ROWS = 512  # queries whose keys are looked at together, in blocks that leave some out
 STEP = 128  # keys, to multiples of which a reach is rounded, so that heads share calls
 ROUNDED = 1.01  # times a norm in half precision is no less than the norm
@@ -84,7 +86,10 @@ def _slices(n: int) -> int:
 
 
 def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
-    """Look how far heads reach, given turned queries and keys. NaN and infinity anywhere leave all keys in."""
+    """Hide what counts for nothing in the vectors of `terms`, given turned queries and keys; return how far heads see.
+
+    NaN and infinity anywhere leave all keys in.
+    """
     if not _fits(call, terms, v):
         return Near(terms, {})
     least = -3.0 * math.log(torch.finfo(terms.dtype).eps)
@@ -95,6 +100,10 @@ def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
     group = q.shape[1] // k.shape[1]
     product = of_q.amax((0, 2)).view(-1, group).amax(1) * of_k.amax((0, 2))
     margin = least + 2 * abs(call.scale) * product + (of_v.amax() / of_v.amin()).log()
+    for slot, fall in falls.items():
+        terms.tensors[slot] = _hidden(terms.tensors[slot], fall > margin[:, None], group)
+    if k.shape[2] < LEAST:
+        return Near(terms, {})
     return Near(terms, {slot: _reaches(fall, margin, k.shape[2], group) for slot, fall in falls.items()})
 
 
@@ -105,13 +114,22 @@ def _fits(call: Call, terms: Terms, v: Tensor) -> bool:
         return False
     if batch * n_heads // max(1, call.k.shape[1]) * _slices(ROWS) < torch.get_num_threads():
         return False
-    return max(q_len, LEAST) <= k_len and call.q.numel() > 0 and v.numel() > 0
+    least = LEAST if call.out_dtype.itemsize < 4 else LEARNS if torch.is_grad_enabled() else HIDES
+    return max(q_len, least) <= k_len and call.q.numel() > 0 and v.numel() > 0
 
 
 def _fall(vector: Float[Tensor, "heads_or_one n"], k: Tensor) -> Float[Tensor, "n_kv n"]:
     """Return how far below that of a query's own key biases lie at least, of all heads that share one of the keys."""
     fall = vector[:, k.shape[2] - 1 : k.shape[2]] - vector
     return fall.view(k.shape[1], -1, fall.shape[1]).amin(1) if len(fall) > 1 else fall.expand(k.shape[1], -1)
+
+
+def _hidden(
+    vector: Float[Tensor, "heads_or_one n"], nothing: Bool[Tensor, "n_kv n"], group: int
+) -> Float[Tensor, "heads_or_one n"]:
+    """Return a vector that is minus infinity where keys count for nothing, of all heads that it is for."""
+    of_each = nothing.repeat_interleave(group, 0) if len(vector) > 1 else nothing.all(0, keepdim=True)
+    return vector.masked_fill(of_each, -torch.inf)
 
 
 def _reaches(fall: Float[Tensor, "n_kv n"], margin: Float[Tensor, " n_kv"], k_len: int, group: int) -> list[Reach]:
