@@ -23,7 +23,7 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, to
 @pytest.fixture
 def products(monkeypatch):
     """All calls by products, in parts of few keys and items; what was computed so."""
-    for name, value in (("LEAST_HALF", 0), ("LEAST_SHARED", 0), ("LEAST", 0), ("LEAST_KEYS", 7), ("AT_ONCE", 2**9)):
+    for name, value in (("LEAST_KEYS", 7), ("AT_ONCE", 2**9), ("_pays", lambda *_: True)):
         monkeypatch.setattr(one_query, name, value)
 
     def fail(*args):
@@ -83,8 +83,8 @@ def test_values_of_another_width_as_they_are(name, dtype, products):
 @pytest.mark.parametrize("name", ["rope", "alibi"])
 @pytest.mark.parametrize(("heads", "v_width"), [(4, 8), (2, 8), (4, 11), (2, 3)])
 def test_caches_as_they_lie_in_memory(name, dtype, heads, v_width, monkeypatch):
-    for least in ("LEAST_HALF", "LEAST_SHARED", "LEAST"):
-        monkeypatch.setattr(one_query, least, 0)
+    for name_of, value in (("LEAST_HALF", 0), ("LEAST_SHARED", 0), ("_wins", lambda *_: True)):
+        monkeypatch.setattr(one_query, name_of, value)
     q, k, v = sides(50, dtype, heads=heads, v_width=v_width)
     longer = [torch.cat([t, torch.full_like(t, torch.nan)], 2)[:, :, :50] for t in (k, v)]
     tokens_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v)]
@@ -113,8 +113,9 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("tokens_first", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("heads", [8, 2])
-@pytest.mark.parametrize("v_width", [64, 32, 96])
-def test_a_large_cache_is_not_copied(dtype, heads, tokens_first, v_width):
+@pytest.mark.parametrize(("v_width", "wins"), [(64, True), (64, False), (32, True), (96, True)])
+def test_a_large_cache_is_not_copied(dtype, heads, tokens_first, v_width, wins, monkeypatch):
+    monkeypatch.setattr(one_query, "_wins", lambda *_: wins)
     n, encoding, pos = 2**14, posenc.ALiBi(n_heads=8), positions.arange(2**14)
     shapes = (2, 8, 1, 64), (2, heads, n, 64), (2, heads, n, v_width)
     q, k, v = (torch.zeros(shape, dtype=dtype) for shape in shapes)
@@ -128,13 +129,13 @@ def test_a_large_cache_is_not_copied(dtype, heads, tokens_first, v_width):
     assert seen.nbytes <= told
 
 
-def test_large_caches_are_read_by_products_and_small_ones_by_the_kernel(monkeypatch):
+def test_large_caches_that_heads_share_are_read_by_products_and_others_by_the_kernel(monkeypatch):
     calls = []
     step = fused.step
     monkeypatch.setattr(fused, "step", lambda *args: calls.append("kernel") or step(*args))
+    monkeypatch.setattr(one_query, "_wins", lambda *_: True)
     for dtype, heads, n, kernel in (
-        (torch.float32, 8, 2**13, True),
-        (torch.float32, 8, 2**14, False),
+        (torch.float32, 8, 2**14, True),
         (torch.float32, 2, 2**11, True),
         (torch.float32, 2, 2**12, False),
         (torch.bfloat16, 8, 2**8, True),
@@ -183,8 +184,8 @@ def test_under_autocast_scores_are_not_rounded(products):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["rope", "alibi", "fire"])
 def test_within_a_transform_of_the_positions(name, dtype, monkeypatch):
-    for least in ("LEAST_HALF", "LEAST_SHARED", "LEAST"):
-        monkeypatch.setattr(one_query, least, 0)
+    for name_of, value in (("LEAST_HALF", 0), ("LEAST_SHARED", 0), ("_wins", lambda *_: True)):
+        monkeypatch.setattr(one_query, name_of, value)
     q, k, v = sides(20, dtype, v_width=5)
     encoding, pos = ENCODINGS[name](), torch.stack([positions.arange(20), positions.arange(20) + 3])
     with torch.no_grad():
@@ -228,3 +229,29 @@ def test_a_step_of_an_empty_batch(dtype):
     q, k, v = (torch.zeros(0, 4, n, width, dtype=dtype) for n, width in ((1, 8), (9, 8), (9, 5)))
     with torch.no_grad():
         assert posenc.attend(q, k, v, alibi, alibi.place(pos[-1:]), alibi.place(pos)).shape == (0, 4, 1, 5)
+
+
+@pytest.mark.parametrize("wins", [False, True])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_numbers_of_two_bytes_go_by_what_is_faster_here(wins, heads, monkeypatch):
+    taken = []
+    real = fused.step
+    monkeypatch.setattr(one_query, "LEAST_HALF", 1)
+    monkeypatch.setattr(one_query, "_wins", lambda dtype, shared: taken.append((dtype, shared)) or wins)
+    monkeypatch.setattr(fused, "step", lambda *args: taken.append("kernel") or real(*args))
+    check(posenc.ALiBi(n_heads=4), *sides(50, torch.bfloat16, heads=heads))
+    assert taken == [(torch.bfloat16, heads == 2), *([] if wins else ["kernel"])]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_faster_is_asked_once_and_wherever_tensors_are_made(shared, monkeypatch):
+    runs = []
+    real = fused.step
+    monkeypatch.setattr(fused, "step", lambda *args: runs.append(args[0].shape) or real(*args))
+    one_query._wins.cache_clear()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+        first = one_query._wins(torch.float16, shared)
+    assert isinstance(first, bool)
+    assert len(runs) == 4
+    assert one_query._wins(torch.float16, shared) is first
+    assert len(runs) == 4

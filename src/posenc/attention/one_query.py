@@ -1,8 +1,13 @@
 """One query that sees all keys, a step of generation: two products of vectors and matrices.
 
-torch's kernel is made for blocks of queries. With one it is slow where a cache is large, where heads share keys, and
-with numbers of two bytes (benchmarks/ONE_QUERY.md).
+torch's kernel is made for blocks of queries. With one it is slow where heads share keys, and with numbers of two bytes
+where no library has products of such for the processor (benchmarks/ONE_QUERY.md).
 """
+
+import time
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -11,14 +16,15 @@ from posenc.attention import fused
 from posenc.attention.call import Call, softmax
 from posenc.attention.leaves import Leaf, over, sees_distance, tensors
 from posenc.attention.scratch import Scratch
+from posenc.families import no_autocast
 from posenc.positions.checks import all_plain
 
 AT_ONCE = 2**20  # keys' numbers that are made wider at a time, which caches hold
 LEAST_KEYS = 256  # and keys of each head at least, for short products cost their calls
 # numbers multiplied with q from which on this is faster than torch's kernel, by two threads (benchmarks/ONE_QUERY.md)
 LEAST_HALF = 2**18  # of numbers of two bytes
-LEAST_SHARED = 2**21  # where heads of q share a key
-LEAST = 2**23  # else: k and v lie in no cache
+LEAST_SHARED = 2**21  # of others, where heads of q share a key
+TRIED = 4096  # keys of the cache that tells which is faster
 
 
 def fits(call: Call) -> bool:
@@ -86,10 +92,32 @@ def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether two products are faster than torch's kernel, which wants keys and values of one width."""
     if v.shape != k.shape:
         return True
-    products = q.numel() * k.shape[2]
+    products, shared = q.numel() * k.shape[2], q.shape[1] > k.shape[1]
     if q.dtype.itemsize < 4:
-        return products >= LEAST_HALF
-    return products >= (LEAST_SHARED if q.shape[1] > k.shape[1] else LEAST) and _in_steps(k) and _in_steps(v)
+        return products >= LEAST_HALF and _wins(q.dtype, shared)
+    return shared and products >= LEAST_SHARED and _in_steps(k) and _in_steps(v)
+
+
+@cache
+def _wins(dtype: torch.dtype, shared: bool) -> bool:
+    """Whether two products of numbers of two bytes are faster here: tried once, for some milliseconds.
+
+    Of bfloat16 they took half of the kernel's time on an AMD EPYC, and five times as long on an Intel Xeon.
+    """
+    with no_autocast(torch.device("cpu")), torch.no_grad():
+        q, keys = (
+            torch.ones(1, h, n, 64, dtype=dtype, device="cpu") for h, n in ((32 if shared else 8, 1), (8, TRIED))
+        )
+        return _took(lambda: _by_keys(q, keys, keys, None, 1.0)) < _took(lambda: fused.step(q, keys, keys, None, 1.0))
+
+
+def _took(run: Callable[[], Tensor]) -> float:
+    """Return the seconds of the fastest of some runs, the first of which does not count."""
+    times = [time.perf_counter()]
+    for _ in range(4):
+        run()
+        times.append(time.perf_counter())
+    return min(end - begin for begin, end in pairwise(times[1:]))
 
 
 def _in_steps(t: Tensor) -> bool:
