@@ -255,3 +255,14 @@ def test_what_is_faster_is_asked_once_and_wherever_tensors_are_made(shared, monk
     assert len(runs) == 4
     assert one_query._wins(torch.float16, shared) is first
     assert len(runs) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_weights_are_normal_numbers_or_zero(dtype):
+    """Products with others take several times as long on some processors: ALiBi's with a large cache."""
+    lowest = torch.finfo(dtype).tiny
+    bias = torch.tensor([1.0, 0.5 * lowest, 2 * lowest, 0.0], dtype=dtype).log()
+    weights = one_query._weights(torch.zeros(1, 4, 1, dtype=dtype), bias[None, None, None], torch.zeros(1, 1, 1, 8))
+    assert weights[0, 0, 0] == 1
+    assert weights[0, 0, 1] == weights[0, 0, 3] == 0
+    assert lowest < weights[0, 0, 2] < 3 * lowest

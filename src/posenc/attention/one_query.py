@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from posenc.attention import fused
 from posenc.attention.call import Call, softmax
@@ -160,8 +161,9 @@ def _weights(scores: Tensor, bias: Tensor | None, q: Tensor) -> Tensor:
     scores = scores.contiguous()
     weights = torch.softmax(scores, -1)
     if bool(weights[..., 0].isnan().any()):  # a bias, or products, may be minus infinity for all keys
-        return softmax(scores)
-    return weights
+        weights = softmax(scores)
+    # some processors multiply numbers that are not normal many times as slowly
+    return F.threshold(weights, torch.finfo(weights.dtype).tiny, 0.0, inplace=True)
 
 
 def _is_shared(leaf: Leaf) -> bool:
