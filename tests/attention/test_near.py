@@ -133,7 +133,13 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     return shares
 
 
-def test_hides_what_would_be_no_normal_number(hidden: Callable[..., list[float]]) -> None:
+@pytest.mark.parametrize("threads", [2, 1000])
+def test_hides_what_would_be_no_normal_number(
+    threads: int, hidden: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where heads are not to follow each other, since more threads wait for work."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(near, "LEAST", 1 if threads > 2 else N + 1)
     first, second, third, last = hidden(steep(), *tensors())
     assert 0.95 > first > second > third > last == 0.0
 

@@ -23,7 +23,12 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, to
 @pytest.fixture
 def products(monkeypatch):
     """All calls by products, in parts of few keys and items; what was computed so."""
-    for name, value in (("LEAST_KEYS", 7), ("AT_ONCE", 2**9), ("_pays", lambda *_: True)):
+    for name, value in (
+        ("LEAST_KEYS", 7),
+        ("AT_ONCE", 2**9),
+        ("_may_pay", lambda *_: True),
+        ("_wins", lambda *_: True),
+    ):
         monkeypatch.setattr(one_query, name, value)
 
     def fail(*args):
@@ -237,7 +242,7 @@ def test_numbers_of_two_bytes_go_by_what_is_faster_here(wins, heads, monkeypatch
     taken = []
     real = fused.step
     monkeypatch.setattr(one_query, "LEAST_HALF", 1)
-    monkeypatch.setattr(one_query, "_wins", lambda dtype, shared: taken.append((dtype, shared)) or wins)
+    monkeypatch.setattr(one_query, "_wins", lambda dtype, shared, _: taken.append((dtype, shared)) or wins)
     monkeypatch.setattr(fused, "step", lambda *args: taken.append("kernel") or real(*args))
     check(posenc.ALiBi(n_heads=4), *sides(50, torch.bfloat16, heads=heads))
     assert taken == [(torch.bfloat16, heads == 2), *([] if wins else ["kernel"])]
@@ -250,10 +255,10 @@ def test_what_is_faster_is_asked_once_and_wherever_tensors_are_made(shared, monk
     monkeypatch.setattr(fused, "step", lambda *args: runs.append(args[0].shape) or real(*args))
     one_query._wins.cache_clear()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
-        first = one_query._wins(torch.float16, shared)
+        first = one_query._wins(torch.float16, shared, 2)
     assert isinstance(first, bool)
     assert len(runs) == 4
-    assert one_query._wins(torch.float16, shared) is first
+    assert one_query._wins(torch.float16, shared, 2) is first
     assert len(runs) == 4
 
 
@@ -266,3 +271,12 @@ def test_weights_are_normal_numbers_or_zero(dtype):
     assert weights[0, 0, 0] == 1
     assert weights[0, 0, 1] == weights[0, 0, 3] == 0
     assert lowest < weights[0, 0, 2] < 3 * lowest
+
+
+def test_explaining_computes_nothing(monkeypatch):
+    monkeypatch.setattr(one_query, "LEAST_HALF", 1)
+    monkeypatch.setattr(one_query, "_wins", lambda *_: pytest.fail("a trial was made"))
+    q, k, v = sides(50, torch.bfloat16)
+    with torch.no_grad():
+        verdicts = attention.explain(q, k, v, posenc.ALiBi(n_heads=4), torch.tensor([49]), torch.arange(50))
+    assert [one.backend for one in verdicts if one.verdict == "taken"] == ["distance"]

@@ -173,7 +173,7 @@ def _run(call: Call, *, by_distance: bool) -> Tensor:
     if learns and long != SHORT:
         backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
     terms = Terms(call, parts, [*forwards, *backwards], by_distance=vectors)
-    if long > SHORT and (terms.leaves or None in terms.shifts.values()):  # as above
+    if long > SHORT and (terms.leaves or terms.rows or None in terms.shifts.values()):  # as above
         forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
         terms = Terms(call, parts, forwards, by_distance=vectors)
     seed = int(torch.randint(2**62, ())) if call.dropout_p else 0

@@ -70,7 +70,7 @@ def _some(q: Tensor, k: Tensor, most: int) -> list[Heads]:
     """Return heads, so many at a time that all threads are at work, and calls are few, of `most` queries.
 
     What is made of some takes memory that the next take again. In half precision torch's kernel copies keys and values
-    too, where processors have tiles (AMX): there are no more heads then than threads.
+    too, where processors have tiles (AMX): there are no more of their heads then than threads.
     """
     n_kv, of_one = k.shape[1], max(1, q.shape[0] * q.shape[1] // k.shape[1])
     n = max(-(-torch.get_num_threads() // of_one), most // (of_one * q.shape[2]) if q.itemsize > 2 else 0)

@@ -80,11 +80,6 @@ class Near:
         return block._replace(first=max(block.first, first), last=min(block.last, last))
 
 
-def _slices(n: int) -> int:
-    """Return into how many parts torch's kernel cuts so many queries, for threads to take."""
-    return -(-n // (256 if n >= 768 else 64))
-
-
 def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
     """Hide what counts for nothing in the vectors of `terms`, given turned queries and keys; return how far heads see.
 
@@ -102,17 +97,15 @@ def near(call: Call, terms: Terms, q: Tensor, k: Tensor, v: Tensor) -> Near:
     margin = least + 2 * abs(call.scale) * product + (of_v.amax() / of_v.amin()).log()
     for slot, fall in falls.items():
         terms.tensors[slot] = _hidden(terms.tensors[slot], fall > margin[:, None], group)
-    if k.shape[2] < LEAST:
+    if k.shape[2] < LEAST or not _spreads(call):
         return Near(terms, {})
     return Near(terms, {slot: _reaches(fall, margin, k.shape[2], group) for slot, fall in falls.items()})
 
 
 def _fits(call: Call, terms: Terms, v: Tensor) -> bool:
-    """Whether all biases are vectors, each query sees itself, and some heads at a time keep all threads at work."""
-    batch, n_heads, q_len, k_len = call.shape
+    """Whether all biases are vectors, and each query sees itself."""
+    _, _, q_len, k_len = call.shape
     if not terms.sums or terms.leaves or terms.rows or None in terms.shifts.values() or call.mask is not None:
-        return False
-    if batch * n_heads // max(1, call.k.shape[1]) * _slices(ROWS) < torch.get_num_threads():
         return False
     least = LEAST if call.out_dtype.itemsize < 4 else LEARNS if torch.is_grad_enabled() else HIDES
     return max(q_len, least) <= k_len and call.q.numel() > 0 and v.numel() > 0
@@ -122,6 +115,12 @@ def _fall(vector: Float[Tensor, "heads_or_one n"], k: Tensor) -> Float[Tensor, "
     """Return how far below that of a query's own key biases lie at least, of all heads that share one of the keys."""
     fall = vector[:, k.shape[2] - 1 : k.shape[2]] - vector
     return fall.view(k.shape[1], -1, fall.shape[1]).amin(1) if len(fall) > 1 else fall.expand(k.shape[1], -1)
+
+
+def _spreads(call: Call) -> bool:
+    """Whether some heads at a time keep all threads at work: torch's kernel deals out 64 of so few queries at once."""
+    batch, n_heads, _, _ = call.shape
+    return batch * n_heads // call.k.shape[1] * -(-ROWS // 64) >= torch.get_num_threads()
 
 
 def _hidden(

@@ -26,6 +26,7 @@ LEAST_KEYS = 256  # and keys of each head at least, for short products cost thei
 LEAST_HALF = 2**18  # of numbers of two bytes
 LEAST_SHARED = 2**21  # of others, where heads of q share a key
 TRIED = 4096  # keys of the cache that tells which is faster
+CLEARLY = 1.2  # times as fast: what is near stays with torch's kernel, in every process
 
 
 def fits(call: Call) -> bool:
@@ -45,7 +46,7 @@ def memory(call: Call) -> int:
     batch, n_heads, _, k_len = call.shape
     row = batch * n_heads * k_len
     numbers = row if call.leaves else 0
-    if _pays(call.q.to(call.out_dtype), call.k, call.v):
+    if _may_pay(call.q.to(call.out_dtype), call.k, call.v):
         widest = call.k.shape[1] * max(call.k.shape[-1], call.v.shape[-1])
         numbers += 3 * row + 2 * min(batch * k_len * widest, max(AT_ONCE, LEAST_KEYS * widest))
     return max(4, call.out_dtype.itemsize) * numbers
@@ -90,26 +91,32 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -
 
 
 def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether two products are faster than torch's kernel, which wants keys and values of one width."""
+    """Whether two products are taken, by what is faster."""
+    tried = q.dtype.itemsize < 4 and v.shape == k.shape
+    return _may_pay(q, k, v) and (not tried or _wins(q.dtype, q.shape[1] > k.shape[1], torch.get_num_threads()))
+
+
+def _may_pay(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether two products may be faster than torch's kernel, which wants keys and values of one width."""
     if v.shape != k.shape:
         return True
     products, shared = q.numel() * k.shape[2], q.shape[1] > k.shape[1]
     if q.dtype.itemsize < 4:
-        return products >= LEAST_HALF and _wins(q.dtype, shared)
+        return products >= LEAST_HALF
     return shared and products >= LEAST_SHARED and _in_steps(k) and _in_steps(v)
 
 
 @cache
-def _wins(dtype: torch.dtype, shared: bool) -> bool:
-    """Whether two products of numbers of two bytes are faster here: tried once, for some milliseconds.
+def _wins(dtype: torch.dtype, shared: bool, threads: int) -> bool:
+    """Whether two products of numbers of two bytes are clearly faster here: tried once, for some milliseconds.
 
     Of bfloat16 they took half of the kernel's time on an AMD EPYC, and five times as long on an Intel Xeon.
     """
     with no_autocast(torch.device("cpu")), torch.no_grad():
-        q, keys = (
-            torch.ones(1, h, n, 64, dtype=dtype, device="cpu") for h, n in ((32 if shared else 8, 1), (8, TRIED))
-        )
-        return _took(lambda: _by_keys(q, keys, keys, None, 1.0)) < _took(lambda: fused.step(q, keys, keys, None, 1.0))
+        shapes = (1, 32 if shared else 8, 1, 64), (1, 8, TRIED, 64)
+        q, keys = (torch.ones(shape, dtype=dtype, device="cpu") for shape in shapes)
+        products = _took(lambda: _by_keys(q, keys, keys, None, 1.0))
+        return CLEARLY * products < _took(lambda: fused.step(q, keys, keys, None, 1.0))
 
 
 def _took(run: Callable[[], Tensor]) -> float:
