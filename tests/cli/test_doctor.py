@@ -75,6 +75,14 @@ def test_a_requirement_that_is_too_old_is_a_finding(versions):
     assert (torch["problem"], torch["installed"], torch["needs"]) == ("too old", "2.9.1", ">=2.13")
 
 
+@pytest.mark.parametrize(("version", "problem"), [("5.22.9", "too old"), ("5.23.1", None), ("5.24.0", "too new")])
+def test_a_version_beyond_what_was_tried_is_a_finding(version, problem, versions):
+    versions["transformers"] = version
+    (requirement,) = read_requirements(["transformers<5.24,>=5.23; extra == 'test'"])
+    found = doctor.examine_requirement(requirement)
+    assert (found["ok"], found["problem"], found["needs"]) == (problem is None, problem, ">=5.23,<5.24")
+
+
 def test_a_python_that_is_too_old_is_a_finding(monkeypatch):
     monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.1")
     done = invoke()

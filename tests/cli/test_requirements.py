@@ -13,11 +13,20 @@ def test_all_of_this_packages_requirements_can_be_read():
 
 def test_package_version_and_extra_are_told_apart():
     plain, optional = read_requirements(["rich", "mkdocs-material>=9.5; extra == 'docs'"])
-    assert plain == Requirement("rich", "", "", "rich")
-    assert optional == Requirement("mkdocs-material", "9.5", "docs", "mkdocs-material>=9.5")
+    assert plain == Requirement("rich", "", "", "", "rich")
+    assert optional == Requirement("mkdocs-material", "9.5", "", "docs", "mkdocs-material>=9.5")
 
 
-@pytest.mark.parametrize("line", ["torch<3", "torch>=2,<3", "torch; python_version < '3.12'"])
+@pytest.mark.parametrize("spelling", ["transformers<5.24,>=5.23", "transformers >= 5.23, < 5.24"])
+def test_bounds_stand_in_any_order(spelling):
+    (found,) = read_requirements([f"{spelling}; extra == 'test'"])
+    assert found == Requirement("transformers", "5.23", "5.24", "test", spelling)
+    assert found.bounds == ">=5.23,<5.24"
+    (found,) = read_requirements(["torch<3"])
+    assert (found.minimum, found.below, found.bounds) == ("", "3", "<3")
+
+
+@pytest.mark.parametrize("line", ["torch~=2.3", "torch>=2,!=2.1", "torch>=2,<3,<4", "torch; python_version < '3.12'"])
 def test_what_it_cannot_read_it_refuses(line):
     with pytest.raises(ValueError, match="cannot read the requirement"):
         read_requirements([line])

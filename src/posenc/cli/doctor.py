@@ -88,11 +88,13 @@ def examine_requirement(requirement: Requirement, *, imports: bool = False) -> d
         problem = "missing"
     elif not is_at_least(installed, requirement.minimum):
         problem = "too old"
+    elif requirement.below and is_at_least(installed, requirement.below):
+        problem = "too new"
     elif imports:
         problem = _try_import(requirement.package)
     return {
         "package": requirement.package,
-        "needs": f">={requirement.minimum}" if requirement.minimum else "",
+        "needs": requirement.bounds,
         "installed": installed,
         "ok": problem is None,
         "problem": problem,

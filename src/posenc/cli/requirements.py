@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_BOUND = r"(?:>=|<)\s*[\w.]+"
 _FORM = re.compile(
-    r"(?P<package>[\w.-]+)\s*(?P<options>\[[^\]]*\])?\s*(?:>=\s*(?P<minimum>[\w.]+))?"
+    rf"(?P<package>[\w.-]+)\s*(?P<options>\[[^\]]*\])?\s*(?P<bounds>(?:{_BOUND}\s*(?:,\s*{_BOUND})?)?)"
     r"(?:\s*;\s*(?:\(?sys_platform\s*==\s*['\"](?P<system>\w+)['\"]\)?\s+and\s+)?"
     r"extra\s*==\s*['\"](?P<extra>[\w.-]+)['\"])?"
 )
@@ -22,18 +23,24 @@ class Requirement:
 
     package: str
     minimum: str
+    below: str
     extra: str
     spelling: str
 
+    @property
+    def bounds(self) -> str:
+        """The versions that will do: `>=2.40`, `>=5.23,<5.24`, or nothing."""
+        return ",".join(sign + version for sign, version in ((">=", self.minimum), ("<", self.below)) if version)
+
 
 def read_requirements(lines: Iterable[str]) -> list[Requirement]:
-    """Read requirements of the form package[options]>=version; extra == 'name', also of one system alone.
+    """Read requirements of the form package[options]>=version,<version; extra == 'name', also of one system alone.
 
     Raises:
         ValueError: A line has another form.
 
     >>> read_requirements(["ray[tune]>=2.40; extra == 'ray'"])
-    [Requirement(package='ray', minimum='2.40', extra='ray', spelling='ray[tune]>=2.40')]
+    [Requirement(package='ray', minimum='2.40', below='', extra='ray', spelling='ray[tune]>=2.40')]
     """
     read = []
     for line in lines:
@@ -41,12 +48,14 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
         if not found:
             raise ValueError(
                 f"doctor: cannot read the requirement {line!r} in posenc's metadata, because only "
-                "package[options]>=version; extra == 'name' is known. Extend posenc.cli.requirements."
+                "package[options]>=version,<version; extra == 'name' is known. Extend posenc.cli.requirements."
             )
         if found["system"] and found["system"] != sys.platform:
             continue  # not asked for here
         spelling = line.split(";")[0].strip()
-        read.append(Requirement(found["package"], found["minimum"] or "", found["extra"] or "", spelling))
+        bounds = dict(re.findall(r"(>=|<)\s*([\w.]+)", found["bounds"]))
+        least, below = bounds.get(">=", ""), bounds.get("<", "")
+        read.append(Requirement(found["package"], least, below, found["extra"] or "", spelling))
     return read
 
 
