@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, attend, positions
-from posenc.attention import BACKENDS, blocked, explain, heads, products, spans
+from posenc.attention import BACKENDS, explain, heads, plan, products, spans
 from posenc.attention.call import make_call
 from strategies import check, normal
 
@@ -121,8 +121,8 @@ PLACES = {
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few queries, one head after the other, so that ninety tokens make many."""
     monkeypatch.setattr(heads, "AT_ONCE", 0)
-    monkeypatch.setattr(blocked, "LONG", 24)
-    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(plan, "LONG", 24)
+    monkeypatch.setattr(plan, "SHORT", 16)
     monkeypatch.setattr(products, "ROWS", 16)
     monkeypatch.setattr(products, "STRETCH", 40)
     monkeypatch.setattr(spans, "SHORTEST", 10)
@@ -270,7 +270,7 @@ def test_products_are_formed_for_some_heads_at_a_time(name: str) -> None:
         with Largest() as seen, torch.set_grad_enabled(learns):
             out = attend(q, k, v, encoding, pos, backend="blocked")
             _ = out.sum().backward() if learns else None
-        assert seen.largest < HEADS * blocked.SHORT * n
+        assert seen.largest < HEADS * plan.SHORT * n
 
 
 @pytest.mark.parametrize("name", ["deberta", "fire"])
@@ -365,7 +365,7 @@ class Kept(posenc.ContentBias):
 
 @pytest.mark.parametrize("of", ["buffer", "parameter"])
 def test_what_an_encoding_keeps_is_not_written_to(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "SHORT", N)  # so that one block is all of it
+    monkeypatch.setattr(plan, "SHORT", N)  # so that one block is all of it
     encoding = Kept(of)
     before = encoding.bias_.detach().clone()
     q, k, v = (normal(1, HEADS, N, LANES, seed=i) for i in range(3))

@@ -59,13 +59,13 @@ def test_parts_are_the_whole(name, backend, n_heads, n_kv_heads, masked, parts):
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
 def test_what_is_turned_round_is_of_some_heads(n_heads, n_kv_heads, dtype, monkeypatch):
     """A vector over distances wants queries in reverse: few heads at a time take little memory for these."""
-    found, real = [], fused._forward
+    found, real = [], fused.forward
 
     def forward(q, k, *args, **options):
         found.append(q.shape[1])
         return real(q, k, *args, **options)
 
-    monkeypatch.setattr(fused, "_forward", forward)
+    monkeypatch.setattr(fused, "forward", forward)
     monkeypatch.setattr(fused, "AT_ONCE", 1)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, n, N, 8, dtype=dtype) for n in (n_heads, n_kv_heads, n_kv_heads))
@@ -77,6 +77,30 @@ def test_what_is_turned_round_is_of_some_heads(n_heads, n_kv_heads, dtype, monke
     at_once = max(group, -(-torch.get_num_threads() // group) * group)  # a head for each thread
     assert max(found) <= at_once
     assert sum(found) == n_heads
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_heads_of_which_keys_are_copied_are_few_and_have_longer_blocks(tiles, monkeypatch):
+    """In half precision where the processor has tiles; float32 and others run as many heads at once as is quick."""
+    found, real = [], fused.forward
+
+    def forward(q, k, *args, **options):
+        found.append(tuple(q.shape[1:3]))
+        return real(q, k, *args, **options)
+
+    monkeypatch.setattr(fused, "forward", forward)
+    monkeypatch.setattr(fused, "tiles", lambda: tiles)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    encoding = posenc.KERPLE(n_heads=4)
+    for dtype, causal in ((torch.bfloat16, True), (torch.bfloat16, False), (torch.float32, True)):
+        q = torch.zeros(1, 4, 4096, 8, dtype=dtype)
+        found.clear()
+        with torch.no_grad():
+            posenc.attend(q, q, q, encoding, positions.arange(4096), causal=causal, backend="distance")
+        if dtype == torch.bfloat16:
+            assert found[0] == ((2, 512) if tiles else (4, 768) if causal else (4, 1024))
+        else:
+            assert found[0] == ((2, 768) if tiles else (4, 768))
 
 
 def test_with_gradients_all_heads_run_at_once(parts):

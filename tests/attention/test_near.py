@@ -11,7 +11,7 @@ from torch import Tensor
 
 import posenc
 from posenc import attend
-from posenc.attention import blocked, fused, near
+from posenc.attention import fused, near, plan
 from strategies import normal
 
 N, HEADS, LANES = 90, 4, 8
@@ -26,21 +26,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in (("LEAST", 1), ("HIDES", 1), ("LEARNS", 1), ("ROWS", 8), ("STEP", 4)):
         monkeypatch.setattr(near, name, number)
     monkeypatch.setattr(fused, "AT_ONCE", 8)
-    monkeypatch.setattr(blocked, "LONG", 24)
-    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(plan, "LONG", 24)
+    monkeypatch.setattr(plan, "SHORT", 16)
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many scores each call of torch's kernel formed."""
     found: list[int] = []
-    real = fused._forward
+    real = fused.forward
 
     def forward(q: Tensor, k: Tensor, *args: Any, **options: Any) -> Any:
         found.append(q.shape[1] * q.shape[2] * k.shape[2])
         return real(q, k, *args, **options)
 
-    monkeypatch.setattr(fused, "_forward", forward)
+    monkeypatch.setattr(fused, "forward", forward)
     return found
 
 
@@ -112,15 +112,15 @@ def test_leaves_out(seen: list[int]) -> None:
 def hidden(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """Which share of scores is minus infinity by head of the bias, where no keys are left out; the result is right."""
     masks: list[Tensor] = []
-    real = fused._forward
+    real = fused.forward
 
     def forward(*args: Any, attn_mask: Tensor, **options: Any) -> Any:
         masks.append(attn_mask)
         return real(*args, attn_mask=attn_mask, **options)
 
-    monkeypatch.setattr(fused, "_forward", forward)
+    monkeypatch.setattr(fused, "forward", forward)
     monkeypatch.setattr(near, "LEAST", N + 1)
-    monkeypatch.setattr(blocked, "SHORT", N)
+    monkeypatch.setattr(plan, "SHORT", N)
 
     def shares(encoding: posenc.Bias, q: Tensor, k: Tensor, v: Tensor) -> list[float]:
         masks.clear()

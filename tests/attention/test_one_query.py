@@ -134,13 +134,17 @@ def test_a_large_cache_is_not_copied(dtype, heads, tokens_first, v_width, wins, 
     assert seen.nbytes <= told
 
 
-def test_large_caches_that_heads_share_are_read_by_products_and_others_by_the_kernel(monkeypatch):
+@pytest.mark.parametrize("tiles", [False, True])
+def test_large_caches_are_read_by_products_and_small_ones_by_the_kernel(tiles, monkeypatch):
+    """By the kernel as well, but where heads share keys, on a processor with tiles."""
     calls = []
     step = fused.step
     monkeypatch.setattr(fused, "step", lambda *args: calls.append("kernel") or step(*args))
+    monkeypatch.setattr(fused, "tiles", lambda: tiles)
     monkeypatch.setattr(one_query, "_wins", lambda *_: True)
     for dtype, heads, n, kernel in (
-        (torch.float32, 8, 2**14, True),
+        (torch.float32, 8, 2**13, True),
+        (torch.float32, 8, 2**14, tiles),
         (torch.float32, 2, 2**11, True),
         (torch.float32, 2, 2**12, False),
         (torch.bfloat16, 8, 2**8, True),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import posenc
 from posenc import positions
-from posenc.attention import blocked, heads
+from posenc.attention import heads, plan
 from posenc.families import Piece, join
 from strategies import normal
 
@@ -120,7 +120,7 @@ def test_no_piece_need_have_a_number_for_each_pair(name, q_len, call):
 @pytest.mark.parametrize(("kv_heads", "batch"), [(4, 1), (2, 1), (4, 2), (1, 3)])
 @pytest.mark.parametrize("beside", BESIDE)
 def test_pieces_give_what_their_sum_gives(kv_heads, batch, beside, at_once, monkeypatch):
-    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(plan, "SHORT", 16)
     monkeypatch.setattr(heads, "AT_ONCE", at_once)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # a part has a head for each
     pos, tensors = positions.arange(N), sides(kv_heads, batch)

@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import attend, explain, positions
-from posenc.attention import blocked, shared
+from posenc.attention import plan, shared
 from strategies import normal, randomise
 
 N, HEADS, LANES = 70, 4, 8
@@ -30,7 +30,7 @@ class Rows(posenc.Bias):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(plan, "SHORT", 16)
     monkeypatch.setattr(shared, "LEAST", 1)
 
 
@@ -145,7 +145,7 @@ def test_of_nothing_nothing_is_formed(batch, q_len, k_len):
 @pytest.mark.parametrize(("dtype", "batch"), [(torch.float32, 16), (torch.bfloat16, 16), (torch.bfloat16, 4)], ids=str)
 def test_more_items_take_no_more_biases(dtype, batch, monkeypatch):
     """What is told grows with what of results is formed at once, and not with scores."""
-    monkeypatch.setattr(blocked, "SHORT", 256)
+    monkeypatch.setattr(plan, "SHORT", 256)
     encoding, pos = posenc.TUPE(n_heads=8, head_dim=64, max_len=512), positions.arange(512)
     q = torch.empty(batch, 8, 512, 64, dtype=dtype)
     with torch.no_grad():

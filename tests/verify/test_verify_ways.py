@@ -60,7 +60,12 @@ class HasPromisedNothing(posenc.DeBERTa):
         return super().bias(q, k, placed, k_placed) / 2
 
 
+class IsSaidToEnd(posenc.T5):
+    alike_from = 90  # 113
+
+
 SPOILT = {
+    "alike_from": IsSaidToEnd(n_heads=4),
     "pieces": PiecesAreTwice(n_heads=4, head_dim=8, n_buckets=8, max_distance=12),
     "over": OverTheWrongWay(n_heads=3),
     "vectors": VectorsAreLate(head_dim=8),

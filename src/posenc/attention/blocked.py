@@ -1,27 +1,24 @@
 """Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import formed, fused, one_query, products, shared
+from posenc.attention import far, formed, fused, one_query, plan, products, shared
 from posenc.attention.call import Call, zero_empty_rows
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
-from posenc.attention.near import Near, near
+from posenc.attention.near import Near
 from posenc.attention.once import once
+from posenc.attention.plan import Saved, Work
 from posenc.attention.sdpa import grouped
 from posenc.attention.shifts import fit, ways
-from posenc.attention.spans import Block, blank, spans, whole
+from posenc.attention.spans import spans, whole
 from posenc.attention.terms import Terms
 from posenc.families import ContentBias, no_autocast
 from posenc.positions.checks import all_plain, is_plain, may_look
-
-LONG = 768  # queries a block where a kernel keeps the scores to itself, which takes 256 at a time of so many
-SHORT = 256  # where they are formed
 
 
 class Blocked:
@@ -61,18 +58,20 @@ class Blocked:
         if one_query.fits(call):
             return one_query.memory(call)
         if not self.by_distance and products.fits(call):
-            return shared.memory(call, SHORT) if shared.fits(call) else products.memory(call)
+            return shared.memory(call, plan.SHORT) if shared.fits(call) else products.memory(call)
         batch, n_heads, q_len, k_len = call.shape
         width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
-        learns = torch.is_grad_enabled() and _learns(call)
+        learns = torch.is_grad_enabled() and plan.learns_bias(call)
+        if self.by_distance and (reach := far.reach(call, learns=learns)) is not None:
+            return far.memory(call, reach, learns=learns)
         masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
         # blocks of scores at a time
         held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
         held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
-        block = batch * n_heads * min(q_len, SHORT) * _seen(call) * width
-        rows = min(q_len, _rows(call))  # the result of the kernel, where nothing is formed
+        block = batch * n_heads * min(q_len, plan.SHORT) * _seen(call) * width
+        rows = min(q_len, plan.rows(call))  # the result of the kernel, where nothing is formed
         if held or learns:
-            rows = 3 * min(q_len, SHORT) + 3 * (q_len + k_len) * learns
+            rows = 3 * min(q_len, plan.SHORT) + 3 * (q_len + k_len) * learns
         return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
 
     def run(self, call: Call) -> Tensor:
@@ -83,18 +82,10 @@ class Blocked:
             if one_query.fits(call):
                 return one_query.run(call)
             if not self.by_distance and shared.fits(call):
-                return shared.run(call, partial(_run, by_distance=False), SHORT)
+                return shared.run(call, partial(_run, by_distance=False), plan.SHORT)
             if not self.by_distance and products.fits(call):
                 return products.run(call)
             return _run(call, by_distance=self.by_distance)
-
-
-def _rows(call: Call) -> int:
-    """Return how many queries a block has that a kernel takes: each is given keys that only the last of them sees."""
-    q_len = call.shape[2]
-    if call.out_dtype.itemsize > 2:
-        return LONG if q_len >= 4 * LONG else SHORT
-    return max(SHORT, min(q_len // 8, 4 * SHORT))  # else keys and values are copied more often, where that is done
 
 
 def _formed(call: Call) -> float:
@@ -109,7 +100,9 @@ def _looked_up(call: Call, width: int) -> float:
         return 0.0
     if not call.leaves or not all(map(sees_distance, call.leaves)):
         return 0.0
-    found = ways(call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(SHORT, _cuts(call))])
+    found = ways(
+        call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(plan.SHORT, plan.cuts(call))]
+    )
     fits = fit(call.leaves, call, found)
     if fits and None not in found:
         return 0.0
@@ -122,71 +115,21 @@ def _looked_up(call: Call, width: int) -> float:
 def _seen(call: Call) -> int:
     """Return how many keys a block sees at most."""
     k_len, ids = call.shape[3], call.document_ids
-    seen = k_len if call.window is None else min(k_len, call.window + SHORT)
+    seen = k_len if call.window is None else min(k_len, call.window + plan.SHORT)
     if ids is None or not may_look(ids):
         return seen
     longest = max(int(row.unique(return_counts=True)[1].max()) for row in ids.reshape(-1, k_len))
-    return min(seen, longest + SHORT)
-
-
-@dataclass(frozen=True)
-class Work:
-    """One call, cut into blocks: what both passes need beside tensors."""
-
-    terms: Terms
-    near: Near
-    forwards: list[Block]
-    backwards: list[Block]
-    scale: float
-    dropout_p: float
-    seed: int
-    formed: bool  # scores are formed, since no kernel does what is asked for
-    traced: bool = False  # under a compiler or within a transform
-    kept: bool = False  # for a backward pass
-
-
-class Saved(NamedTuple):
-    """What a backward pass is given of a forward pass, and the gradient of its result."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    out: Tensor
-    lse: Tensor
-    grad: Tensor
+    return min(seen, longest + plan.SHORT)
 
 
 def _run(call: Call, *, by_distance: bool) -> Tensor:
     """Compute a call in blocks."""
-    dtype = call.out_dtype
-    parts = spans(call)
-    call = blank(call, parts)
-    learns = torch.is_grad_enabled() and _learns(call)
-    formed_scores = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
-    vectors = by_distance and not call.encoding.rescores
-    cuts = _cuts(call)
-    long = _rows(call) if vectors and not formed_scores else SHORT
-    forwards = [block for part in parts for block in part.blocks(long, cuts)]
-    if long > SHORT and any(block.mixed or block.masked for block in forwards):  # a mask is formed for these
-        long, forwards = SHORT, [block for part in parts for block in part.blocks(SHORT, cuts)]
-    backwards = forwards
-    if learns and long != SHORT:
-        backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
-    terms = Terms(call, parts, [*forwards, *backwards], by_distance=vectors)
-    if long > SHORT and (terms.leaves or terms.rows or None in terms.shifts.values()):  # as above
-        forwards = backwards = [block for part in parts for block in part.blocks(SHORT, cuts)]
-        terms = Terms(call, parts, forwards, by_distance=vectors)
-    seed = int(torch.randint(2**62, ())) if call.dropout_p else 0
-    q, k = call.turned()
-    q, k, v = (fused.dense(t.to(dtype)) for t in (q, k, call.v))
-    found = near(call, terms, q, k, v)
-    kept = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *terms.tensors))
-    work = Work(terms, found, forwards, backwards, call.scale, call.dropout_p, seed, formed_scores, kept=kept)
-    width = v.shape[-1]
-    if not formed_scores and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
+    work, call = plan.cut(call, by_distance=by_distance)
+    q, k, v, width = call.q, call.k, call.v, call.v.shape[-1]
+    if not work.formed and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
         widest = max(width, q.shape[-1])
         q, k, v = (F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
-    out: Tensor = _Attention.apply(work, q, k, v, *terms.tensors)
+    out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
     return out[..., :width]
 
 
@@ -195,10 +138,13 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        out = v.new_zeros((*q.shape[:3], v.shape[-1]))
+        out = (v.new_zeros if work.beyond is None else v.new_empty)((*q.shape[:3], v.shape[-1]))
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         lse = q.new_zeros(q.shape[:3], dtype=wide) if work.kept else None
-        for block in reversed(work.forwards):  # the last have most keys, and the others then use their memory
+        if work.beyond is not None:
+            far.attend(work, q, k, v, out, lse)
+        # the last have most keys, and the others then use their memory
+        for block in reversed([] if work.beyond else work.forwards):
             if work.formed:
                 out[block.batch, :, block.rows] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
             else:
@@ -218,7 +164,7 @@ class _Attention(torch.autograd.Function):
         sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
         others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
         terms_learn = any(wanted) and not ctx.work.formed
-        saved = Saved(q, k, v, out, lse, grad)
+        whole = saved = Saved(q, k, v, out, lse, grad)
         if terms_learn:
             saved = saved._replace(k=formed.with_ones(k, wide), v=formed.with_ones(v, wide))
         for block in reversed(ctx.work.backwards):
@@ -228,6 +174,8 @@ class _Attention(torch.autograd.Function):
                 formed.gradients_of_terms(ctx.work, block, saved, tensors, sums, others)
             else:
                 fused.gradients(ctx.work, block, saved, tensors, sums)
+        if ctx.work.beyond is not None:
+            far.gradients(ctx.work, whole, tensors, sums, others)
         ctx.work.terms.forget()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
         rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]
@@ -274,18 +222,3 @@ def _is_plain(call: Call) -> bool:
         return False
     own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
     return all_plain((call.k, call.v, *own, *tensors(call.placed), *tensors(call.k_placed)))
-
-
-def _learns(call: Call) -> bool:
-    """Whether gradients may go to a bias or a mask."""
-    own = (p.requires_grad for leaf in call.leaves for p in leaf.encoding.parameters())
-    return any(own) or (call.mask is not None and call.mask.requires_grad) or call.encoding.reads_qk
-
-
-def _cuts(call: Call) -> list[int]:
-    """Return queries at which positions jump, so that blocks lie between; none if there are many."""
-    pos = call.placed.pos
-    if pos.ndim > 2 or call.placed.n_axes > 1 or pos.is_floating_point() or pos.shape[-1] < 2:
-        return []
-    jumps = (pos.diff(dim=-1) != 1).reshape(-1, pos.shape[-1] - 1).any(0).nonzero()[:, 0] + 1
-    return jumps.tolist() if len(jumps) <= pos.shape[-1] // 64 else []

@@ -17,7 +17,7 @@ from posenc.attention.spans import Block
 from posenc.families import Piece
 
 if TYPE_CHECKING:
-    from posenc.attention.blocked import Saved, Work
+    from posenc.attention.plan import Saved, Work
 
 Sums = Sequence[Tensor]
 

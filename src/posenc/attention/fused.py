@@ -1,6 +1,7 @@
 """A block by torch's kernel for the CPU, which keeps the scores to itself and reads a mask's strides as they are."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,19 +14,31 @@ from posenc.families import autocast_dtype
 from posenc.positions.checks import is_plain
 
 if TYPE_CHECKING:
-    from posenc.attention.blocked import Saved, Work
+    from posenc.attention.plan import Saved, Work
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-AT_ONCE = 2048  # queries of all heads that are turned round together, and their results
+AT_ONCE = 8192  # queries of all heads that are turned round together, and their results
+AT_ONCE_BY_TILES = 2048  # the same where a kernel is through with so many sooner
 SHARE = 4  # of the queries there are that is turned round at once, for one part
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def can(call: Call) -> bool:
     """Whether the kernel runs on these tensors."""
     return call.q.device.type == "cpu" and is_plain(call.q) and call.out_dtype in DTYPES
+
+
+@cache
+def tiles() -> bool:
+    """Whether the processor multiplies tiles (AMX): torch's kernel then copies keys and values of two bytes."""
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+def copies(dtype: torch.dtype) -> bool:
+    """Whether torch's kernel copies keys and values of a dtype."""
+    return dtype.itemsize == 2 and tiles()
 
 
 def mixed(call: Call) -> str | None:
@@ -51,8 +64,9 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
             work, own, None if heads == ALL else work.terms.of_heads(work.terms.of_block(own, live), heads)
         )
         own_q, own_k, own_v = parts(own, q, k, v, heads)
+        most = min(AT_ONCE_BY_TILES if tiles() else AT_ONCE, q.shape[:3].numel() // SHARE)
         into = [t[own.batch, heads.of_q, own.rows] for t in (out, lse) if t is not None]
-        for of_q, of_k in _some(own_q, own_k, min(AT_ONCE, q.shape[:3].numel() // SHARE)) if reverse else [ALL]:
+        for of_q, of_k in heads_at_once(own_q, own_k, most) if reverse else [ALL]:
             own_mask = mask if mask is None or mask.shape[1] == 1 else mask[:, of_q]
             some = own_q[:, of_q], own_k[:, of_k], own_v[:, of_k]
             _write(*some, own_mask, work.scale, [t[:, of_q] for t in into], reverse=reverse)
@@ -61,26 +75,26 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, out: Ten
 def _write(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, into: Sequence[Tensor], *, reverse: bool
 ) -> None:
-    found = _forward(q.flip(2) if reverse else q, k, v, attn_mask=mask, scale=scale)
+    found = forward(q.flip(2) if reverse else q, k, v, attn_mask=mask, scale=scale)
     for rows, t in zip(found, into, strict=False):
         t.copy_(rows.flip(2) if reverse else rows)
 
 
-def _some(q: Tensor, k: Tensor, most: int) -> list[Heads]:
+def heads_at_once(q: Tensor, k: Tensor, most: int) -> list[Heads]:
     """Return heads, so many at a time that all threads are at work, and calls are few, of `most` queries.
 
-    What is made of some takes memory that the next take again. In half precision torch's kernel copies keys and values
-    too, where processors have tiles (AMX): there are no more of their heads then than threads.
+    What is made of some takes memory that the next take again. Where the kernel copies keys and values there are no
+    more of their heads than threads.
     """
     n_kv, of_one = k.shape[1], max(1, q.shape[0] * q.shape[1] // k.shape[1])
-    n = max(-(-torch.get_num_threads() // of_one), most // (of_one * q.shape[2]) if q.itemsize > 2 else 0)
+    n = max(-(-torch.get_num_threads() // of_one), 0 if copies(q.dtype) else most // (of_one * q.shape[2]))
     group = q.shape[1] // n_kv
     return [Heads(slice(i * group, (i + n) * group), slice(i, i + n)) for i in range(0, n_kv, n)]
 
 
 def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Return the attention of queries that see all keys, of one dtype and width; a bias has the dtype of sums."""
-    out: Tensor = _forward(q, k, v, attn_mask=bias, scale=scale)[0]
+    out: Tensor = forward(q, k, v, attn_mask=bias, scale=scale)[0]
     return out
 
 
@@ -92,7 +106,7 @@ def gradients(work: "Work", block: Block, saved: "Saved", tensors: Sequence[Tens
         at, keys = (own.batch, heads.of_q, own.rows), (own.batch, heads.of_k, own.keys)
         rows = [q, *(t[at] for t in (saved.grad, saved.out, saved.lse))]
         q, grad, out, lse = (t.flip(2) if reverse else t for t in rows)
-        found = _backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
+        found = backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=work.scale)
         sums[0][at] = found[0].flip(2) if reverse else found[0]
         sums[1][keys] += found[1]
         sums[2][keys] += found[2]

@@ -129,6 +129,11 @@ def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
     return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
 
 
+def alike_from(encoding: Bias | ContentBias) -> int | None:
+    """Return the distance from which on an encoding says that it treats all keys alike; None if it does not."""
+    return encoding.alike_from if holds(encoding, "alike_from") else None
+
+
 def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
     """Return what an encoding says of its bias as a product, or None."""
     encoding = leaf.encoding
@@ -167,7 +172,7 @@ def _promises(kind: Any, promise: str) -> bool:
         return next(cls for cls in kind.__mro__ if name in vars(cls))
 
     doors = ["bias", "parts", *(["at"] if issubclass(kind, Bias) else [])]
-    if promise == "alike_from":
+    if promise == "alike_from" and issubclass(kind, ContentBias):
         doors.append("vectors")
     return all(issubclass(owner(promise), owner(door)) for door in doors)
 

@@ -1,7 +1,8 @@
 """One query that sees all keys, a step of generation: two products of vectors and matrices.
 
-torch's kernel is made for blocks of queries. With one it is slow where heads share keys, and with numbers of two bytes
-where no library has products of such for the processor (benchmarks/ONE_QUERY.md).
+torch's kernel is made for blocks of queries. With one it is slow where heads share keys, with numbers of two bytes
+where no library has products of such for the processor, and with large caches where that has no tiles
+(benchmarks/ONE_QUERY.md).
 """
 
 import time
@@ -25,6 +26,7 @@ LEAST_KEYS = 256  # and keys of each head at least, for short products cost thei
 # numbers multiplied with q from which on this is faster than torch's kernel, by two threads (benchmarks/ONE_QUERY.md)
 LEAST_HALF = 2**18  # of numbers of two bytes
 LEAST_SHARED = 2**21  # of others, where heads of q share a key
+LEAST = 2**23  # else, where the processor has no tiles: k and v lie in no cache
 TRIED = 4096  # keys of the cache that tells which is faster
 CLEARLY = 1.2  # times as fast: what is near stays with torch's kernel, in every process
 
@@ -103,7 +105,8 @@ def _may_pay(q: Tensor, k: Tensor, v: Tensor) -> bool:
     products, shared = q.numel() * k.shape[2], q.shape[1] > k.shape[1]
     if q.dtype.itemsize < 4:
         return products >= LEAST_HALF
-    return shared and products >= LEAST_SHARED and _in_steps(k) and _in_steps(v)
+    large = products >= LEAST_SHARED if shared else products >= LEAST and not fused.tiles()
+    return large and _in_steps(k) and _in_steps(v)
 
 
 @cache

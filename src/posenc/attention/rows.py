@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import holds
+from posenc.attention.leaves import alike_from
 from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
 from posenc.families import ContentBias
@@ -104,7 +104,7 @@ class Rows:
 
 def _count_far(encoding: ContentBias, call: Call, distance: Tensor) -> int:
     """Return how many distances have one vector, if most have."""
-    far = encoding.alike_from if holds(encoding, "alike_from") else None
+    far = alike_from(encoding)
     if far is None or call.encoding.rescores:  # a map of scores would see what is taken off
         return 0
     n_far = int((distance >= far).sum())

@@ -63,13 +63,13 @@ class Terms:
         if call.encoding.rescores:
             self.map = self._with_tensors(Leaf(call.encoding, call.placed, call.k_placed))
         self.reads_qk = self.map is not None or any(leaf.encoding.reads_qk for leaf in self.leaves)
-        self.raw = self._add(*(call.before() if self.reads_qk else ()))
+        self.raw = self.add(*(call.before() if self.reads_qk else ()))
         added = call.added()
-        self.mask = self._add(*(() if added is None else (added,)))
+        self.mask = self.add(*(() if added is None else (added,)))
         found = vectors.summed(call, self.sums, self.shifts, self.dtype)
-        self.vectors = {shifts: self._add(vector)[0] for shifts, vector in found.items()}
+        self.vectors = {shifts: self.add(vector)[0] for shifts, vector in found.items()}
         tables = vectors.tables(self.sums) if None in self.shifts.values() else []
-        self.tables = [(self._add(table)[0], lowest) for table, lowest in tables]
+        self.tables = [(self.add(table)[0], lowest) for table, lowest in tables]
         self._scratch: dict[int, Scratch] = {}  # by thread: several may go back over one graph
         # what is kept for the backward pass shall not hold q, k and v once more
         self.hollow = light(call)
@@ -229,14 +229,14 @@ class Terms:
         for leaf in leaves:
             encoding = leaf.encoding
             if blocks and is_product(leaf) and (factors := factors_of(leaf)) is not None:
-                found[leaf] = Products(factors, self._add, self.dtype)
+                found[leaf] = Products(factors, self.add, self.dtype)
             if not (isinstance(encoding, ContentBias) and may_slice(leaf)) or not blocks:
                 continue
             shifts = set(shifts_of([leaf], blocks, self.offset).values())
             shift = shifts.pop()
             if shifts or shift is None:
                 continue
-            found[leaf] = Rows(encoding, call, vectors.indices(call, blocks) + shift[0], self._add, self.dtype)
+            found[leaf] = Rows(encoding, call, vectors.indices(call, blocks) + shift[0], self.add, self.dtype)
         return found
 
     def allowed(self, block: Block) -> Tensor | None:
@@ -287,11 +287,12 @@ class Terms:
 
     def _with_tensors(self, leaf: Leaf) -> Leaf:
         named = dict(leaf.encoding.named_parameters())
-        learned = self._add(*named.values())
-        parts = self._add(*learning((leaf.placed, leaf.k_placed)))
+        learned = self.add(*named.values())
+        parts = self.add(*learning((leaf.placed, leaf.k_placed)))
         return replace(leaf, names=tuple(named), learned=_slice(learned), parts=_slice(parts))
 
-    def _add(self, *tensors: Tensor) -> list[int]:
+    def add(self, *tensors: Tensor) -> list[int]:
+        """Take tensors that may learn; return where they lie in `tensors`."""
         begin = len(self.tensors)
         self.tensors += tensors
         return list(range(begin, len(self.tensors)))

@@ -59,6 +59,15 @@ class Bias(Encoding):
         """The first head and how many there are, of those that the encoding was made for."""
         return self._held or (0, self.n_heads)
 
+    @property
+    def alike_from(self) -> int | None:
+        """The distance from which on all keys behind have one bias, and one learned number, if any, says it; or None.
+
+        A subclass says so as a class attribute or a property. Attention then gives biases to near keys alone, and
+        computes all others by one call without a mask.
+        """
+        return None
+
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
         return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))

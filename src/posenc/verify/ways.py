@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
-from posenc.attention.leaves import holds
+from posenc.attention.leaves import alike_from, holds
 from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.pieces import join
@@ -159,13 +159,15 @@ def _by_distance(
     apart = placed.pos[..., :, None] - placed.pos[..., None, :]
     least, most = int(apart.min()) - 200, int(apart.max())
     every = torch.arange(least, most + 1)
+    far = alike_from(encoding) if isinstance(encoding, Bias | ContentBias) else None
+    reached = every if far is None else every.clamp(max=far)
     if isinstance(encoding, Bias):
-        of = encoding.over(every.double() if whole.dtype == torch.float64 else every)
-        got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
-        yield "over", got.to(whole.dtype), whole
+        ways = [("over", every), *([] if far is None else [("alike_from", reached)])]
+        for way, distance in ways:
+            of = encoding.over(distance.double() if whole.dtype == torch.float64 else distance)
+            got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
+            yield way, got.to(whole.dtype), whole
     elif isinstance(encoding, ContentBias):
-        far = encoding.alike_from
-        reached = every if far is None else every.clamp(max=far)
         vectors, queries = encoding.vectors(reached, whole.dtype), encoding.queries(q)
         products = queries @ vectors.mT
         place = (apart - least).expand(len(q), *apart.shape[-2:])[:, None].expand(-1, q.shape[1], -1, -1)
