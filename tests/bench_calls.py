@@ -31,6 +31,15 @@ def freed_before(n):
     return lambda: torch.ones(1).max()
 
 
+def in_holes(n):
+    """Take n numbers at a time, each time in another hole that earlier work left between what it keeps."""
+    torch.ones(8 * n).max()  # from whose size on glibc looks for holes
+    sizes = [n + 1000 * i for i in range(8)]
+    held = [(torch.ones(size), torch.ones(size)) for size in sizes]
+    held = [kept for _, kept in held]
+    return lambda: [float(torch.ones(size).max()) for size in sizes] and held
+
+
 def failing():
     """Raise when it is called."""
 

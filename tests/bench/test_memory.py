@@ -36,6 +36,11 @@ def test_twice_the_size_is_twice_the_peak():
     assert 1.9 < two / one < 2.1
 
 
+def test_what_is_taken_in_one_hole_after_the_other_counts_once():
+    """Of 1 MiB at a time, in eight places."""
+    assert peak(bench_calls.in_holes, 2**18).extra < 2.5 * MIB
+
+
 def test_without_a_small_call_the_call_itself_runs_first():
     found = memory.peak(partial(bench_calls.temporary, NUMBERS))
     assert 63.5 * MIB < found.extra < 67 * MIB
@@ -43,28 +48,30 @@ def test_without_a_small_call_the_call_itself_runs_first():
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
-    """Where one block is all there is, what is copied of it counts most: 2.8 times q, and 4.4 for all heads at once."""
+    """Where one block is all there is, what is copied of it counts most: 1.6 to 1.8 times q, and 3.6 for all heads."""
     (row,) = rows.choose([256], ["float32"], f"{name}.forward")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=build)
     assert isinstance(found, Peak), found
-    assert found.extra < 3.2 * row.q_bytes
+    assert found.extra < 2.6 * row.q_bytes
 
 
 @pytest.mark.parametrize(
     ("name", "length", "dtype", "of_q"),
     [
-        ("tupe.forward", 512, "float32", 6.0),
-        ("tupe.forward", 512, "bfloat16", 8.0),
-        ("alibi.lanes", 512, "float32", 4.6),
-        ("alibi.lanes", 1024, "bfloat16", 5.2),
+        ("tupe.forward", 512, "float32", 3.8),
+        ("tupe.forward", 512, "bfloat16", 3.8),
+        ("tupe.forward", 2048, "bfloat16", 3.6),
+        ("alibi.lanes", 512, "float32", 3.8),
+        ("alibi.lanes", 1024, "bfloat16", 3.8),
         ("t5.forward", 2048, "bfloat16", 3.8),
     ],
 )
 def test_heads_of_a_short_text_follow_each_other(name, length, dtype, of_q):
-    """Of products of many lanes, and of lanes: 3 to 4 times q; all heads at once take 8, 16, 5, 6.3.
+    """Of products of many lanes, and of lanes: 2 to 3.4 times q; all heads at once take 8, 16, -, 5, 6.3.
 
-    T5 in half precision: 2 to 3 times, and 5.4 where processors have tiles, for which all heads' keys are copied.
+    T5 in half precision: 2 to 3 times, and 5.4 where processors have tiles, for which all heads' keys are copied. TUPE
+    at 2,048 tokens: 3.1, and 3.9 where each thread has its own copy of the keys.
     """
     (row,) = rows.choose([length], [dtype], name)
     backend = "attend:lanes" if name == "alibi.lanes" else "attend:auto"
@@ -76,12 +83,12 @@ def test_heads_of_a_short_text_follow_each_other(name, length, dtype, of_q):
 
 
 def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
-    """In a model that was cast: 5.7 times q at this length, and 13 where tables of all heads are widened."""
+    """In a model that was cast: 3.5 times q at this length, and 13 where tables of all heads are widened."""
     (row,) = rows.choose([1024], ["bfloat16"], "tupe.cast")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=partial(candidates.build_row, row.small(), "attend:auto"))
     assert isinstance(found, Peak), found
-    assert found.extra < 8.0 * row.q_bytes
+    assert found.extra < 4.0 * row.q_bytes
 
 
 @pytest.mark.parametrize("n", [2048, 4096])  # blocks of which a kernel takes more rows begin between these

@@ -6,6 +6,7 @@ system's own mark of the highest resident memory is reset, and read after the ca
 """
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -24,6 +25,8 @@ MIB = 2**20
 Make = Callable[[], Work]  # builds the inputs and returns the call; picklable, since a child runs it
 _GOODBYE_S = 5.0  # for a child that has answered to end by itself, so that what it opened is closed
 _PRELOADED = ["torch", "posenc.bench.candidates"]
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_LARGE = 2**15  # bytes, from which on memory is a mapping of its own, which glibc else decides as it goes
 
 
 class NotMeasured(NamedTuple):
@@ -102,6 +105,7 @@ def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> No
 
 
 def _measure(make: Make, warm: Make | None) -> Peak | NotMeasured:
+    _give_back()
     if warm is not None:
         warm()()
     run = make()
@@ -116,6 +120,17 @@ def _measure(make: Make, warm: Make | None) -> Peak | NotMeasured:
     files = _file_bytes() - files  # code that the call was the first to touch is nobody's scratch
     del held
     return Peak(max(0, int(grown * MIB) - files), int((since + grown) * MIB))
+
+
+def _give_back() -> None:
+    """Let what is freed go back to the system at once, so that the mark is of what is held at a time.
+
+    Else glibc lays a tensor in any hole that what was there before has left. `resident.start` empties these, and one
+    size that is taken and freed again and again, each time in another hole, would count as often.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _file_bytes() -> int:
