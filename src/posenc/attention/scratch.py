@@ -9,6 +9,7 @@ from torch import Tensor
 from posenc.kernels import pages
 
 SHARE = 32  # rows of a thread, at least, where threads share one product
+COLUMNS, MANY = 512, 4096  # computed at once, of a product of fewer than many
 
 
 class Scratch:
@@ -40,9 +41,16 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write a @ b, (n, rows, columns) each, into `out`.
 
     Threads share the rows of one product as if they were several: what follows finds them in the cache of the thread
-    that goes on with them.
+    that goes on with them. But for each thread the library then copies all of `b`, which of few columns weighs more
+    than is won: they are computed some after the others.
     """
     n, rows, threads = len(a), a.shape[1], torch.get_num_threads()
-    if n == 1 and rows % threads == 0 and rows // threads >= SHARE and a.device.type == "cpu":
-        a, out, b = a[0].unflatten(0, (threads, -1)), out[0].unflatten(0, (threads, -1)), b.expand(threads, -1, -1)
-    torch.bmm(a, b, out=out)
+    if n > 1 or a.device.type != "cpu":
+        torch.bmm(a, b, out=out)
+    elif COLUMNS < b.shape[2] < MANY:
+        for some, into in zip(b[0].split(COLUMNS, 1), out[0].split(COLUMNS, 1), strict=True):
+            torch.mm(a[0], some, out=into)
+    elif rows % threads == 0 and rows // threads >= SHARE:
+        torch.bmm(a[0].unflatten(0, (threads, -1)), b.expand(threads, -1, -1), out=out[0].unflatten(0, (threads, -1)))
+    else:
+        torch.bmm(a, b, out=out)
