@@ -48,12 +48,12 @@ def test_without_a_small_call_the_call_itself_runs_first():
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
-    """Where one block is all there is, what is copied of it counts most: 1.6 to 1.8 times q, and 3.6 for all heads."""
+    """Where one block is all there is, what is copied of it counts most: 1.8 times q, and 3 for all heads."""
     (row,) = rows.choose([256], ["float32"], f"{name}.forward")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=build)
     assert isinstance(found, Peak), found
-    assert found.extra < 2.6 * row.q_bytes
+    assert found.extra < 2.3 * row.q_bytes
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
     ],
 )
 def test_heads_of_a_short_text_follow_each_other(name, length, dtype, of_q):
-    """Of products of many lanes, and of lanes: 2 to 3.4 times q; all heads at once take 8, 16, -, 5, 6.3.
+    """Of products of many lanes, and of lanes: 2.1 to 3.2 times q; all heads at once take 6.6, 14, -, 4.8, 7.8.
 
-    T5 in half precision: 2 to 3 times, and 5.4 where processors have tiles, for which all heads' keys are copied. TUPE
-    at 2,048 tokens: 3.1, and 3.9 where each thread has its own copy of the keys.
+    T5 in half precision: 1.6, and 5.4 where processors have tiles (as holes were counted), for which all heads' keys
+    are copied. TUPE at 2,048 tokens: 3.1, and 3.9 where each thread has its own copy of the keys.
     """
     (row,) = rows.choose([length], [dtype], name)
     backend = "attend:lanes" if name == "alibi.lanes" else "attend:auto"
@@ -83,7 +83,7 @@ def test_heads_of_a_short_text_follow_each_other(name, length, dtype, of_q):
 
 
 def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
-    """In a model that was cast: 3.5 times q at this length, and 13 where tables of all heads are widened."""
+    """In a model that was cast: 3.5 times q at this length, and 15 where tables of all heads are widened."""
     (row,) = rows.choose([1024], ["bfloat16"], "tupe.cast")
     build = partial(candidates.build_row, row, "attend:auto")
     found = memory.peak(build, warm=partial(candidates.build_row, row.small(), "attend:auto"))

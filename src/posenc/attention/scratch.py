@@ -9,7 +9,6 @@ from torch import Tensor
 from posenc.kernels import pages
 
 SHARE = 32  # rows of a thread, at least, where threads share one product
-COLUMNS, MANY = 512, 4096  # computed at once, of a product of fewer than many
 
 
 class Scratch:
@@ -26,10 +25,10 @@ class Scratch:
             held = self._memory[purpose, kind] = pages.enlarged(torch.empty(size, dtype=kind, device=like.device))
         return held[:size].view(*shape)
 
-    def product(self, purpose: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b, both (n, rows, columns), in such memory."""
+    def product(self, purpose: str, a: Tensor, b: Tensor, *, columns: int | None = None) -> Tensor:
+        """Return a @ b, both (n, rows, columns), in such memory; of one product at most so many columns at once."""
         out = self.take(purpose, (a.shape[0], a.shape[1], b.shape[2]), a)
-        _multiply(a, b, out)
+        _multiply(a, b, out, columns)
         return out
 
     def rounded(self, purpose: str, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -37,20 +36,18 @@ class Scratch:
         return t if t.dtype == dtype else self.take(purpose, t.shape, t, dtype).copy_(t)
 
 
-def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _multiply(a: Tensor, b: Tensor, out: Tensor, columns: int | None) -> None:
     """Write a @ b, (n, rows, columns) each, into `out`.
 
     Threads share the rows of one product as if they were several: what follows finds them in the cache of the thread
-    that goes on with them. But for each thread the library then copies all of `b`, which of few columns weighs more
-    than is won: they are computed some after the others.
+    that goes on with them. But for each thread the library then copies all of `b`; some columns after the others take
+    less memory, and more time.
     """
     n, rows, threads = len(a), a.shape[1], torch.get_num_threads()
-    if n > 1 or a.device.type != "cpu":
-        torch.bmm(a, b, out=out)
-    elif COLUMNS < b.shape[2] < MANY:
-        for some, into in zip(b[0].split(COLUMNS, 1), out[0].split(COLUMNS, 1), strict=True):
+    if n == 1 and columns is not None and b.shape[2] > columns:
+        for some, into in zip(b[0].split(columns, 1), out[0].split(columns, 1), strict=True):
             torch.mm(a[0], some, out=into)
-    elif rows % threads == 0 and rows // threads >= SHARE:
-        torch.bmm(a[0].unflatten(0, (threads, -1)), b.expand(threads, -1, -1), out=out[0].unflatten(0, (threads, -1)))
-    else:
-        torch.bmm(a, b, out=out)
+        return
+    if n == 1 and rows % threads == 0 and rows // threads >= SHARE and a.device.type == "cpu":
+        a, out, b = a[0].unflatten(0, (threads, -1)), out[0].unflatten(0, (threads, -1)), b.expand(threads, -1, -1)
+    torch.bmm(a, b, out=out)
