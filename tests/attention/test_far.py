@@ -290,3 +290,41 @@ def test_what_is_told_grows_with_the_length() -> None:
 
     for learns in (False, True):
         assert 2.5 < told(2**16, learns=learns) / told(2**14, learns=learns) < 4.1
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0, 1e-46])
+def test_a_scale_that_the_causal_kernel_cannot_hide_by(scale: float, plain: list[int]) -> None:
+    given = tensors()
+    found = attend(*given, t5(), POS, scale=scale, backend="distance")
+    exact = attend(*(t.double() for t in given), t5(), POS, scale=scale, backend="reference")
+    near_to([found], [exact], 2e-6)
+    assert not plain
+
+
+def test_a_far_number_of_infinity_leaves_no_mean(plain: list[int]) -> None:
+    encoding = t5()
+    with torch.no_grad():
+        encoding.weight[7, 1] = torch.inf
+        given = tensors()
+        found, exact = (attend(*given, encoding, POS, backend=name) for name in ("distance", "reference"))
+    assert torch.equal(found.isnan(), exact.isnan())
+    assert bool(exact.isnan().any())
+    assert not plain
+
+
+def test_what_is_told_of_tables_that_may_not_be_read() -> None:
+    """Of an ensemble: queries are plain, and what is learned is within a transform."""
+    q, encoding = tensors()[0].detach(), t5()
+
+    class Told(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoding = encoding
+
+        def forward(self) -> Tensor:
+            assert "distance" in {one.backend for one in explain(q, q, q, self.encoding, POS)}
+            return attend(q, q, q, self.encoding, POS)
+
+    many = torch.stack([encoding.weight.detach(), 2 * encoding.weight.detach()])
+    step = torch.func.vmap(lambda w: torch.func.functional_call(Told(), {"encoding.weight": w}, ()))
+    torch.testing.assert_close(step(many)[0], attend(q, q, q, encoding, POS).detach(), rtol=0, atol=1e-5)

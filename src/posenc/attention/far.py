@@ -19,6 +19,7 @@ from posenc.attention.leaves import Leaf, alike_from, over, sees_distance
 from posenc.attention.spans import Block
 from posenc.attention.terms import Terms
 from posenc.families import Bias
+from posenc.positions.checks import all_plain
 
 if TYPE_CHECKING:
     from posenc.attention.plan import Saved, Work
@@ -39,21 +40,28 @@ class Far(NamedTuple):
 
 def reach(call: Call, *, learns: bool) -> int | None:
     """Return from which distance by index on biases are one number, for a causal call that is worth two; or None."""
-    _, _, q_len, k_len = call.shape
-    masked = call.mask is not None or call.window is not None or call.document_ids is not None
-    formed = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
-    if not call.causal or masked or formed or q_len != k_len or not call.leaves:
+    if not _may(call, learns=learns):
         return None
     found = [_reach(leaf) for leaf in call.leaves]
     known = [one for one in found if one is not None]
-    least = max(LEARNS if learns else LEAST, TIMES * max(known, default=0))
-    if len(known) < len(found) or k_len < least:
+    if len(known) < len(found) or call.shape[3] < TIMES * max(known):
         return None
+    own, beyond = _at(call, 0), _at(call, max(known))
+    # which blocks may leave out; of infinity there is no sum that a mean could be weighed by
+    return None if bool(((beyond < own - LOW) | beyond.isposinf()).any()) else max(known)
+
+
+def _may(call: Call, *, learns: bool) -> bool:
+    """Whether a call is so long, and causal alone, and its biases may be read."""
+    _, _, q_len, k_len = call.shape
+    if not (call.causal and call.leaves and q_len == k_len >= (LEARNS if learns else LEAST)):
+        return False
+    if call.mask is not None or call.window is not None or call.document_ids is not None:
+        return False
     # rounding a result of two bytes shifts all gradients of its row, and what they lack to zero would be that alone
-    if learns and call.out_dtype.itemsize < 4:
-        return None
-    low = _at(call, max(known)) < _at(call, 0) - LOW
-    return None if bool(low.any()) else max(known)
+    if fused.forms(call) or not fused.hides(call.scale) or (learns and call.out_dtype.itemsize < 4):
+        return False
+    return all_plain(p for leaf in call.leaves for p in leaf.encoding.parameters())
 
 
 def _at(call: Call, index: int) -> Tensor:

@@ -16,6 +16,7 @@ from posenc.positions.checks import is_plain
 if TYPE_CHECKING:
     from posenc.attention.plan import Saved, Work
 
+LEAST = 2.0**-149  # of the numbers above zero in float32
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 AT_ONCE = 8192  # queries of all heads that are turned round together, and their results
 AT_ONCE_BY_TILES = 2048  # the same where a kernel is through with so many sooner
@@ -39,6 +40,16 @@ def tiles() -> bool:
 def copies(dtype: torch.dtype) -> bool:
     """Whether torch's kernel copies keys and values of a dtype."""
     return dtype.itemsize == 2 and tiles()
+
+
+def forms(call: Call) -> bool:
+    """Whether scores are formed, since no kernel does what is asked for."""
+    return call.dropout_p > 0 or call.encoding.rescores or not can(call)
+
+
+def hides(scale: float) -> bool:
+    """Whether torch's causal kernel hides keys: it multiplies minus infinity by the scale, in float32."""
+    return scale >= LEAST
 
 
 def mixed(call: Call) -> str | None:

@@ -20,8 +20,8 @@ class SDPA:
             return reason
         if call.encoding.rescores or call.leaves:
             return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
-        if call.causal and call.scale <= 0:
-            return "torch's causal kernel multiplies minus infinity by the scale, which must be positive for that."
+        if call.causal and not fused.hides(call.scale):
+            return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
         if not torch.compiler.is_compiling() and call.shape[3] == 0:
             return "torch's kernel divides by the number of keys, and there are none."
         return refuses_masks(call)
