@@ -9,128 +9,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import posenc
-from posenc import Compose, attend, positions
-from posenc.attention import BACKENDS, explain, heads, plan, products, spans
+from attention.subjects import (
+    HEADS,
+    LANES,
+    MASKS,
+    NAMES,
+    OF_CELLS,
+    TABLES,
+    Largest,
+    N,
+    last,
+    made,
+    places,
+    small_blocks,
+    tensors,
+)
+from posenc import attend, positions
+from posenc.attention import BACKENDS, explain, plan, spans
 from posenc.attention.call import make_call
 from strategies import check, normal
 
-N, HEADS, LANES = 90, 4, 8
-IDS = torch.repeat_interleave(torch.tensor([3, 0, 7]), torch.tensor([15, 65, 10]))
-LEFT = torch.arange(N) >= torch.tensor([[0], [30]])
-
-
-class Gates(posenc.FoX):
-    """FoX with tokens of its own, so that it is placed as others are."""
-
-    def place(self, pos: Tensor, x: Tensor | None = None, **options: Any) -> posenc.Placed:
-        x = normal(1, pos.shape[-1], 6, seed=9).to(self.weight.dtype)
-        return super().place(pos, x, **options)
-
-
-class Waves(posenc.Bias):
-    """Of distances alone, and a product of many lanes as well: whoever serves it must take one of both."""
-
-    by_distance, factors_ahead = True, True
-
-    def __init__(self) -> None:
-        super().__init__(n_heads=HEADS)
-        self.freq = torch.nn.Parameter(torch.empty(HEADS, 3))
-
-    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
-        total: Tensor = (self.freq[h] * (q - k)[..., None]).cos().sum(-1)
-        return total
-
-    def factors(self, placed: posenc.Placed, k_placed: posenc.Placed) -> tuple[Tensor, Tensor]:
-        angles = (p.parts[0].double()[..., None, :, None] * self.freq[:, None] for p in (placed, k_placed))
-        rows, keys = (torch.cat((angle.cos(), angle.sin()), -1) for angle in angles)
-        return rows[(None,) * (4 - rows.ndim)], keys[(None,) * (4 - keys.ndim)]
-
-
-def made(name: str) -> posenc.Encoding:
-    """One encoding for each way in which scores are joined, with parameters that are not small."""
-    kinds: dict[str, Any] = {
-        "nope": posenc.NoPE,
-        "rope": lambda: posenc.RoPE(head_dim=LANES),
-        "alibi": lambda: posenc.ALiBi(n_heads=HEADS),
-        "t5": lambda: posenc.T5(n_heads=HEADS),
-        "kerple": lambda: posenc.KERPLE(n_heads=HEADS),
-        "waves": Waves,
-        "shaw": lambda: posenc.Shaw(head_dim=LANES),
-        "transformer_xl": lambda: posenc.TransformerXL(d_model=6, n_heads=HEADS, head_dim=LANES),
-        "fire": lambda: posenc.FIRE(n_heads=HEADS),
-        "fox": lambda: Gates(d_model=6, n_heads=HEADS),
-        "tupe": lambda: posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N),
-        "deberta": lambda: posenc.DeBERTa(n_heads=HEADS, head_dim=LANES, n_buckets=6, max_distance=9),
-        "cope": lambda: posenc.CoPE(head_dim=LANES, max_count=7),
-        "rerope": lambda: posenc.ReRoPE(head_dim=LANES, window=20),
-        "two vectors, turned": lambda: Compose(
-            posenc.KERPLE(n_heads=HEADS), posenc.RoPE(head_dim=LANES), posenc.T5(n_heads=HEADS)
-        ),
-        "product and vector": lambda: Compose(
-            posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N), posenc.T5(n_heads=HEADS)
-        ),
-        "vector and rows": lambda: Compose(posenc.T5(n_heads=HEADS), posenc.Shaw(head_dim=LANES)),
-        "pieces and vector": lambda: Compose(
-            posenc.DeBERTa(n_heads=HEADS, head_dim=LANES, n_buckets=6, max_distance=9, terms=("p2c",)),
-            posenc.T5(n_heads=HEADS),
-        ),
-    }
-    torch.manual_seed(5)
-    encoding: posenc.Encoding = kinds[name]().double()
-    for parameter in encoding.parameters():
-        torch.nn.init.normal_(parameter)
-    return encoding
-
-
-NAMES = ["nope", "rope", "alibi", "t5", "kerple", "waves", "shaw", "transformer_xl", "fire", "fox", "tupe"]
-NAMES += ["deberta", "cope", "rerope", "two vectors, turned"]
-NAMES += ["product and vector", "vector and rows", "pieces and vector"]
-TABLES = ("tupe", "product and vector")  # learned positions end
-MASKS: dict[str, dict[str, Any]] = {
-    "causal": {},
-    "bidirectional": {"causal": False},
-    "window": {"window": 7},
-    "window both ways": {"window": 7, "causal": False},
-    "documents": {"document_ids": IDS},
-    "documents by row": {"document_ids": torch.stack((IDS, IDS.flip(0)))},
-    "documents interleaved": {"document_ids": torch.arange(N) % 3},
-    "left padding": {"mask": LEFT[:, None, None]},
-    "left padding as numbers": {"mask": torch.zeros(2, 1, 1, N).double().masked_fill(~LEFT[:, None, None], -torch.inf)},
-    "the first keys alone": {"mask": (torch.arange(N) < 6)[None, None, None]},  # far from most queries
-    "right padding": {"mask": LEFT.flip(1)[:, None, None], "causal": False},
-    "padding with a hole": {"mask": (LEFT & (torch.arange(N) // 5 != 9))[:, None, None], "window": 40},
-    "a row that sees nothing": {"mask": (torch.arange(N) < 80)[:, None] & (torch.arange(N) > 5), "q_len": N},
-    "numbers": {"mask": normal(N, N, seed=4), "q_len": N},
-    "by head": {"mask": normal(2, HEADS, N, N, seed=4) > 0, "q_len": N},
-}
-PLACES = {
-    "in order": positions.arange(N),
-    "far": positions.arange(N, start=10_000),
-    "packed": positions.packed(IDS),
-    "left padded": positions.left_padded(LEFT),
-    "spread": 2 * positions.arange(N),
-    "scattered": (positions.arange(N) * 7919) % N,
-}
-
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few queries, one head after the other, so that ninety tokens make many."""
-    monkeypatch.setattr(heads, "AT_ONCE", 0)
-    monkeypatch.setattr(plan, "LONG", 24)
-    monkeypatch.setattr(plan, "SHORT", 16)
-    monkeypatch.setattr(products, "ROWS", 16)
-    monkeypatch.setattr(products, "STRETCH", 40)
-    monkeypatch.setattr(spans, "SHORTEST", 10)
-
-
-def tensors(q_len: int) -> list[Tensor]:
-    shapes = ((2, HEADS, q_len, LANES), (2, 2, N, LANES), (2, 2, N, 5))
-    return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -141,10 +45,8 @@ def test_every_backend_equals_the_reference(name: str, mask: str) -> None:
     q, k, v = tensors(q_len)
     wanted_of = [q, k, v, *encoding.parameters()]
     ran = set()
-    for where, pos in PLACES.items():
-        if name in TABLES and where == "far":
-            continue  # learned positions end
-        placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos[..., N - q_len :], pos))
+    for where, pos in places(name, encoding).items():
+        placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (last(pos, q_len, encoding), pos))
         call = (q, k, v, encoding, placed, k_placed)
         wanted = attend(*call, backend="reference", **options)
         pull = normal(*wanted.shape, seed=8)
@@ -221,22 +123,10 @@ def test_blocks_have_more_queries_where_keys_are_few() -> None:
     assert sizes == [(16, 16), (16, 32), *((8, n) for n in (40, 48, 56, 64))]
 
 
-class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that is made."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        own = [t.untyped_storage().nbytes() // t.itemsize for t in tree_leaves(out) if isinstance(t, Tensor)]
-        self.largest = max([self.largest, *own])
-        return out
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *[(name, {}) for name in NAMES if name not in ("rope", *TABLES)],
+        *[(name, {}) for name in NAMES if name not in ("rope", *TABLES, *OF_CELLS)],
         ("nope", {"window": 100}),
         ("alibi", {"document_ids": torch.arange(1200) // 300}),
         ("t5", {"mask": (torch.arange(1200) >= 40)[None, None, None]}),
@@ -259,6 +149,17 @@ def test_no_backend_but_the_reference_makes_a_matrix_of_scores(name: str, option
     with Largest() as seen:
         attend(q, k, v, encoding, encoding.place(pos), backend="reference", **options)
     assert seen.largest >= n * n  # so that it would be seen
+
+
+@pytest.mark.parametrize("name", OF_CELLS)
+def test_nor_of_an_image(name: str) -> None:
+    pos, shapes = positions.grid(30, 40), {"n_heads": HEADS, "window": (30, 40)}
+    shapes = {"head_dim": LANES, "size": (30, 40)} if name == "decomposed_2d" else shapes
+    encoding = posenc.registry.create(name, **shapes)
+    q, k, v = (normal(1, HEADS, 1200, LANES, seed=s).float().requires_grad_() for s in range(3))
+    with Largest() as seen:
+        attend(q, k, v, encoding, pos, causal=False).sum().backward()
+    assert seen.largest < 1200 * 1200
 
 
 @pytest.mark.parametrize("name", ["transformer_xl", "shaw"])
@@ -288,20 +189,35 @@ def test_a_transform_of_the_values_alone(name: str, backend: str) -> None:
     torch.testing.assert_close(found, torch.stack([step(values) for values in many]))
 
 
-def test_dropout_drops_the_same_weights_backwards() -> None:
-    """Differences of the loss along a direction are what the gradient says, with the same seed."""
-    q, k, v = (t.detach() for t in tensors(N))
-    encoding, pos = made("alibi"), positions.arange(N)
+@pytest.mark.parametrize("name", ["alibi", "t5", "shaw", "tupe", "fox", "cope"])
+def test_dropout_drops_the_same_weights_backwards(name: str) -> None:
+    """Differences of the loss along a direction are what the gradients of all say, with the same seed."""
+    encoding, pos = made(name), positions.arange(N)
+    learned = {f"encoding.{n}": p.detach() for n, p in encoding.named_parameters()}
+    given = [*(t.detach() for t in tensors(N)), *learned.values()]
 
-    def loss(values: Tensor) -> Tensor:
-        torch.manual_seed(1)
-        return attend(q, k, values, encoding, pos, dropout_p=0.3, backend="blocked").square().sum()
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoding = encoding
 
-    here = v.clone().requires_grad_()
-    slope = torch.autograd.grad(loss(here), here)[0]
-    step = normal(*v.shape, seed=3)
-    measured = (loss(v + 1e-5 * step) - loss(v - 1e-5 * step)) / 2e-5
-    torch.testing.assert_close((slope * step).sum(), measured, rtol=1e-6, atol=0)
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            torch.manual_seed(1)
+            placed = self.encoding.place(pos, dtype=torch.float64)
+            out = attend(q, k, v, self.encoding, placed, dropout_p=0.3, backend="blocked")
+            return out.square().sum()
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(Loss(), dict(zip(learned, tables, strict=True)), (q, k, v))
+        return found
+
+    here = [t.clone().requires_grad_() for t in given]
+    slopes = torch.autograd.grad(loss(*here), here)
+    steps = [normal(*t.shape, seed=i) for i, t in enumerate(given)]
+    ends = [loss(*(t + s * step for t, step in zip(given, steps, strict=True))) for s in (1e-6, -1e-6)]
+    measured = (ends[0] - ends[1]) / 2e-6
+    found = sum((slope * step).sum() for slope, step in zip(slopes, steps, strict=True))
+    torch.testing.assert_close(found, measured, rtol=1e-6, atol=0)
 
 
 def test_a_tensor_beside_the_parameters_is_refused_where_its_gradient_would_be_lost() -> None:

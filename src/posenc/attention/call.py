@@ -93,9 +93,13 @@ class Call:
         if allowed is None or (alone and not longer):
             return self, allowed  # a causal mask alone shows each key to somebody, and each query something
         seen = allowed.expand(self.shape)
-        blind, unseen = ~seen.any(-1, keepdim=True), ~seen.any(-2).any(1, keepdim=True)[..., None]
+        blind, unseen = ~self.see(seen.any(-1))[..., None], ~seen.any(-2).any(1, keepdim=True)[..., None]
         k, v = self.k.masked_fill(unseen, 0.0), self.v.masked_fill(unseen, 0.0)
         return replace(self, q=self.q.masked_fill(blind, 0.0), k=k, v=v), allowed
+
+    def see(self, rows: Bool[Tensor, "batch heads q_len"]) -> Bool[Tensor, "batch heads_or_one q_len"]:
+        """Return which queries count, given which see anything: a map of scores may read those of all heads."""
+        return rows.any(1, keepdim=True) if self.encoding.rescores else rows
 
     def added(self) -> Tensor | None:
         """Return the floating mask, or None."""

@@ -204,13 +204,6 @@ def spans(call: Call) -> list[Spans]:
     return [Spans(call)]
 
 
-def whole(call: Call) -> tuple[Spans, Block]:
-    """Return all queries and keys as one block, for lengths that a compiler leaves open."""
-    ragged = call.causal or call.window is not None
-    rows, keys = (0, call.shape[2]), (0, call.shape[3])
-    return Spans(call), Block(None, *rows, *keys, ragged, call.document_ids is not None, call.mask is not None)
-
-
 def blank(call: Call, parts: list[Spans]) -> Call:
     """Zero every query that sees nothing and every slot that nobody sees, since they may hold NaN.
 
@@ -228,7 +221,7 @@ def blank(call: Call, parts: list[Spans]) -> Call:
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)
     q, k, v = call.q, call.k, call.v
-    keys = keys[:, None]
+    rows, keys = call.see(rows), keys[:, None]
     if not _harmless(q, ~rows):
         q = q.masked_fill(~rows[..., None], 0.0)
     k, v = (t if _harmless(t, ~keys) else t.masked_fill(~keys[..., None], 0.0) for t in (k, v))
