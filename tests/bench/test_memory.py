@@ -102,6 +102,29 @@ def test_what_is_told_of_scattered_positions_is_taken(call, n):
     assert 0.5 * told < taken < 2 * told  # pages that the allocator keeps make it 0.8 to 1.8
 
 
+TOLD = [
+    *((name, "blocked", learns, False) for name in ("t5", "shaw", "deberta", "cope", "dape") for learns in (0, 1)),
+    *((name, "blocked", learns, True) for name in ("kerple", "shaw", "deberta", "cope") for learns in (0, 1)),
+    *(("alibi", "lanes", learns, False) for learns in (0, 1)),
+    *(("rerope", "piecewise", learns, False) for learns in (0, 1)),
+    *((name, "distance", 1, False) for name in ("alibi", "t5", "kerple")),
+]
+
+
+@pytest.mark.parametrize(("name", "backend", "learns", "elsewhere"), TOLD)
+def test_what_is_told_is_taken(name, backend, learns, elsewhere, monkeypatch):
+    """Of score maps a sixth to a tenth was told, and of gradients of biases that do not learn a twentieth."""
+    n, call = 2048, (name, backend, bool(learns))
+    taken = peak(bench_calls.attended, n, *call, elsewhere).extra
+    encoding, q, pos = bench_calls.attended_call(n, name, bool(learns), elsewhere=False)
+    taken -= (1 + 2 * learns) * q.nbytes  # the result, or gradients, of which q has those of k and v as well
+    if elsewhere:
+        bench_calls.look_at_nothing(monkeypatch.setattr)
+    with torch.set_grad_enabled(bool(learns)):
+        told = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, pos)}[backend]
+    assert 0.4 * told < taken < 2.4 * told
+
+
 def test_an_error_is_a_sentence():
     assert memory.peak(bench_calls.failing) == NotMeasured("there is nothing to see")
 

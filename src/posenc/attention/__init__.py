@@ -139,7 +139,7 @@ def explain(
 ) -> list[Verdict]:
     """Say for each backend whether `attend` with the same arguments would take it, or why not.
 
-    Nothing is computed. Memory is an estimate of what the backend allocates beyond its inputs and
+    No score is computed. Memory is an estimate of what the backend allocates beyond its inputs and
     its output, in bytes.
     """
     _check_backend(backend)

@@ -7,18 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import far, formed, fused, one_query, plan, products, shared
-from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention import far, formed, fused, one_query, plan, products, shared, traced
+from posenc.attention.call import Call
 from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
-from posenc.attention.near import Near
 from posenc.attention.once import once
 from posenc.attention.plan import Saved, Work
-from posenc.attention.sdpa import grouped
 from posenc.attention.shifts import fit, ways
-from posenc.attention.spans import spans, whole
-from posenc.attention.terms import Terms
+from posenc.attention.spans import spans
 from posenc.families import ContentBias, no_autocast
-from posenc.positions.checks import all_plain, is_plain, may_look
+from posenc.positions.checks import all_plain, may_look
 
 
 class Blocked:
@@ -49,7 +46,7 @@ class Blocked:
                     f"{leaf.encoding.name} is no function of whole distances that may be looked at (by_distance, "
                     "integer positions on the CPU, some keys, no compiler), so that there is no vector of them."
                 )
-        if not _is_plain(call):
+        if not (may_look(call.q) and _is_plain(call)):
             return "a view of a vector is for the CPU's kernels; others want a mask whose rows are aligned in memory."
         return None
 
@@ -64,21 +61,27 @@ class Blocked:
         learns = torch.is_grad_enabled() and plan.learns_bias(call)
         if self.by_distance and (reach := far.reach(call, learns=learns)) is not None:
             return far.memory(call, reach, learns=learns)
-        masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
-        # blocks of scores at a time
-        held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
-        held += 3.0 * (learns or bool(call.dropout_p)) + (learns and held > 0)
+        held = self._held(call, width, learns=learns)
         block = batch * n_heads * min(q_len, plan.SHORT) * _seen(call) * width
         rows = min(q_len, plan.rows(call))  # the result of the kernel, where nothing is formed
         if held or learns:
-            rows = 3 * min(q_len, plan.SHORT) + 3 * (q_len + k_len) * learns
+            rows = 3 * min(q_len, plan.SHORT)
+        rows += (3 if learns else 2 * torch.is_grad_enabled()) * (q_len + k_len)  # sums of gradients
         return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
+
+    def _held(self, call: Call, width: int, *, learns: bool) -> float:
+        """Return how many blocks of scores there are at a time."""
+        if call.encoding.rescores:  # CoPE and DAPE as they are by default
+            return 20.0 if torch.is_grad_enabled() else 12.0
+        masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
+        held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
+        return held + 3.0 * (learns or fused.forms(call)) + (learns and held > 0)
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
             if not (self.by_distance or _is_plain(call)):  # where it is by distance, `rejects` has looked
-                return _traced(call)
+                return traced.run(call)
             if one_query.fits(call):
                 return one_query.run(call)
             if not self.by_distance and shared.fits(call):
@@ -182,29 +185,6 @@ class _Attention(torch.autograd.Function):
         return None, *found, *rest
 
 
-def _traced(call: Call) -> Tensor:
-    """Compute a call under a compiler or within a transform: all queries in one block, by what torch can trace."""
-    dtype = call.out_dtype
-    part, block = whole(call)
-    allowed = part.allowed(block)
-    call = call.blanked()[0]
-    terms = Terms(call, [part], [], by_distance=False)
-    q, k = call.turned()
-    mask = None if call.encoding.rescores else terms.dense(block, None)
-    # within a transform torch's choice of a kernel does not see that a mask learns
-    transformed = mask is not None and not torch.compiler.is_compiling()
-    if call.dropout_p or call.encoding.rescores or transformed:
-        work = Work(terms, Near(terms, {}), [block], [block], call.scale, call.dropout_p, 0, True, True)
-        out = formed.attend(work, block, q, k, call.v, None)
-    else:
-        # a bias of 50 loses its fraction in half precision; the CPU adds a float32 mask to half precision scores, and
-        # other devices demand one dtype, so that all of it is float32 there
-        kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
-        q, k, v = (t.to(kind) for t in (q, k, call.v))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))
-    return zero_empty_rows(out, allowed).to(dtype)
-
-
 def _hides(call: Call) -> str | None:
     """Refuse encodings whose gradients would be lost."""
     for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
@@ -217,8 +197,9 @@ def _hides(call: Call) -> str | None:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether all tensors are memory that can be written to in pieces, and q may be looked at."""
-    if not may_look(call.q) or (call.mask is not None and not is_plain(call.mask)):
+    """Whether all tensors are memory that can be written to in pieces, on whatever device, and there are queries."""
+    if not call.q.numel():
         return False
     own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
-    return all_plain((call.k, call.v, *own, *tensors(call.placed), *tensors(call.k_placed)))
+    masks = () if call.mask is None else (call.mask,)
+    return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))

@@ -156,7 +156,7 @@ class PiecewisePasses:
         return _irregular(*found[1:])
 
     def memory(self, call: Call) -> int:
-        """Estimate turned queries and keys for each pass, and the sum of a block."""
+        """Estimate turned queries and keys for each pass, their gradients, and the sum of a block."""
         found = _find(call.encoding, call.placed, call.k_placed)
         if found is None:
             return 0
@@ -164,7 +164,8 @@ class PiecewisePasses:
         n_passes = 1 + behind * (1 if call.causal else 2)
         size = max(4, call.out_dtype.itemsize)
         block = call.shape[0] * call.shape[1] * ROWS * FULL * size
-        return n_passes * (call.q.numel() + call.k.numel()) * size + call.v.numel() * size + block
+        kept = n_passes * (call.q.numel() + call.k.numel()) * size + call.v.numel() * size
+        return kept * (1 + torch.is_grad_enabled()) + block
 
     def run(self, call: Call) -> Tensor:
         """Turn for each pass, attend and merge."""

@@ -12,6 +12,7 @@ from posenc.attention.call import Call
 from posenc.attention.near import Near, near
 from posenc.attention.spans import Block, Spans, blank, spans
 from posenc.attention.terms import Terms
+from posenc.positions.checks import may_look
 
 LONG = 768  # queries a block where a kernel keeps the scores to itself, which takes 256 at a time of so many
 WHOLE = 1024  # the same where all queries see all keys
@@ -50,12 +51,13 @@ def cut(call: Call, *, by_distance: bool) -> tuple[Work, Call]:
     """Return what is to be computed of a call, and the call with queries and keys turned, of its result's dtype."""
     parts = spans(call)
     call = blank(call, parts)
-    formed = call.dropout_p > 0 or call.encoding.rescores or not fused.can(call)
+    formed = fused.forms(call)
     vectors = by_distance and not call.encoding.rescores
     long, learns = rows(call) if vectors and not formed else SHORT, torch.is_grad_enabled() and learns_bias(call)
-    sizes, jumps = (long, SHORT if learns else long), cuts(call)
     reach = far.reach(call, learns=learns) if by_distance else None
-    if reach is not None:
+    if reach is None:
+        sizes, jumps = (long, SHORT if learns else long), cuts(call)
+    else:
         sizes, jumps, call = far.sizes(), [], replace(call, window=reach)
         parts = spans(call)
     terms, forwards, backwards = _blocks(call, parts, sizes, jumps, vectors=vectors)
@@ -108,7 +110,7 @@ def learns_bias(call: Call) -> bool:
 def cuts(call: Call) -> list[int]:
     """Return queries at which positions jump, so that blocks lie between; none if there are many."""
     pos = call.placed.pos
-    if pos.ndim > 2 or call.placed.n_axes > 1 or pos.is_floating_point() or pos.shape[-1] < 2:
+    if pos.ndim > 2 or call.placed.n_axes > 1 or pos.is_floating_point() or pos.shape[-1] < 2 or not may_look(pos):
         return []
     jumps = (pos.diff(dim=-1) != 1).reshape(-1, pos.shape[-1] - 1).any(0).nonzero()[:, 0] + 1
     return jumps.tolist() if len(jumps) <= pos.shape[-1] // 64 else []

@@ -24,7 +24,7 @@ from posenc.positions.checks import all_plain
 ROWS = 80  # queries a block of those with most keys: more are no faster, and take more memory
 MORE = 2  # times as many at most, where fewer keys take no more memory
 STRETCH = 2048  # queries that are joined at once: more calls, or more memory
-SHORT, COLUMNS = 4096, 512  # keys of a call, fewer than which are multiplied so many at once: 3 to 6 % slower
+SHORT, COLUMNS = 4096, 512  # keys, fewer than which are multiplied so many at once for one head: 3 to 6 % slower
 PARTS = 4  # of the heads; of numbers of two bytes twice as many, since scores and factors have four bytes all the same
 
 
@@ -47,7 +47,8 @@ def memory(call: Call) -> int:
     blocks = 1 + 2 * (len(call.leaves) > 1) + 3 * (call.mask is not None)
     numbers = blocks * min(q_len, ROWS) * k_len
     numbers += width * (min(q_len, STRETCH) + k_len) + (lanes + call.v.shape[-1]) * k_len
-    packed = torch.get_num_threads() * k_len * width  # each thread of a product has its own copy of the keys
+    alone = batch * at_once == 1  # each thread of a product has its own copy of the keys, or of some
+    packed = torch.get_num_threads() * width * (min(COLUMNS, k_len) if alone and k_len < SHORT else k_len)
     return (batch * at_once * numbers + packed) * (8 if call.out_dtype == torch.float64 else 4)
 
 
@@ -83,7 +84,7 @@ def _of_heads(
     q, k = call.turned()
     each = k[:, :, None].expand(-1, -1, q.shape[1] // k.shape[1], -1, -1).flatten(1, 2)
     k = _joined(terms, "k", [_factor(replace(leaf, placed=leaf.placed.last(0)), 1) for leaf in leaves], each)
-    k[..., -call.k.shape[-1] :] *= call.scale
+    k[..., sum(lanes) :] *= call.scale
     v = fused.dense(terms.scratch.rounded("v", call.v.to(call.out_dtype), terms.dtype))
     if len(v) > 1 and v.stride(0) != v.shape[1] * v.stride(1):
         v = v.contiguous()  # products want all heads of all items in equal steps
