@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run what needs a GPU: the tests that are skipped without one, then the measurements of ROTARY_GPU.md.
+# Run what needs a GPU: the tests that are skipped without one, then the measurements of
+# ROTARY_GPU.md and those of attention, which are printed.
 # PYTHON names the interpreter, which has torch for CUDA and the extra [test]; the default is that of `make`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,4 +10,6 @@ if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
     exit 2
 fi
 "$python" -m pytest -q -rs tests/kernels/triton_cases.py tests/kernels/test_triton.py tests/kernels/test_ops.py
+"$python" -m pytest -q -rs tests/attention/test_flex.py
 "$python" benchmarks/rotary_gpu.py
+"$python" -m posenc bench attend --full --only '*.gpu_*'

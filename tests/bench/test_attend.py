@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import posenc
 from posenc import attention
@@ -45,10 +46,33 @@ def test_every_candidate_computes_the_same(encoding, mode):
     assert shapes[0] == (1, 8, 1 if mode == "decode" else 24, 64)
 
 
-def test_peers_of_other_libraries_compute_attention():
-    pytest.importorskip("x_transformers")
-    made = setting.prepare(Row("x", "alibi", Goal(), length=24))
-    theirs, ours = candidates.build(made, "x-transformers")(), candidates.build(made, "attend:reference")()
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize(
+    ("encoding", "causal", "peer"),
+    [
+        ("alibi", True, "x-transformers"),
+        ("t5", True, "transformers"),
+        ("t5", False, "transformers"),
+        pytest.param("alibi", True, "flex", marks=pytest.mark.compiles),
+        pytest.param("t5", False, "flex", marks=pytest.mark.compiles),
+    ],
+)
+def test_peers_of_other_libraries_compute_attention(encoding, causal, peer, monkeypatch):
+    if peer != "flex":
+        pytest.importorskip(peer.replace("-", "_"))
+    options = {"bidirectional": not causal, "score_scale": 1.0} if encoding == "t5" else {}
+    made = setting.prepare(Row("x", encoding, Goal(), length=24, causal=causal, options=options))
+    drawn = nn.Embedding.__init__
+    if peer == "transformers":  # whose table is its own, and its scale 1: the same numbers in both
+
+        def same(self, *sizes, **options):
+            drawn(self, *sizes, **options)
+            with torch.no_grad():
+                self.weight.copy_(made.encoding.weight)
+
+        monkeypatch.setattr(nn.Embedding, "__init__", same)
+    with torch.no_grad():
+        theirs, ours = candidates.build(made, peer)(), candidates.build(made, "attend:reference")()
     torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-5)
 
 
@@ -159,9 +183,17 @@ def test_growth_is_the_exponent_of_plain_and_ours():
     assert [(c["time"], c["memory"]) for c in growth["candidates"]] == [(2.0, 1.0), (2.0, 1.0)]
     assert growth["lengths"] == [1024, 4096, 16384]
     assert "memory p = 1.00" in text.growth_lines(growth)[2]
+    assert growth["met"] == {"memory": True, "time": True}
+    assert [line.rsplit(": ", 1)[1] for line in text.growth_lines(growth)[3:]] == ["reached", "reached"]
+    measured[2]["candidates"][1] |= {"seconds": {"median": 500.0}, "memory_mib": 250.0}
+    [growth] = attend.grow(measured)
+    assert growth["met"] == {"memory": False, "time": False}
+    assert [line.rsplit(": ", 1)[1] for line in text.growth_lines(growth)[3:]] == ["missed", "missed"]
     assert list(attend.grow(measured[:1])) == []
     measured[0]["candidates"][1]["memory_mib"] = None
-    assert next(attend.grow(measured))["candidates"][1]["memory"] is None
+    [growth] = attend.grow(measured)
+    assert growth["candidates"][1]["memory"] is None
+    assert growth["met"]["memory"] is None
 
 
 def test_a_page_holds_every_row(no_children):

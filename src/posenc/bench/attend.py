@@ -1,7 +1,7 @@
 """`posenc bench attend`: what attention with each position bias costs beside plain SDPA, on this machine."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ SCHEMA = 1
 ROW_BUDGET_S = 20.0  # after which a comparison of three rounds is done
 LONG = 8192  # tokens beyond which peers are measured only if asked for
 GROWTH_GOAL = 1.1  # of the exponent of memory
+SAME = 0.05  # between exponents of time, of which neighbours move the second decimal
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,16 @@ def grow(rows: list[Found]) -> Iterator[Found]:
             lengths = [row["length"] for row in measured]
             sides = [_find_exponents(role, lengths, measured) for role in ("baseline", "posenc")]
             goal = {"memory": GROWTH_GOAL, "time": "that of plain SDPA"}
-            yield {"name": name, "dtype": dtype, "lengths": lengths, "goal": goal, "candidates": sides}
+            met = {key: _kept(key, sides) for key in goal}
+            yield {"name": name, "dtype": dtype, "lengths": lengths, "goal": goal, "met": met, "candidates": sides}
+
+
+def _kept(what: str, sides: Sequence[Found]) -> bool | None:
+    """Whether ours grows no faster than it may; None if that was not measured."""
+    plain, ours = (side[what] for side in sides)
+    if plain is None or ours is None:
+        return None
+    return bool(ours <= (GROWTH_GOAL if what == "memory" else plain + SAME))
 
 
 def make_plan(row: Row, full: bool) -> Plan:

@@ -185,7 +185,10 @@ def _models() -> Iterator[Row]:
 
 def _gpu() -> Iterator[Row]:
     lanes = Row("alibi.gpu_lanes", "alibi", Goal(ratio=1.2), device="cuda", backends=("lanes",), dtypes=("bfloat16",))
-    yield replace(lanes, lengths=(8192, 65536))
+    lanes = replace(lanes, lengths=(8192, 65536))
+    yield lanes
+    yield replace(lanes, name="alibi.gpu_lanes_train", mode="train")
     flex = Row("t5.gpu_flex", "t5", Goal(ratio=1.6), device="cuda", backends=("flex",), dtypes=("bfloat16",))
-    yield replace(flex, lengths=(8192, 65536))
-    yield replace(flex, name="t5.gpu_flex_train", mode="train", lengths=(8192,))
+    flex = replace(flex, lengths=(8192, 65536))
+    yield flex
+    yield replace(flex, name="t5.gpu_flex_train", mode="train")

@@ -9,6 +9,7 @@ _GOALS = {
     "of_dense": ("memory", "under {:.0%} of SDPA with a built mask"),
     "total_mib": ("process", "within {:,.0f} MiB"),
 }
+_VERDICT = {True: "reached", False: "missed", None: "not measured"}
 HEADING = f"{'':{_WIDTH}} {'a call':>10} {'ratio':>7}  {'middle half':<14} {'memory':>9} {'of q':>6}"
 NOTE = (
     "Ratios are to plain SDPA in the same round: median and middle half. Peers have rounds of their own, with plain "
@@ -53,16 +54,20 @@ def growth_lines(growth: Found) -> list[str]:
     for side in growth["candidates"]:
         told = [f"{what} p = {_or_none(side[what])}" for what in ("time", "memory")]
         lines.append(f"  {side['title']:{_WIDTH - 2}} {', '.join(told)}")
-    return [*lines, f"  goal: memory p at most {growth['goal']['memory']:g}, time p {growth['goal']['time']}"]
+    goal, met = growth["goal"], {what: _VERDICT[reached] for what, reached in growth["met"].items()}
+    return [
+        *lines,
+        f"  goal: memory p at most {goal['memory']:g}: {met['memory']}",
+        f"  goal: time p {goal['time']}: {met['time']}",
+    ]
 
 
 def goal_sentences(row: Found) -> list[str]:
     """Return each goal of a row and whether it was reached."""
-    verdict = {True: "reached", False: "missed", None: "not measured"}
     sentences = []
     for key, value in row["goal"].items():
         what, how = _GOALS[key]
-        sentences.append(f"{what} {how.format(value)}: {verdict[row['met'].get(key)]}")
+        sentences.append(f"{what} {how.format(value)}: {_VERDICT[row['met'].get(key)]}")
     return sentences
 
 
