@@ -159,6 +159,18 @@ def test_an_encoder_decoder_learns_to_reverse_twelve_symbols():
     assert (written[:, 1:] == source.flip(1)).float().mean() > 0.95
 
 
+def test_between_decoder_and_encoder_nothing_says_where_unless_asked():
+    text, found = tokens(2, 7), {}
+    for name, cross in {"left out": None, "nope": posenc.NoPE(), "alibi": posenc.ALiBi(n_heads=4)}.items():
+        torch.manual_seed(0)
+        model = EncoderDecoder(
+            vocab_size=20, d_model=32, n_layers=2, n_heads=4, encoding=posenc.ALiBi(n_heads=4), cross=cross
+        )
+        found[name] = model(text, text[:, :5])
+    assert torch.equal(found["left out"], found["nope"])
+    assert not torch.allclose(found["left out"], found["alibi"])
+
+
 def test_padding_of_the_source_changes_nothing():
     torch.manual_seed(0)
     model = EncoderDecoder(vocab_size=13, d_model=32, n_layers=2, n_heads=4, encoding=posenc.RoPE(head_dim=8)).eval()

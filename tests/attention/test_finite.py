@@ -75,6 +75,26 @@ def test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, where, bad):
 
 
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_a_query_of_nan_spoils_its_own_row(encoding, options):
+    q, k, v = drawn()
+    spoiled = q.clone()
+    spoiled[0, 2, 75, 3] = torch.nan
+    pos, own = positions.arange(N), torch.zeros(2, 4, N, dtype=torch.bool)
+    own[0, 2, 75] = True
+    for learns in (False, True):
+        given = [t.requires_grad_(learns) for t in (q, spoiled, k, v)]
+        said = attention.explain(*given[1:], encoding, pos, **options)
+        tried = [one.backend for one in said if one.verdict in ("taken", "would run") and one.backend != "flex"]
+        assert "reference" in tried
+        for backend in tried:
+            clean = posenc.attend(given[0], *given[2:], encoding, pos, backend=backend, **options).detach()
+            got = posenc.attend(*given[1:], encoding, pos, backend=backend, **options).detach()
+            assert bool(got[own].isnan().all()), backend
+            assert (got[~own] - clean[~own]).abs().max() < 1e-12, backend
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("backend", ["distance", "blocked", "reference"])
 def test_gradients_of_the_others_are_as_ever(backend, options):
     encoding, pos, found = posenc.T5(n_heads=4), positions.arange(N), []

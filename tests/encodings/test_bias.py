@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -135,3 +136,31 @@ def test_transformer_xl_refuses_other_heads() -> None:
     placed = xl.place(positions.arange(2))
     with refuses(ValueError, "TransformerXL: made for n_heads=2 and head_dim=4", "(1, 2, 2, 6)"):
         xl.bias(q, q, placed, placed)
+
+
+BY_HEAD = [name for name in posenc.names() if isinstance(posenc.card(name).examples()[0], posenc.Bias)]
+
+
+@pytest.mark.parametrize("name", BY_HEAD)
+def test_some_heads_are_rows_of_the_whole(name: str) -> None:
+    """As a rank of tensor parallelism has them, forwards and back: what is learned gets what its heads say."""
+    for example in posenc.card(name).examples():
+        encoding = randomise(copy.deepcopy(example), 0)
+        if encoding.reads_x:
+            continue  # FoX: on two ranks in test_parallel
+        pos = positions.grid(2, 3) if encoding.n_axes > 1 else positions.arange(6)
+        pull = normal(encoding.n_heads, 6, 6, seed=1)
+        whole = encoding.dense(pos, dtype=torch.float64)
+        learned = list(encoding.parameters())
+        for first, n in ((0, 1), (1, encoding.n_heads - 1)):
+            heads = slice(first, first + n)
+            part = encoding.of_heads(first, n).dense(pos, dtype=torch.float64)
+            torch.testing.assert_close(part, whole[:, heads], rtol=0, atol=1e-12)
+            if learned:
+                found, wanted = (
+                    torch.autograd.grad((t[0] * pull[heads]).sum(), learned, retain_graph=True, allow_unused=True)
+                    for t in (part, whole[:, heads])
+                )
+                for one, other in zip(found, wanted, strict=True):
+                    one, other = (torch.zeros(()) if t is None else t for t in (one, other))
+                    torch.testing.assert_close(one, other.expand_as(one), rtol=0, atol=1e-11)
