@@ -123,6 +123,15 @@ def test_blocks_have_more_queries_where_keys_are_few() -> None:
     assert sizes == [(16, 16), (16, 32), *((8, n) for n in (40, 48, 56, 64))]
 
 
+def test_blocks_have_fewer_queries_where_documents_are_short() -> None:
+    """Others than their own keys would be computed: a long document has the blocks of a text."""
+    q, pos = normal(1, 1, 80, 2), positions.arange(80)
+    ids = torch.repeat_interleave(torch.arange(7), torch.tensor([5, 9, 4, 40, 6, 7, 9]))
+    call = make_call(q, q, q, posenc.NoPE(), pos, pos, False, True, None, None, ids, None, 0.0, "auto")
+    sizes = [(block.begin, block.end, block.first) for block in spans.Spans(call).blocks(20, [])]
+    assert sizes == [(0, 8, 0), (8, 18, 5), (18, 38, 18), (38, 58, 18), (58, 60, 58), (60, 70, 58), (70, 80, 64)]
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

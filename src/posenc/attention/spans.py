@@ -104,9 +104,11 @@ class Spans:
         """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut.
 
         Up to `more` times as many queries where, having fewer keys, they have no more scores than the largest of them.
-        What is left of a length that is no multiple comes first: of a causal call it has the fewest keys.
+        What is left of a length that is no multiple comes first: of a causal call it has the fewest keys. Among short
+        documents there are no more than `SHORTEST` queries, since others than their own keys would be computed.
         """
         low, high = (t.tolist() for t in self.ends)
+        short = self._in_short_documents()
         largest = n_rows * max(map(int.__sub__, high, low), default=0) if more > 1 else 0
         stops = sorted({*cuts, *self._document_cuts(), self.q_len})
         found, at = [], 0
@@ -115,10 +117,11 @@ class Spans:
                 if low[at] == high[at]:
                     at += 1
                     continue
-                n, start = more, at - (at - stop) % n_rows  # from where on whole blocks end at the stop
-                while n > 1 and n * n_rows * (high[min(start + n * n_rows, stop) - 1] - low[at]) > largest:
+                rows = min(n_rows, SHORTEST) if short[at] else n_rows
+                n, start = more, at - (at - stop) % rows  # from where on whole blocks end at the stop
+                while n > 1 and n * rows * (high[min(start + n * rows, stop) - 1] - low[at]) > largest:
                     n //= 2
-                end = min(start + n * n_rows, stop)
+                end = min(start + n * rows, stop)
                 found.append(self._block(at, end, low, high))
                 at = end
         return [b for b in found if b.last > b.first]
@@ -143,6 +146,14 @@ class Spans:
         here = torch.arange(self.k_len, device=begin.device)
         edges = here[(here == begin) & (long | long.roll(1))]
         return [e for e in (edges - self.offset).tolist() if 0 < e < self.q_len]
+
+    def _in_short_documents(self) -> list[bool]:
+        """Return which queries are of documents that have no blocks of their own."""
+        if self.runs is None:
+            return [False] * self.q_len
+        begin, end = self.runs
+        found: list[bool] = (end - begin < SHORTEST)[self.offset :].tolist()
+        return found
 
     def allowed(self, block: Block) -> Bool[Tensor, "... q_len k_len"] | None:
         """Return who sees whom in a block, as far as ragged edges, documents and the mask say; None if all do."""
