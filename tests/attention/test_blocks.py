@@ -13,6 +13,7 @@ from torch import Tensor
 import posenc
 from attention.subjects import (
     HEADS,
+    IDS,
     LANES,
     MASKS,
     NAMES,
@@ -196,6 +197,29 @@ def test_a_transform_of_the_values_alone(name: str, backend: str) -> None:
 
     found = torch.vmap(step)(many)
     torch.testing.assert_close(found, torch.stack([step(values) for values in many]))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", ["t5", "shaw", "deberta", "cope"])
+def test_a_transform_with_masks(name: str, mask: str) -> None:
+    encoding, options, pos = made(name), dict(MASKS[mask]), positions.arange(N)
+    q_len = options.pop("q_len", 70)
+    q, k, v = (t.detach() for t in tensors(q_len))
+    many = torch.stack((v, 2 * v))
+    placed = [encoding.place(p, dtype=torch.float64) for p in (pos[-q_len:], pos)]
+    found = torch.vmap(lambda values: attend(q, k, values, encoding, *placed, **options))(many)
+    wanted = attend(q, k, v, encoding, *placed, backend="reference", **options)
+    torch.testing.assert_close(found, torch.stack((wanted, 2 * wanted)), rtol=0, atol=1e-10)
+
+
+def test_a_transform_of_documents() -> None:
+    encoding, (q, k, v) = made("t5"), (t.detach() for t in tensors(N))
+    ids = torch.stack((IDS, IDS.flip(0)))
+
+    def step(ids: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, positions.arange(N), document_ids=ids)
+
+    torch.testing.assert_close(torch.vmap(step)(ids), torch.stack([step(row) for row in ids]), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5", "shaw", "tupe", "fox", "cope"])

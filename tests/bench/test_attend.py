@@ -185,6 +185,8 @@ def test_growth_is_the_exponent_of_plain_and_ours():
     assert "memory p = 1.00" in text.growth_lines(growth)[2]
     assert growth["met"] == {"memory": True, "time": True}
     assert [line.rsplit(": ", 1)[1] for line in text.growth_lines(growth)[3:]] == ["reached", "reached"]
+    measured[2]["candidates"][1] |= {"seconds": {"median": 400.0}}  # p = 2.01
+    assert next(attend.grow(measured))["met"]["time"]
     measured[2]["candidates"][1] |= {"seconds": {"median": 500.0}, "memory_mib": 250.0}
     [growth] = attend.grow(measured)
     assert growth["met"] == {"memory": False, "time": False}

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries, each with the keys that the masks leave: O(L) memory, with gradients."""
+"""Attention in blocks of queries, each with the keys that the masks leave: with gradients, in memory that is O(L)."""
 
 from functools import partial
 from typing import Any
@@ -201,5 +201,5 @@ def _is_plain(call: Call) -> bool:
     if not call.q.numel():
         return False
     own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
-    masks = () if call.mask is None else (call.mask,)
+    masks = (t for t in (call.mask, call.document_ids) if t is not None)
     return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))

@@ -29,14 +29,24 @@ def run(call: Call) -> Tensor:
     call = _blanked(call, part, blocks)
     terms = Terms(call, [part], [], by_distance=False)
     q, k = call.turned()
-    again = len(blocks) > 1 and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling()
-    found = []
+    again, found = len(blocks) > 1 and _forms_again(call), []
     for block in blocks:
         attend = partial(_of_block, call, terms, block)
         own = q[:, :, block.rows], k[:, :, block.keys], call.v[:, :, block.keys]
-        # formed again in the backward pass, where it is a compiler that would keep it
         found.append(checkpoint(attend, *own, use_reentrant=False) if again else attend(*own))
     return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def _forms_again(call: Call) -> bool:
+    """Whether blocks are formed again in the backward pass, of what a compiler would else keep.
+
+    Not with dropout, which without a compiler's own partition would be drawn anew; nor where an export or a transform
+    cannot hold what is to be formed again.
+    """
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    within = isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
+    return torch.is_grad_enabled() and not call.dropout_p and not within
 
 
 def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -81,14 +91,14 @@ def _blocks(call: Call) -> list[Block]:
 
 def _are_known(*lengths: int | None) -> bool:
     """Whether lengths are numbers, rather than what a compiler leaves open."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import, and compilers have done so
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
 
     return all(n is None or has_static_value(n) for n in lengths)
 
 
 def _blanked(call: Call, part: Spans, blocks: Sequence[Block]) -> Call:
     """Zero queries that see nothing and slots that nobody sees, given blocks that cover all queries."""
-    longer = not torch.compiler.is_compiling() and part.q_len > part.k_len
+    longer = _are_known(part.q_len, part.k_len) and part.q_len > part.k_len
     if call.mask is None and call.window is None and call.document_ids is None and not longer:
         return call  # a causal mask alone shows each key to somebody, and each query something
     rows, keys = [], []
