@@ -29,7 +29,7 @@ from attention.subjects import (
 )
 from posenc import attend, positions
 from posenc.attention import BACKENDS, explain, plan, spans
-from posenc.attention.call import make_call
+from posenc.attention.checked import make_call
 from strategies import check, normal
 
 

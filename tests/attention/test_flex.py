@@ -17,7 +17,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import posenc
 from posenc import attend, explain, positions
 from posenc.attention import flex, flex_mods
-from posenc.attention.call import Call, make_call
+from posenc.attention.call import Call
+from posenc.attention.checked import make_call
 from strategies import check, normal, refuses
 
 NOPE = posenc.NoPE()

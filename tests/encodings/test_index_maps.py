@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 import posenc
 from posenc import Compose, Encoding, OnAxes
 from posenc.attention import reference
-from posenc.attention.call import Call, make_call
+from posenc.attention.call import Call
+from posenc.attention.checked import make_call
 from posenc.attention.piecewise import PiecewisePasses, merged
 from posenc.piecewise import Piecewise
 from strategies import check, normal, refuses

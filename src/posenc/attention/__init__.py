@@ -7,7 +7,8 @@ from torch import Tensor
 
 from posenc.attention import finite, reference
 from posenc.attention.blocked import Blocked
-from posenc.attention.call import Backend, Call, make_call
+from posenc.attention.call import Backend, Call
+from posenc.attention.checked import make_call
 from posenc.attention.flex import Flex
 from posenc.attention.lanes import Lanes
 from posenc.attention.piecewise import PiecewisePasses

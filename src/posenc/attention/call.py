@@ -1,18 +1,15 @@
-"""One call of `attend`, checked, and what every backend does with it."""
+"""One call of `attend`, and what every backend does with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from posenc.attention.leaves import Leaf, biased
+from posenc.attention.leaves import Leaf
 from posenc.encoding import Encoding, Placed
-from posenc.families import autocast_dtype
-
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -63,24 +60,26 @@ class Call:
         q_len, k_len = self.shape[2:]
         rows = torch.arange(k_len - q_len, k_len, device=self.q.device)[:, None]
         columns = torch.arange(k_len, device=self.q.device)
-        terms = []
-        if self.causal:
-            terms.append(columns <= rows)
-        if self.window is not None:
-            terms.append(columns > rows - self.window)
-            if not self.causal:
-                terms.append(columns < rows + self.window)
+        terms = self.by_index(rows, columns)
         if self.document_ids is not None:
             ids = self.document_ids
             terms.append((ids[..., k_len - q_len :, None] == ids[..., None, :]).unsqueeze(-3))
         if self.mask is not None:
             terms.append(shown(self.mask))
-        if not terms:
-            return None
-        seen = terms[0]
-        for term in terms[1:]:
-            seen = seen & term
-        return seen
+        return all_of(terms)
+
+    def by_index(
+        self, here: Int64[Tensor, "q_len 1"], there: Int64[Tensor, " k_len"]
+    ) -> list[Bool[Tensor, "q_len k_len"]]:
+        """Return what causality and a window each say of queries and keys, both numbered as the keys are."""
+        terms = []
+        if self.causal:
+            terms.append(there <= here)
+        if self.window is not None:
+            terms.append(there > here - self.window)
+            if not self.causal:
+                terms.append(there < here + self.window)
+        return terms
 
     def blanked(self) -> "tuple[Call, Tensor | None]":
         """Zero every query that sees nothing and every slot that nobody sees; return that, and who sees whom.
@@ -122,77 +121,14 @@ class Backend(Protocol):
         """Compute the call."""
 
 
-def make_call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    encoding: Encoding,
-    pos: Tensor | Placed,
-    k_pos: Tensor | Placed | None,
-    rotated: bool,
-    causal: bool,
-    mask: Tensor | None,
-    window: int | None,
-    document_ids: Tensor | None,
-    scale: float | None,
-    dropout_p: float,
-    backend: str,
-) -> Call:
-    """Check the arguments of `attend` and place the positions.
-
-    Raises:
-        ValueError: Shapes, lengths or options that do not fit.
-        TypeError: Arguments of a wrong kind.
-    """
-    _check_tensors(q, k, v)
-    _check_masks(q, k, mask, window, document_ids, dropout_p)
-    if not isinstance(encoding, Encoding):
-        raise TypeError(f"attend: encoding must be a posenc.Encoding; got {type(encoding).__name__}.")
-    exact = q.dtype == torch.float64 or backend == "reference-float64"
-    dtype = torch.float64 if exact else torch.float32
-    if mask is not None:
-        mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
-    again = backend == "reference-float64" and not encoding.reads_x
-    if again and isinstance(pos, Placed):
-        pos = pos.pos  # placed in float32 perhaps: once more, exactly
-    if again and isinstance(k_pos, Placed):
-        k_pos = k_pos.pos
-    placed = _place(pos, q, encoding, dtype, "pos")
-    if k_pos is None and q.shape[2] != k.shape[2]:
-        raise ValueError(
-            f"attend: q has {q.shape[2]} tokens and k has {k.shape[2]}, so the keys' positions differ from the "
-            "queries'; pass k_pos, the positions of all keys."
-        )
-    k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
-    factor: Any = scale
-    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
-        raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(factor).__name__}.")
-    if scale is None:
-        if q.shape[-1] == 0:
-            raise ValueError(
-                f"attend: q and k have no lanes, which have no scale; got q {tuple(q.shape)}. Pass scale=1.0 if "
-                "that is meant: every key is then as near as the bias says."
-            )
-        scale = encoding.score_scale(q.shape[-1])
-    return Call(
-        q,
-        k,
-        v,
-        encoding,
-        placed,
-        k_placed,
-        rotated,
-        causal,
-        mask,
-        window,
-        document_ids,
-        scale,
-        dropout_p,
-        backend,
-        # autocast leaves float64 alone, as torch's own attention finds it
-        q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype,
-        biased(q, k, encoding, placed, k_placed),
-    )
+def all_of(terms: Sequence[Bool[Tensor, "..."]]) -> Bool[Tensor, "..."] | None:
+    """Return who sees whom, given what several say of it; None if nobody says anything."""
+    if not terms:
+        return None
+    seen = terms[0]
+    for term in terms[1:]:
+        seen = seen & term
+    return seen
 
 
 def shown(mask: Tensor) -> Tensor:
@@ -215,90 +151,3 @@ def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v)
-
-
-def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:
-    if not isinstance(pos, Placed) and encoding.reads_x:
-        raise TypeError(
-            f"attend: {encoding.name} reads the tokens, so positions alone are not enough; pass "
-            f"encoding.place(pos, x) as {what}."
-        )
-    placed = pos if isinstance(pos, Placed) else encoding.place(pos, dtype=dtype)
-    length = placed.pos.shape[placed.seq_dim]
-    if length != x.shape[2]:
-        raise ValueError(
-            f"attend: {what} holds {length} positions for {x.shape[2]} tokens; got {tuple(placed.pos.shape)} beside "
-            f"{tuple(x.shape)}. With a cache, pos is for q and k_pos for all keys."
-        )
-    if placed.seq_dim and placed.pos.shape[0] not in (1, x.shape[0]):
-        raise ValueError(
-            f"attend: {what} has a batch of {placed.pos.shape[0]}, the tensors one of {x.shape[0]}; pass (seq_len,) "
-            "positions to share them."
-        )
-    return placed
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    for name, t in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(t, Tensor):
-            raise TypeError(
-                f"attend: {name} must be a tensor; got {type(t).__name__}. Call attend(q, k, v, encoding, pos)."
-            )
-    if (wrong := _misshapen(q, k, v)) is not None:
-        raise ValueError(f"attend: {wrong}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}.")
-    for name, t in (("q", q), ("k", k), ("v", v)):
-        if t.dtype not in _DTYPES:
-            raise TypeError(
-                f"attend: {name} must be float64, float32, bfloat16 or float16; got {t.dtype}. Cast it: {name}.float()."
-            )
-
-
-def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    if not q.ndim == k.ndim == v.ndim == 4:
-        return "q, k and v must be (batch, heads, seq, lanes)"
-    if not q.shape[0] == k.shape[0] == v.shape[0]:
-        return "q, k and v must have the same batch"
-    if q.shape[-1] != k.shape[-1]:
-        return "q and k must have the same head_dim"
-    if k.shape[1:3] != v.shape[1:3]:
-        return "k and v must have the same heads and length"
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        return "the heads of k and v must divide those of q"
-    return None
-
-
-def _check_masks(
-    q: Tensor, k: Tensor, mask: Tensor | None, window: int | None, ids: Tensor | None, dropout_p: float
-) -> None:
-    scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    given: Any
-    for name, given in (("mask", mask), ("document_ids", ids)):
-        if given is not None and not isinstance(given, Tensor):
-            raise TypeError(f"attend: {name} must be a tensor; got {type(given).__name__}. Pass torch.tensor({name}).")
-        if given is not None and given.device != q.device:
-            raise ValueError(f"attend: {name} must be where q is, on {q.device}; got {given.device}. Move it there.")
-    if mask is not None:
-        if not (mask.dtype == torch.bool or mask.is_floating_point()):
-            raise TypeError(
-                f"attend: mask must be boolean (True where attention is allowed) or floating (added to the scores); "
-                f"got {mask.dtype}. Pass mask.bool()."
-            )
-        fits = mask.ndim <= 4 and all(m in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores), strict=False))
-        if not fits:
-            raise ValueError(
-                f"attend: mask must broadcast to (batch, n_heads, q_len, k_len) = {scores}; got {tuple(mask.shape)}. "
-                "A padding mask (batch, k_len) is mask[:, None, None, :]."
-            )
-    tokens: Any = window
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, Integral | torch.SymInt)):
-        raise TypeError(f"attend: window must be a whole number of tokens; got window={tokens!r}.")
-    if window is not None and window < 1:
-        raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")
-    if ids is not None and tuple(ids.shape) not in ((scores[3],), (scores[0], scores[3])):
-        raise ValueError(
-            f"attend: document_ids must be (k_len,) or (batch, k_len) with k_len={scores[3]}; got {tuple(ids.shape)}."
-        )
-    if ids is not None and scores[2] > scores[3]:
-        raise ValueError(f"attend: document_ids need q_len <= k_len; got {scores[2]} > {scores[3]}.")
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"attend: dropout_p must lie in [0, 1); got {dropout_p}.")

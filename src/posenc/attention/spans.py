@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from posenc.attention.call import Call, shown
+from posenc.attention.call import Call, all_of, shown
 from posenc.positions.checks import may_look
 
 SHORTEST = 64  # tokens from which on a document gets blocks of its own
@@ -158,28 +158,17 @@ class Spans:
     def allowed(self, block: Block) -> Bool[Tensor, "... q_len k_len"] | None:
         """Return who sees whom in a block, as far as ragged edges, documents and the mask say; None if all do."""
         call, device = self.call, self.call.q.device
-        terms = []
+        terms: list[Tensor] = []
         if block.ragged:
             here = torch.arange(block.begin, block.end, device=device)[:, None] + self.offset
             there = torch.arange(block.first, block.last, device=device)
-            if call.causal:
-                terms.append(there <= here)
-            if call.window is not None:
-                terms.append(there > here - call.window)
-                if not call.causal:
-                    terms.append(there < here + call.window)
+            terms += call.by_index(here, there)
         if block.mixed and self.ids is not None:
             rows = slice(block.begin + self.offset, block.end + self.offset)
             terms.append((self.ids[..., rows, None] == self.ids[..., None, block.keys]).unsqueeze(-3))
         if block.masked:
-            mask = cut(call.mask, block)
-            terms.append(shown(mask))
-        if not terms:
-            return None
-        seen = terms[0]
-        for term in terms[1:]:
-            seen = seen & term
-        return seen
+            terms.append(shown(cut(call.mask, block)))
+        return all_of(terms)
 
     def hide(self, scores: Tensor, block: Block) -> Tensor:
         """Write -inf where nothing is seen into a block's scores (... q_len k_len); return them."""
