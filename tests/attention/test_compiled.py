@@ -1,7 +1,11 @@
-"""Attention under torch.compile: masks, rows that see nothing, and gradients are those of eager calls."""
+"""Attention under torch.compile: an operator that runs eager code, and what is traced where there can be none."""
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,60 +13,105 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from attention.subjects import HEADS, IDS, LANES, LEFT, N, made, tensors
-from posenc import attend, positions
-from posenc.attention import plan
+import posenc
+from attention.subjects import HEADS, LANES, MASKS, NAMES, N, made, places, tensors
+from posenc import Compose, attend, positions
+from posenc.attention import described, operator, plan
 from strategies import normal
 
-CALLS: dict[str, dict[str, Any]] = {
-    "window": {"window": 7},
-    "documents": {"document_ids": torch.stack((IDS, IDS.flip(0)))},
-    "a row that sees nothing": {"mask": (torch.arange(N) < 80)[:, None] & (torch.arange(N) > 5)},
-    "left padding": {"mask": LEFT[:, None, None]},
-    "numbers, bidirectional": {"mask": normal(HEADS, N, N, seed=4), "causal": False},
-}
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),  # torch's own
+]
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "SHORT", 40)  # three blocks
+def afresh() -> None:
+    torch.compiler.reset()
 
 
-@pytest.mark.compiles
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [*((name, "aot_eager") for name in ("alibi", "t5", "shaw", "tupe", "deberta", "cope")), ("t5", "inductor")],
-)
-def test_compiled_calls_are_eager_ones(name: str, backend: str) -> None:
-    encoding, pos = made(name), positions.arange(N)
-    calls = CALLS if backend == "aot_eager" else {"window": CALLS["window"]}
+class Held:
+    """A setting that no text tells of."""
 
-    def step(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
-        return attend(q, k, v, encoding, pos, **options)
 
-    for what, options in calls.items():
-        torch.compiler.reset()
+def traced(name: str) -> posenc.Encoding:
+    """An encoding that no operator can be given."""
+    encoding: posenc.Encoding = made(name)
+    vars(encoding)["somebodys"] = Held()
+    return encoding
+
+
+def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(out, wanted, normal(*out.shape, seed=8).to(out.dtype), allow_unused=True)
+    return [torch.zeros(()) if g is None else g for g in found]
+
+
+def same(got: list[Tensor], wanted: list[Tensor], what: str, error: float = 1e-10) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        bound = error * max(1.0, float(other.detach().abs().max()))
+        torch.testing.assert_close(one, other.expand_as(one), rtol=0, atol=bound, msg=lambda m: f"{what}: {m}")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, of what was placed with gradients
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_calls_are_eager_ones(name: str, dynamic: bool) -> None:
+    """Forwards and backwards, whatever hides, in one graph; of open lengths one graph for all."""
+    encoding = made(name)
+
+    def step(q: Tensor, k: Tensor, v: Tensor, placed: Any, k_placed: Any, options: dict[str, Any]) -> Tensor:
+        return attend(q, k, v, encoding, placed, k_placed, **options)
+
+    for what in (
+        "causal",
+        "window both ways",
+        "documents by row",
+        "left padding",
+        "numbers",
+        "a row that sees nothing",
+    ):
+        options = dict(MASKS[what])
+        if (name in ("cope", "fox") and what == "window both ways") or (dynamic and "q_len" in options):
+            continue
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(step, fullgraph=True, backend=counter, dynamic=dynamic)
+        q_len = options.pop("q_len", 70)
+        pos = places(name, encoding)["in order"]
+        graphs = set()
+        for n in (q_len, 41) if dynamic else (q_len,):
+            found = []
+            for run in (step, compiled):
+                (q, k, v), k_placed = tensors(n), encoding.place(pos, dtype=torch.float64)
+                out = run(q, k, v, k_placed.last(n), k_placed, options)
+                found.append([out, *gradients(out, [q, k, v, *encoding.parameters()])])
+            same(found[1], found[0], f"{what}, {n} queries")
+            graphs.add(len(counter.graphs))
+        assert len(graphs) == 1, what
+
+
+@pytest.mark.parametrize("name", ["t5", "shaw"])
+def test_by_inductor(name: str) -> None:
+    encoding = made(name)
+
+    def step(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+        return attend(2 * q, k, v, encoding, pos[-q.shape[2] :], pos).tanh()
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    for n in (50, 80):
         found = []
-        for run in (step, torch.compile(step, fullgraph=True, backend=backend)):
-            q, k, v = tensors(N)
-            out = run(q, k, v, options)
-            grad = normal(*out.shape, seed=8)
-            wanted = [q, k, v, *encoding.parameters()]
-            grads = torch.autograd.grad(out, wanted, grad, allow_unused=True)
-            found.append([out, *(torch.zeros(()) if g is None else g for g in grads)])
-        for one, other in zip(*found, strict=True):
-            bound = 1e-10 * max(1.0, float(other.detach().abs().max()))
-            torch.testing.assert_close(one, other.expand_as(one), rtol=0, atol=bound, msg=lambda m, w=what: f"{w}: {m}")
+        for run in (step, compiled):
+            q, k, v = tensors(n)
+            out = run(q, k, v, positions.arange(N))
+            found.append([out, *gradients(out, [q, k, v, *encoding.parameters()])])
+        same(found[1], found[0], f"{n} queries")
 
 
-@pytest.mark.compiles
-@pytest.mark.parametrize(("n", "rows"), [(160, 40), (640, 80)])
-def test_known_lengths_make_no_matrix_of_scores(n: int, rows: int) -> None:
-    """What a compiled call forms, forwards and back, and what it keeps in between: eight blocks at most."""
-    torch.compiler.reset()  # a second length is left open
-    encoding, graphs = made("t5").float(), []
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graph_holds_nothing_as_large_as_all_scores(dynamic: bool) -> None:
+    """What the graph makes, forwards and back, and what it keeps in between."""
+    n, encoding, graphs = 160, made("t5").float(), []
 
     def watch(module: torch.fx.GraphModule, _: Any) -> Any:
         graphs.append(module.graph)
@@ -70,13 +119,15 @@ def test_known_lengths_make_no_matrix_of_scores(n: int, rows: int) -> None:
 
     seen = aot_autograd(fw_compiler=watch, bw_compiler=watch, partition_fn=min_cut_rematerialization_partition)
     q, k, v = (normal(1, HEADS, n, LANES, seed=s).float().requires_grad_() for s in range(3))
-    step = torch.compile(lambda *qkv: attend(*qkv, encoding, positions.arange(n)), fullgraph=True, backend=seen)
-    step(q, k, v).sum().backward()
+    ids = torch.arange(n) // 50
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, positions.arange(q.shape[2]), document_ids=ids)
+
+    torch.compile(step, fullgraph=True, backend=seen, dynamic=dynamic)(q, k, v).sum().backward()
     sizes = [[of.numel() for of in map(value, graph.nodes) if of is not None] for graph in graphs]
     assert len(sizes) == 2
-    assert all(rows * n < max(found) <= HEADS * rows * n for found in sizes)
-    kept = [of for of in map(value, graphs[0].output_node().args[0]) if of is not None]
-    assert max(of.numel() for of in kept) < rows * n
+    assert all(max(int(size) for size in found) <= HEADS * n * LANES for found in sizes)
 
 
 def value(node: Any) -> Tensor | None:
@@ -85,17 +136,74 @@ def value(node: Any) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-@pytest.mark.compiles
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_dropout_drops_the_same_weights_backwards(backend: str) -> None:
+@pytest.mark.parametrize("make", [made, traced])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_dropout_drops_the_same_weights_backwards(backend: str, make: Any) -> None:
     """A result is linear in the values, so that their gradients say what it is."""
-    encoding, pos, (q, k, v) = made("t5"), positions.arange(N), tensors(N)
-    step = torch.compile(lambda *qkv: attend(*qkv, encoding, pos, dropout_p=0.3), fullgraph=True, backend=backend)
+    encoding, pos, (q, k, v) = make("t5"), positions.arange(N), tensors(N)
+    step = torch.compile(lambda q, k, v: attend(q, k, v, encoding, pos, dropout_p=0.3), fullgraph=True, backend=backend)
     found = step(q, k, v).sum()
+    other = step(q, k, v).sum()
     torch.testing.assert_close((torch.autograd.grad(found, v)[0] * v).sum(), found)
+    assert not torch.equal(found, other)  # others are dropped the next time
 
 
-@pytest.mark.compiles
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_autocast_is_that_of_eager_code(kind: torch.dtype) -> None:
+    encoding, pos = made("t5").float(), positions.arange(N)
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, pos)
+
+    found = []
+    for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+        q, k, v = (t.detach().float().requires_grad_() for t in tensors(N))
+        with torch.autocast("cpu", kind):
+            out = run(q, k, v)
+        assert out.dtype == kind
+        found.append([out, *gradients(out, [q, k, v, encoding.weight])])
+        assert [t.dtype for t in found[-1][1:]] == [torch.float32] * 4
+    same(found[1], found[0], "autocast", 1e-6)
+
+
+def test_what_a_row_must_not_see_does_not_leak() -> None:
+    """Compiled code reads the values when it runs."""
+    encoding, pos, (q, k, v) = made("t5"), positions.arange(N), (t.detach() for t in tensors(N))
+    v[0, 1, 40] = torch.nan
+    step = torch.compile(lambda q, k, v: attend(q, k, v, encoding, pos), fullgraph=True, backend="aot_eager")
+    spoiled = step(q, k, v).isnan().any(-1)
+    assert spoiled[0, 2:, 40:].all()
+    assert int(spoiled.sum()) == 2 * (N - 40)
+
+
+@pytest.mark.parametrize("name", ["rope", "t5"])
+def test_nor_where_it_is_traced(name: str) -> None:
+    encoding, pos, (q, k, v) = traced(name), positions.arange(N), (t.detach() for t in tensors(N))
+    v[0, 1, 40] = torch.nan
+    step = torch.compile(lambda q, k, v: attend(q, k, v, encoding, pos), fullgraph=True, backend="aot_eager")
+    spoiled = step(q, k, v).isnan().any(-1)
+    assert spoiled[0, 2:, 40:].all()
+    assert int(spoiled.sum()) == 2 * (N - 40)
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "shaw", "cope"])
+def test_traced_calls_are_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SHORT", 40)  # three blocks
+    encoding, pos = traced(name), positions.arange(N)
+
+    def step(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+        return attend(q, k, v, encoding, pos, **options)
+
+    for what in ("window", "documents by row", "left padding", "a row that sees nothing"):
+        options = {name: given for name, given in MASKS[what].items() if name != "q_len"}
+        found = []
+        for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+            q, k, v = tensors(N)
+            out = run(q, k, v, options)
+            found.append([out, *gradients(out, [q, k, v, *encoding.parameters()])])
+        same(found[1], found[0], what)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_known_lengths_are_exported(strict: bool) -> None:
     class Step(torch.nn.Module):
@@ -107,11 +215,11 @@ def test_known_lengths_are_exported(strict: bool) -> None:
             return attend(q, k, v, self.encoding, positions.arange(N), window=7)
 
     given, step = tuple(t.detach() for t in tensors(N)), Step()
-    out = torch.export.export(step, given, strict=strict).module()(*given)
-    torch.testing.assert_close(out, step(*given), rtol=0, atol=1e-10)
+    exported = torch.export.export(step, given, strict=strict)
+    assert not any("posenc" in str(node.target) for node in exported.graph.nodes)  # whoever runs it may not have us
+    torch.testing.assert_close(exported.module()(*given), step(*given), rtol=0, atol=1e-10)
 
 
-@pytest.mark.compiles
 @pytest.mark.parametrize("transform", ["grad", "vmap", "vmap of grad"])
 def test_transforms_within_a_compiler(transform: str) -> None:
     encoding, (q, k, v) = made("alibi"), (t.detach() for t in tensors(N))
@@ -123,3 +231,132 @@ def test_transforms_within_a_compiler(transform: str) -> None:
     step, given = kinds[transform], v if transform == "grad" else torch.stack((v, 2 * v))
     found = torch.compile(step, fullgraph=True, backend="aot_eager")(given)
     torch.testing.assert_close(found, step(given), rtol=0, atol=1e-9)
+
+
+# ---- the operator
+
+
+def arguments(name: str, **options: Any) -> tuple[Any, ...]:
+    """Those of `posenc::attend` for one encoding."""
+    encoding, (q, k, v) = made(name), tensors(N)
+    placed = encoding.place(positions.arange(N), dtype=torch.float64)
+    parts = described.encoding(encoding), described.placed(placed), described.placed(placed)
+    given = [part for part in parts if part is not None]
+    assert len(given) == 3
+    every, counts = [t for _, some in given for t in some], [len(some) for _, some in given]
+    rest = [False, True, options.get("window"), LANES**-0.5, options.get("dropout_p", 0.0), "auto", torch.float64]
+    seed = torch.tensor(7) if options.get("dropout_p") else None
+    return q, k, v, every, options.get("mask"), None, seed, counts, [text for text, _ in given], *rest
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("t5", {}),
+        ("shaw", {"window": 9}),
+        ("product and vector", {"dropout_p": 0.2}),
+        ("rope", {"mask": normal(1, 1, N, N, seed=6).requires_grad_()}),
+    ],
+)
+def test_it_is_what_torch_asks_of_operators(name: str, options: dict[str, Any]) -> None:
+    torch.library.opcheck(torch.ops.posenc.attend.default, arguments(name, **options))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    q, *rest = arguments("t5")
+    out = torch.ops.posenc.attend(q, *rest)
+    (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad.sum().backward()
+
+
+def test_its_errors_are_those_of_eager_code() -> None:
+    encoding, (q, k, v) = made("swin"), tensors(N)
+    step = torch.compile(lambda pos: attend(q, k, v, encoding, pos), fullgraph=True, backend="aot_eager")
+    step(positions.grid(9, 10))
+    with pytest.raises(ValueError, match="Swin: positions of queries and keys"):
+        step(3 * positions.grid(9, 10))
+
+
+def test_a_setting_that_changes_makes_another_graph() -> None:
+    encoding, other, (q, k, v) = posenc.ALiBi(n_heads=HEADS), posenc.ALiBi(n_heads=HEADS, bias_max=3.0), tensors(N)
+
+    def step(encoding: posenc.Encoding) -> Tensor:
+        return attend(q, k, v, encoding, positions.arange(N), window=30)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for one in (encoding, other, copy.deepcopy(other)):
+        same([compiled(one)], [step(one)], repr(one))
+    encoding.bias_max = 5.0
+    same([compiled(encoding)], [step(encoding)], "changed")
+
+
+def test_classes_of_one_name_are_told_apart() -> None:
+    def named(factor: float) -> posenc.Encoding:
+        class Mine(posenc.ALiBi):
+            def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+                return factor * super().at(h, q, k)
+
+        return Mine(n_heads=HEADS)
+
+    (q, k, v), pos = tensors(N), positions.arange(N)
+    for one in (named(1.0), named(3.0)):
+        compiled = torch.compile(lambda o=one: attend(q, k, v, o, pos, window=30), fullgraph=True, backend="aot_eager")
+        same([compiled()], [attend(q, k, v, one, pos, backend="reference", window=30)], "Mine")
+
+
+def test_texts_hold_in_any_process_for_our_own_classes_alone() -> None:
+    code = "import posenc, posenc.attention.described as d; print(d.encoding(posenc.{})[0], end='')"
+    for mine, text in (
+        (posenc.T5(n_heads=4, max_distance=20), "T5(n_heads=4, max_distance=20)"),
+        (
+            Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4)),
+            "Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4))",
+        ),
+    ):
+        told = subprocess.run([sys.executable, "-c", code.format(text)], capture_output=True, text=True, check=True)
+        found = described.encoding(mine)
+        assert found is not None
+        assert found[0] == told.stdout
+    words = {type(made(name)).registered for name in ("fox", "waves")}  # ours, of these tests
+    assert all(len(word.split(" ")) == 2 for word in words)
+
+
+def test_threads_share_no_parameters() -> None:
+    (q, k, v), pos = tensors(N), positions.arange(N)
+    encodings = [posenc.T5(n_heads=HEADS).double() for _ in range(6)]
+    for encoding in encodings:
+        torch.nn.init.normal_(encoding.weight)
+    wanted = [attend(q, k, v, encoding, pos) for encoding in encodings]
+    given = [arguments("t5") for _ in encodings]
+    for call, encoding in zip(given, encodings, strict=True):
+        call[3][0] = encoding.weight
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda call: torch.ops.posenc.attend(*call), given * 4)]
+    same(found, wanted * 4, "threads")
+
+
+def test_frozen_and_shared_parameters() -> None:
+    """One T5 twice in a sum gets the gradients of both places; what is frozen gets none."""
+    t5 = made("t5")
+    encoding, pos = Compose(t5, t5), positions.arange(N)
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, pos, window=30)
+
+    found = []
+    for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+        q, k, v = tensors(N)
+        k.requires_grad_(False)
+        out = run(q, k, v)
+        found.append([out, *gradients(out, [q, v, t5.weight])])
+        assert not k.requires_grad
+    same(found[1], found[0], "shared")
+    with torch.inference_mode():
+        same([torch.compile(step, fullgraph=True, backend="aot_eager")(*tensors(N))], [step(*tensors(N))], "inference")
+
+
+def test_it_is_not_asked_for_outside_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "_run", lambda *_: pytest.fail("an operator costs eager code a dispatch"))
+    q, k, v = tensors(N)
+    attend(q, k, v, made("t5"), positions.arange(N), window=7)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import posenc
+from bench_calls import look_at_nothing
 from posenc import attention, positions
 from posenc.attention import finite
 
@@ -50,6 +51,40 @@ def allowed(causal=True, window=None, mask=None, document_ids=None):
 def drawn(dtype=torch.float64):
     generator = torch.Generator().manual_seed(5)
     return [torch.randn(2, heads, N, 8, generator=generator, dtype=torch.float64).to(dtype) for heads in (4, 2, 2)]
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    look_at_nothing(monkeypatch.setattr)
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_where_values_are_not_looked_at_it_is_the_same(encoding, options, unseen):
+    test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, "v", torch.nan)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("name", ["rope", "t5", "cope"])
+def test_within_transforms_it_is_the_same(name, options):
+    encoding, (q, k, v), pos = ENCODINGS[name], drawn(), positions.arange(N)
+    spoiled = v.clone()
+    spoiled[0, 1, 75, 3] = torch.nan
+    wanted = posenc.attend(q, k, spoiled, encoding, pos, **options)
+
+    def attend(q, v):
+        return posenc.attend(q, k, v, encoding, pos, **options)
+
+    mapped = torch.vmap(attend, in_dims=(None, 0))(q, torch.stack((v, spoiled)))
+    torch.testing.assert_close(mapped[1], wanted, rtol=0, atol=1e-12, equal_nan=True)
+    blind = wanted.isnan()
+    assert 0 < int(blind.sum()) < blind.numel()
+    found = [
+        torch.func.grad(lambda q, v=values: attend(q, v).masked_fill(blind, 0.0).square().sum())(q)
+        for values in (v, spoiled)
+    ]
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

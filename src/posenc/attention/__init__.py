@@ -2,33 +2,12 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from posenc.attention import finite, reference
-from posenc.attention.blocked import Blocked
-from posenc.attention.call import Backend, Call
 from posenc.attention.checked import make_call
-from posenc.attention.flex import Flex
-from posenc.attention.lanes import Lanes
-from posenc.attention.piecewise import PiecewisePasses
-from posenc.attention.room import lacks
-from posenc.attention.sdpa import SDPA
+from posenc.attention.choice import BACKENDS, compute, refusal_of
 from posenc.attention.steps import step
 from posenc.encoding import Encoding, Placed
-
-# The first that does not refuse is taken.
-_ORDER: list[Backend] = [
-    SDPA(),
-    Blocked(by_distance=True),
-    Lanes(),
-    PiecewisePasses(),
-    Flex(),
-    Blocked(by_distance=False),
-    reference.Reference(),
-    reference.Reference(exact=True),
-]
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ORDER}
 
 __all__ = ["BACKENDS", "Verdict", "attend", "explain"]
 
@@ -99,26 +78,7 @@ def attend(
     call = make_call(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
     )
-    if backend == "auto":
-        short = False
-        for candidate in BACKENDS.values():
-            if candidate.rejects(call) is None:
-                if _lacks(candidate, call) is None:
-                    return _run(candidate, call)
-                short = True
-        refusals = "\n".join(f"  {b.name}: {_refusal(b, call)}" for b in BACKENDS.values())
-        raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
-    if (refusal := BACKENDS[backend].rejects(call)) is not None:
-        raise ValueError(f"attend: the backend {backend!r} cannot run this call: {refusal}")
-    if (refusal := _lacks(BACKENDS[backend], call)) is not None:
-        raise MemoryError(f"attend: the backend {backend!r} has no room: {refusal} Take fewer queries at a time.")
-    return _run(BACKENDS[backend], call)
-
-
-def _run(backend: Backend, call: Call) -> Tensor:
-    call, spoiled = finite.without(call)
-    out = backend.run(call)
-    return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)
+    return compute(call)
 
 
 def explain(
@@ -149,22 +109,12 @@ def explain(
     )
     verdicts, taken = [], False
     for candidate in BACKENDS.values():
-        refusal = _refusal(candidate, call)
+        refusal = refusal_of(candidate, call)
         wanted = backend in ("auto", candidate.name)
         verdict = refusal or ("taken" if wanted and not taken else "would run")
         taken = taken or verdict == "taken"
         verdicts.append(Verdict(candidate.name, verdict, candidate.memory(call)))
     return verdicts
-
-
-def _refusal(backend: Backend, call: Call) -> str | None:
-    """Return why a backend does not run a call: for what it is, or for lack of memory."""
-    return backend.rejects(call) or _lacks(backend, call)
-
-
-def _lacks(backend: Backend, call: Call) -> str | None:
-    """Return that there is too little memory, or None; a compiler is asked for no sizes, which it would hold fast."""
-    return None if torch.compiler.is_compiling() else lacks(backend.memory(call), call.q.device)
 
 
 def _check_backend(backend: str) -> None:

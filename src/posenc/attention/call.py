@@ -32,6 +32,7 @@ class Call:
     backend: str
     out_dtype: torch.dtype  # that of q, or autocast's
     leaves: list[Leaf]  # the encodings that join the scores
+    seed: int | None = None  # of dropout; drawn where it is None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -10,30 +10,37 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn import functional as F
 
+from posenc.attention import traced
 from posenc.attention.call import Call
-from posenc.attention.spans import spans
+from posenc.attention.spans import Spans, spans
 from posenc.positions.checks import may_look
 
 ROWS = 256
+KERNELS = ("sdpa", "lanes", "flex")
 
 
-def without(call: Call) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
+def without(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
     """Zero the slots of NaN or infinity; return that, and whose results are NaN for seeing one. None if all is well.
 
-    Where values may be looked at: not on a GPU, under a compiler or within a transform.
+    Not on a GPU where a kernel reads them for itself: to look at them first would take about as long.
     """
     k, v, causal = call.k.detach(), call.v.detach(), call.causal and call.shape[2] > 1
     if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
         return call, None  # everybody sees everything
-    if not (may_look(k) and may_look(v) and may_look(call.q)) or _finite(k, v):
+    looks = may_look(k) and may_look(v) and may_look(call.q)
+    if (looks and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
         return call, None
     bad = ~(k.isfinite().all(-1) & v.isfinite().all(-1))
     if call.encoding.rescores:  # a map may mix heads
         bad = bad.any(1, keepdim=True).expand_as(bad)
     hidden = bad[..., None]
     clean = replace(call, k=call.k.masked_fill(hidden, 0.0), v=call.v.masked_fill(hidden, 0.0))
-    spoiled = _see(call, bad.repeat_interleave(call.shape[1] // bad.shape[1], 1))
+    bad = bad.repeat_interleave(call.shape[1] // bad.shape[1], 1)
+    if not looks:
+        return clean, _see_by_index(call, bad)
+    spoiled = _see(call, bad)
     return clean, spoiled if bool(spoiled.any()) else None
 
 
@@ -57,3 +64,14 @@ def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "ba
             seen = part.allowed(block)
             found[block.batch, :, block.rows] = (keys if seen is None else keys & seen).any(-1)
     return found
+
+
+def _see_by_index(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "batch heads q_len"]:
+    """Return which queries see a key of those, under a compiler or within a transform."""
+    q_len, k_len = call.shape[2:]
+    if call.mask is None and call.window is None and call.document_ids is None:
+        seen = torch.arange(k_len - q_len, k_len, device=bad.device) + 1  # keys that causality shows to each query
+        return F.pad(bad.cumsum(-1), (1, 0))[..., seen.clamp(min=0)] > 0
+    part = Spans(call)
+    blocks = traced.blocks(call)
+    return torch.cat([(bad[:, :, None, b.keys] & traced.all_seen(part, b)).any(-1) for b in blocks], -1)

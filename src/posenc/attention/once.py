@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_WORDS = (
+WORDS = (
     "attend: this backend has no second derivative, because scores are formed again in its backward pass alone. "
     "Pass backend='reference' to have one."
 )
@@ -39,4 +39,4 @@ class _Raises(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        raise RuntimeError(_WORDS)
+        raise RuntimeError(WORDS)

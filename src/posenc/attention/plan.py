@@ -62,7 +62,9 @@ def cut(call: Call, *, by_distance: bool) -> tuple[Work, Call]:
         parts = spans(call)
     terms, forwards, backwards = _blocks(call, parts, sizes, jumps, vectors=vectors)
     beyond = None if reach is None else far.far(call, reach, terms)
-    seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout_p else 0
+    seed = call.seed
+    if seed is None:
+        seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout_p else 0
     q, k = call.turned()
     q, k, v = (fused.dense(t.to(call.out_dtype)) for t in (q, k, call.v))
     counts = near(call, terms, q, k, v) if reach is None else Near(terms, {})

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from posenc.attention import formed, plan
 from posenc.attention.call import Call, zero_empty_rows
@@ -17,7 +16,7 @@ from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, Spans
 from posenc.attention.terms import Terms
 
-COMPILED = 8  # blocks at most under a compiler, which takes about three seconds for each
+COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
 
 
 def run(call: Call) -> Tensor:
@@ -25,28 +24,12 @@ def run(call: Call) -> Tensor:
 
     In blocks of queries, each with the keys that causality and a window leave; or in one, where lengths are open.
     """
-    part, blocks = Spans(call), _blocks(call)
-    call = _blanked(call, part, blocks)
+    part, found = Spans(call), blocks(call)
+    call = _blanked(call, part, found)
     terms = Terms(call, [part], [], by_distance=False)
     q, k = call.turned()
-    again, found = len(blocks) > 1 and _forms_again(call), []
-    for block in blocks:
-        attend = partial(_of_block, call, terms, block)
-        own = q[:, :, block.rows], k[:, :, block.keys], call.v[:, :, block.keys]
-        found.append(checkpoint(attend, *own, use_reentrant=False) if again else attend(*own))
-    return found[0] if len(found) == 1 else torch.cat(found, 2)
-
-
-def _forms_again(call: Call) -> bool:
-    """Whether blocks are formed again in the backward pass, of what a compiler would else keep.
-
-    Not with dropout, which without a compiler's own partition would be drawn anew; nor where an export or a transform
-    cannot hold what is to be formed again.
-    """
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
-        return False
-    within = isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
-    return torch.is_grad_enabled() and not call.dropout_p and not within
+    outs = [_of_block(call, terms, b, q[:, :, b.rows], k[:, :, b.keys], call.v[:, :, b.keys]) for b in found]
+    return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
 
 
 def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,7 +52,7 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
     return zero_empty_rows(out, terms.allowed(block)).to(dtype)
 
 
-def _blocks(call: Call) -> list[Block]:
+def blocks(call: Call) -> list[Block]:
     """Return blocks of queries by what indices say alone; one, where a compiler leaves lengths open.
 
     Some may have no keys.
@@ -96,16 +79,21 @@ def _are_known(*lengths: int | None) -> bool:
     return all(n is None or has_static_value(n) for n in lengths)
 
 
-def _blanked(call: Call, part: Spans, blocks: Sequence[Block]) -> Call:
+def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]:
+    """Return who sees whom in a block of a call in which something hides, whose queries and keys are all there."""
+    seen = part.allowed(block)
+    assert seen is not None  # something hides
+    return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
+
+
+def _blanked(call: Call, part: Spans, cover: Sequence[Block]) -> Call:
     """Zero queries that see nothing and slots that nobody sees, given blocks that cover all queries."""
     longer = _are_known(part.q_len, part.k_len) and part.q_len > part.k_len
     if call.mask is None and call.window is None and call.document_ids is None and not longer:
         return call  # a causal mask alone shows each key to somebody, and each query something
     rows, keys = [], []
-    for block in blocks:
-        seen = part.allowed(block)
-        assert seen is not None  # something hides
-        seen = seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
+    for block in cover:
+        seen = all_seen(part, block)
         rows.append(seen.any(-1))
         keys.append(F.pad(seen.any(-2).any(1), (block.first, part.k_len - block.last)))
     blind, unseen = ~call.see(torch.cat(rows, -1))[..., None], ~torch.stack(keys).any(0)[:, None, :, None]

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
-_KINDS = {Tensor, nn.Parameter}
+KINDS = {Tensor, nn.Parameter}  # of plain tensors
 _REALS = (torch.float32, torch.float64)
 
 
@@ -113,7 +113,7 @@ def may_look(t: Tensor) -> bool:
 
 def is_plain(t: Tensor) -> bool:
     """Whether a tensor is memory that may be written to in pieces: not traced, compiled, or within a transform."""
-    if torch.compiler.is_compiling() or type(t) not in _KINDS:
+    if torch.compiler.is_compiling() or type(t) not in KINDS:
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(t)
 
@@ -124,4 +124,4 @@ def all_plain(tensors: Iterable[Tensor]) -> bool:
         return False
     if torch._C._functorch.maybe_current_level() is not None:
         return all(map(is_plain, tensors))
-    return {*map(type, tensors)} <= _KINDS
+    return {*map(type, tensors)} <= KINDS
