@@ -127,6 +127,21 @@ def test_deberta_computes_little_for_a_key_that_is_far() -> None:
     assert (work(3000) - work(2000)) / 1000 < 3 * 2 * rows + 30
 
 
+@pytest.mark.parametrize("kind", ["deberta", "transformer_xl"])
+def test_rows_of_what_is_learned_are_those_heads(kind: str) -> None:
+    """As each rank of tensor parallelism has them."""
+    options: dict[str, Any] = {"head_dim": 8}
+    options |= {"n_buckets": 6, "max_distance": 9} if kind == "deberta" else {"d_model": 6}
+    whole, pos = randomise(posenc.create(kind, n_heads=6, **options), 3), positions.arange(40)
+    q, k, v = (normal(2, 6, 40, 8, seed=i) for i in range(3))
+    expected = attend(q, k, v, whole, pos)
+    for mine in (slice(0, 2), slice(2, 6)):
+        share = posenc.create(kind, n_heads=mine.stop - mine.start, **options).double()
+        share.load_state_dict({name: t[mine] for name, t in whole.state_dict().items()})
+        found = attend(q[:, mine], k[:, mine], v[:, mine], share, pos)
+        torch.testing.assert_close(found, expected[:, mine], rtol=0, atol=1e-12)
+
+
 def test_deberta_errors() -> None:
     for options, words in (
         ({"n_buckets": 3}, ["n_buckets must be at least 4; got n_buckets=3"]),

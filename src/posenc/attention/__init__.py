@@ -67,9 +67,9 @@ def attend(
         TypeError: Arguments of a wrong kind.
 
     Which keys are masked is decided by index, never by position. A slot may hold anything:
-    one of NaN makes the results of those queries NaN that may see it, and no others (on a GPU,
-    under a compiler or within a transform: where no query may see it). Infinity does the same
-    where some queries may not see it; where all do, it is computed with.
+    one of NaN makes the results of those queries NaN that may see it, and no others (by "sdpa",
+    "lanes" and "flex" on a GPU: where no query may see it). Infinity does the same where some
+    queries may not see it; where all do, it is computed with.
     """
     plain = mask is None and window is None and document_ids is None and dropout_p == 0.0
     if plain and k_pos is not None and (out := step(q, k, v, encoding, pos, k_pos, scale, backend)) is not None:
