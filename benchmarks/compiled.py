@@ -1,7 +1,7 @@
 """Measure compiled attention: `python benchmarks/compiled.py > benchmarks/COMPILED.md`, a quarter of an hour.
 
-Beside plain causal SDPA in the same rounds: eager calls, compiled ones of known and of open lengths, and what one writes
-without us, a bias as a whole mask, compiled. Eight heads of 64 lanes, batch 1, float32.
+Beside plain causal SDPA in the same rounds: eager calls, compiled ones of known and of open lengths, and a bias as a
+whole mask, compiled. Eight heads of 64 lanes, batch 1, float32.
 """
 
 import sys
@@ -58,10 +58,12 @@ def call(name: str, way: str, *, train: bool) -> Callable[[], Any]:
     how["compiled, lengths open"] = torch.compile(ours, fullgraph=True, dynamic=True)
     how["mask, compiled"] = torch.compile(masked, fullgraph=True)
 
+    learned = [q, k, v, *([] if way == WAYS[0] else encoding.parameters())]
+
     def run() -> Any:
         with torch.set_grad_enabled(train):
             out = how[way](q, k, v)
-            return torch.autograd.grad(out.sum(), (q, k, v)) if train else out
+            return torch.autograd.grad(out.sum(), learned) if train else out
 
     return run
 

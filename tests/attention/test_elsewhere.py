@@ -76,8 +76,12 @@ def test_on_another_device_nothing_is_as_large_as_all_scores(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: see benchmarks/gpu_checks.sh")
 @pytest.mark.parametrize("mask", ["causal", "window both ways", "documents by row", "left padding", "numbers"])
 @pytest.mark.parametrize("name", ["t5", "kerple", "shaw", "tupe", "deberta", "cope"])
-def test_blocks_on_a_gpu_are_the_reference_on_a_cpu(name: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiles)])
+def test_blocks_on_a_gpu_are_the_reference_on_a_cpu(
+    name: str, mask: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_blocks(monkeypatch)
+    torch.compiler.reset()
     options = dict(MASKS[mask])
     q_len, found = options.pop("q_len", 70), []
     for device, backend in (("cpu", "reference"), ("cuda", "blocked")):
@@ -86,7 +90,8 @@ def test_blocks_on_a_gpu_are_the_reference_on_a_cpu(name: str, mask: str, monkey
         pos = places(name, encoding)["in order"].to(device)
         placed = [encoding.place(p, dtype=torch.float64) for p in (last(pos, q_len, encoding), pos)]
         given = {key: t.to(device) if isinstance(t, torch.Tensor) else t for key, t in options.items()}
-        out = attend(q, k, v, encoding, *placed, backend=backend, **given)
+        step = torch.compile(attend, fullgraph=True) if compiled and device == "cuda" else attend
+        out = step(q, k, v, encoding, *placed, backend=backend, **given)
         out.backward(normal(*out.shape, seed=8).to(device))
         found.append([out.detach(), *(t.grad for t in (q, k, v, *encoding.parameters()) if t.grad is not None)])
     for wanted, got in zip(*found, strict=True):
