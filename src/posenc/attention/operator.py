@@ -1,13 +1,13 @@
 """`posenc::attend`: attention as an operator of torch, whole in a compiled graph, which then runs what eager code does.
 
-A compiler would write out every block, or one mask of all scores where it leaves lengths open. The operator takes an
-encoding as text and tensors (`described`), so that a graph of another process may use it. Backwards the attention is
-computed again: what is kept are its arguments.
+A compiler would write out every block, or one mask of all scores where it leaves lengths open, and `torch.func.grad`
+would keep them all. The operator takes an encoding as text and tensors (`described`), so that a graph may be used in
+another process. Backwards the attention is computed again: what is kept are its arguments.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import compress, islice
 from typing import Any
 
@@ -32,10 +32,12 @@ torch.library.define("posenc::attend_backward", f"(Tensor grad, bool[] wanted, {
 
 
 def run(call: Call) -> Tensor | None:
-    """Compute a call by the operator; None if no compiler follows that keeps it whole, or something cannot be given."""
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
-        return None
-    if isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter):
+    """Compute a call by the operator: for a compiler, or within one `torch.func.grad`.
+
+    None for eager code, other transforms, exports, and where something of the call cannot be given.
+    """
+    compiled = torch.compiler.is_dynamo_compiling()
+    if not (_is_compiled_whole() if compiled else _is_one_gradient()):
         return None
     parts = [described.encoding(call.encoding), described.placed(call.placed), described.placed(call.k_placed)]
     known = [part for part in parts if part is not None]
@@ -44,14 +46,7 @@ def run(call: Call) -> Tensor | None:
     if len(known) < len(parts) or not plain or call.q.device.type not in _DEVICES:
         return None
     seed = torch.randint(2**62, (), device="cpu") if call.dropout_p else None
-    found: Tensor = torch.ops.posenc.attend(
-        call.q,
-        call.k,
-        call.v,
-        tensors,
-        call.mask,
-        call.document_ids,
-        seed,
+    rest = [
         [len(some) for _, some in known],
         [text for text, _ in known],
         call.rotated,
@@ -61,8 +56,29 @@ def run(call: Call) -> Tensor | None:
         call.dropout_p,
         call.backend,
         call.out_dtype,
-    )
+    ]
+    own = call.mask, call.document_ids, seed
+    found: Tensor
+    if compiled:
+        found = torch.ops.posenc.attend(call.q, call.k, call.v, tensors, *own, *rest)
+    else:
+        found = _Transformed.apply(_Rest(rest), call.q, call.k, call.v, *own, *tensors)
     return found
+
+
+def _is_compiled_whole() -> bool:
+    """Whether what a compiler follows is no export, which runs where posenc may not be, and no transform."""
+    if torch.compiler.is_exporting():
+        return False
+    return not isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
+
+
+def _is_one_gradient() -> bool:
+    """Whether eager code is within `torch.func.grad` or its kin, and no other transform."""
+    if torch._C._functorch.maybe_current_level() is None:
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return [one.key() for one in stack] == [torch._C._functorch.TransformType.Grad]
 
 
 @torch.library.impl("posenc::attend", _DEVICES)
@@ -122,6 +138,61 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 def _twice(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(WORDS)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What is no tensor: no tree, so that transforms leave it alone."""
+
+    arguments: Sequence[Any]
+    wanted: Sequence[bool] = ()
+
+
+class _Transformed(torch.autograd.Function):
+    """The operator within `torch.func.grad`, which follows no operator's own gradients."""
+
+    @staticmethod
+    def forward(rest: _Rest, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        found: Tensor = torch.ops.posenc.attend(q, k, v, others[3:], *others[:3], *rest.arguments)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        wanted = [*needs[1:5], *needs[7:]]  # neither of documents nor of a seed
+        found = iter(_TransformedBackward.apply(replace(ctx.rest, wanted=wanted), grad, *ctx.saved_tensors))
+        in_order = [next(found) if want else None for want in wanted]
+        return (None, *in_order[:4], None, None, *in_order[4:])
+
+
+class _TransformedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(rest: _Rest, grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, mask, ids, seed, *tensors = given
+        given = q, k, v, tensors, mask, ids, seed  # type: ignore[assignment]
+        return tuple(torch.ops.posenc.attend_backward(grad, rest.wanted, *given, *rest.arguments))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep nothing: it has no derivative."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], rest: _Rest, *given: Tensor) -> Any:
+        """Compute one after the other, as `torch.func.jacrev` asks for many gradients at a time."""
+        found = [
+            _TransformedBackward.apply(
+                rest, *(t if d is None else t.select(d, i) for t, d in zip(given, in_dims[1:], strict=True))
+            )
+            for i in range(info.batch_size)
+        ]
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+
+    backward = staticmethod(_twice)
 
 
 torch.library.register_fake("posenc::attend", _attend_fake)
