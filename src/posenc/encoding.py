@@ -119,6 +119,8 @@ class Encoding(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if any(vars(kind).get("__slots__") for kind in cls.__mro__):
+            return  # what lies there is no setting that anybody could read
         cls.registered = f"{cls.__module__}.{cls.__qualname__}"
         if not cls.registered.startswith("posenc.") or "<locals>" in cls.registered:
             cls.registered += f" {secrets.token_hex(8)}"  # others may have that name too, here and in other processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -303,6 +304,100 @@ def test_classes_of_one_name_are_told_apart() -> None:
     for one in (named(1.0), named(3.0)):
         compiled = torch.compile(lambda o=one: attend(q, k, v, o, pos, window=30), fullgraph=True, backend="aot_eager")
         same([compiled()], [attend(q, k, v, one, pos, backend="reference", window=30)], "Mine")
+
+
+class Steep(posenc.ALiBi):
+    """ALiBi times a factor that something of its own says."""
+
+    def factor(self) -> Any:
+        return 3.0 if self.training else 1.0
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        found: Tensor = super().at(h, q, k) * self.factor()
+        return found
+
+
+class Silent:
+    """Keeps what comes before it in the order of classes from being told of subclasses."""
+
+    def __init_subclass__(cls) -> None:
+        pass
+
+
+class Unheard(Silent, Steep):
+    def factor(self) -> Any:
+        return 5.0
+
+
+class Slotted(Steep):
+    __slots__ = ("own",)
+
+    def factor(self) -> Any:
+        return self.own
+
+
+class OfSlotted(Slotted):
+    pass
+
+
+class Kind(enum.IntEnum):
+    TWICE = 2
+
+
+class Odd(float):
+    def __mul__(self, other: Any) -> Any:
+        return 7 * other
+
+    __rmul__ = __mul__
+
+
+class Set(Steep):
+    def factor(self) -> Any:
+        return self.own  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("within", ["compiler", "gradient"])
+def test_what_no_text_tells_of_is_traced(within: str) -> None:
+    (q, k, v), pos = (t.detach() for t in tensors(N)), positions.arange(N)
+    made_of: dict[str, posenc.Encoding] = {"evaluated": Steep(n_heads=HEADS).eval(), "unheard": Unheard(n_heads=HEADS)}
+    for name, kind, own in (
+        ("slots", Slotted, 3.0),
+        ("slots before", OfSlotted, 3.0),
+        ("an enumeration", Set, Kind.TWICE),
+        ("a number of its own kind", Set, Odd(2.0)),
+        ("a tensor", Set, torch.tensor(4.0)),
+    ):
+        made_of[name] = kind(n_heads=HEADS)
+        made_of[name].own = own  # type: ignore[assignment]
+    for name, encoding in made_of.items():
+
+        def step(v: Tensor, encoding: posenc.Encoding = encoding, **options: Any) -> Tensor:
+            return attend(q, k, v, encoding, pos, window=30, **options)
+
+        found = torch.compile(step, backend="aot_eager")(v) if within == "compiler" else torch.func.vjp(step, v)[0]
+        same([found], [step(v, backend="reference")], name)
+
+
+def test_a_parameter_that_is_not_read_and_queries_that_are_none() -> None:
+    encoding, pos = posenc.ALiBi(n_heads=HEADS), positions.arange(N)
+    encoding.unread = torch.nn.Parameter(torch.ones(3, 5).t())
+    _, k, v = tensors(N)
+    step = torch.compile(lambda q: attend(q, k, v, encoding, pos[N - q.shape[2] :], pos, window=30), backend="inductor")
+    for n in (70, 0):
+        q = tensors(N)[0].detach()[:, :, :n].requires_grad_()
+        found = torch.autograd.grad(step(q).sum() + q.sum(), [q, encoding.unread])
+        assert [t.shape for t in found] == [q.shape, (5, 3)]
+        assert not found[1].any()
+
+
+def test_a_backend_may_be_named() -> None:
+    (q, k, v), encoding = tensors(N), made("t5")
+    for backend in ("distance", "blocked", "reference"):
+
+        def step(backend: str = backend) -> Tensor:
+            return attend(q, k, v, encoding, positions.arange(N), backend=backend)
+
+        same([torch.compile(step, fullgraph=True, backend="aot_eager")()], [step()], backend)
 
 
 def test_texts_hold_in_any_process_for_our_own_classes_alone() -> None:

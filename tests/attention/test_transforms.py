@@ -121,6 +121,16 @@ def test_a_second_derivative_by_autograd_is_refused() -> None:
         found.sum().backward()
 
 
+def test_more_queries_than_keys_of_which_all_are_seen() -> None:
+    encoding, (q, k, v) = made("t5"), (t.detach() for t in tensors(9))
+    k, v, pos = k[:, :, :5], v[:, :, :5], positions.arange(9)
+
+    def step(q: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, pos, pos[:5], causal=False)
+
+    torch.testing.assert_close(vmap(step)(torch.stack((q, 2 * q)))[1], step(2 * q), rtol=0, atol=1e-11)
+
+
 def gradient_of_many() -> Any:
     encoding, pos = posenc.T5(n_heads=HEADS), positions.arange(2048)
     q, k, v = (torch.randn(1, HEADS, 2048, LANES) for _ in range(3))

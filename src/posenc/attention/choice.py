@@ -43,6 +43,8 @@ def compute(call: Call) -> Tensor:
                 short = True
         refusals = "\n".join(f"  {b.name}: {refusal_of(b, call)}" for b in BACKENDS.values())
         raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
+    if (whole := _whole(BACKENDS[name], call)) is not None:
+        return whole
     if (refusal := BACKENDS[name].rejects(call)) is not None:
         raise ValueError(f"attend: the backend {name!r} cannot run this call: {refusal}")
     if (refusal := _lacks(BACKENDS[name], call)) is not None:
@@ -50,9 +52,14 @@ def compute(call: Call) -> Tensor:
     return _run(BACKENDS[name], call)
 
 
+def _whole(backend: Backend, call: Call) -> Tensor | None:
+    """Compute a call by an operator where blocks would be traced; None elsewhere."""
+    return operator.run(call) if isinstance(backend, Blocked) else None
+
+
 def _run(backend: Backend, call: Call) -> Tensor:
-    """Compute a call by a backend; where a compiler would trace blocks, by an operator that it leaves whole."""
-    if isinstance(backend, Blocked) and (whole := operator.run(call)) is not None:
+    """Compute a call by a backend that does not refuse."""
+    if (whole := _whole(backend, call)) is not None:
         return whole
     call, spoiled = finite.without(call, backend.name)
     out = backend.run(call)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from posenc.attention.leaves import apart
 from posenc.encoding import REGISTERED, Encoding, Placed
 
-_OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
+_OF_MODULES = frozenset(vars(nn.Module())) - {"training"}  # what every module has, and is no setting
 Described = tuple[str, list[Tensor]]
 
 
@@ -85,21 +86,19 @@ def _of_value(value: Any) -> str | None:
         return f"[{texts}]" if isinstance(value, list) else f"({texts})"
     if value is None or type(value) in (bool, str):
         return repr(value)
-    if not isinstance(value, int | float):
+    if type(value) not in (int, float, torch.SymInt, torch.SymFloat):  # others may compute in their own way
         return None
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow to import
 
     number = guard_scalar(value)  # which a compiler may have left open
-    if not math.isfinite(number):
-        return None
-    return repr(float(number)) if isinstance(number, float) else repr(int(number))
+    return repr(number) if math.isfinite(number) else None
 
 
 def _name(kind: type) -> str | None:
-    """Return what `_kind` finds a class by, in any process if it is no class of somebody's own."""
-    if issubclass(kind, Encoding):
-        return kind.registered
-    return f"{kind.__module__}.{kind.__qualname__}" if kind is nn.ModuleList else None
+    """Return what `_kind` finds a class by, in any process if it is no class of somebody's own; None if it cannot."""
+    if not issubclass(kind, Encoding):
+        return f"{kind.__module__}.{kind.__qualname__}" if kind is nn.ModuleList else None
+    return vars(kind).get("registered")  # its own: a class before it may have kept it from the registry
 
 
 def _kind(name: str) -> type:

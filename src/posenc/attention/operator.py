@@ -101,8 +101,10 @@ def _attend_backward(grad: Tensor, wanted: Sequence[bool], *arguments: Any) -> l
     with _above_autograd(), torch.enable_grad():
         q, k, v, mask, *tensors = given
         out = _run(q, k, v, tensors, mask, *rest)
-        found = torch.autograd.grad(out, inputs, grad, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g.contiguous() for g, t in zip(found, inputs, strict=True)]
+        found: Sequence[Tensor | None] = [None] * len(inputs)
+        if out.requires_grad:  # not if there are no queries
+            found = torch.autograd.grad(out, inputs, grad, allow_unused=True)
+    return [t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(found, inputs, strict=True)]
 
 
 def _attend_backward_fake(grad: Tensor, wanted: Sequence[bool], *arguments: Any) -> list[Tensor]:

@@ -88,7 +88,7 @@ def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]
 
 def _blanked(call: Call, part: Spans, cover: Sequence[Block]) -> Call:
     """Zero queries that see nothing and slots that nobody sees, given blocks that cover all queries."""
-    longer = _are_known(part.q_len, part.k_len) and part.q_len > part.k_len
+    longer = call.causal and _are_known(part.q_len, part.k_len) and part.q_len > part.k_len
     if call.mask is None and call.window is None and call.document_ids is None and not longer:
         return call  # a causal mask alone shows each key to somebody, and each query something
     rows, keys = [], []

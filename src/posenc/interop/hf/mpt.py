@@ -42,6 +42,7 @@ def _forward(
     past_key_values: Any = None,
     attention_mask: Tensor | None = None,
     *,
+    cache: Any = None,
     encoding: ALiBi,
     ahead: ALiBi,
     config: object,
@@ -51,9 +52,10 @@ def _forward(
     if module.clip_qkv:
         mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
     q, k, v = (t.unflatten(-1, (module.n_heads, module.head_dim)).transpose(1, 2) for t in mixed.chunk(3, dim=-1))
-    past = seen(past_key_values, module.layer_idx)
-    if past_key_values is not None:
-        k, v = past_key_values.update(k, v, module.layer_idx)
+    cache = past_key_values if cache is None else cache  # its name since transformers 5.24
+    past = seen(cache, module.layer_idx)
+    if cache is not None:
+        k, v = cache.update(k, v, module.layer_idx)
     if attention_mask is not None:  # of one element: nothing is hidden
         attention_mask = None if attention_mask.numel() == 1 else ~attention_mask
     out = attend_cached(

@@ -20,7 +20,7 @@ from posenc.interop.hf.tables import Places
 from posenc.interop.hf.turning import Turn
 from posenc.rephasing import rephase
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past")
+_CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")  # the first since transformers 5.24
 _STATE = "_posenc_turned"  # of one layer of a cache: what its keys are turned by, and their positions
 _IN_PLACE = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
