@@ -114,6 +114,20 @@ def test_a_cache_gives_what_the_whole_text_gives(name):
     same(torch.cat(found, 1)[mask.bool()], wanted, 1e-12)
 
 
+def test_mpt_takes_a_cache_by_the_name_that_it_has_since_transformers_5_24():
+    model = posenc.hf.use(built("mpt"))
+    attention, found = model.transformer.blocks[0].attn, []
+    x = torch.randn(1, 6, model.config.hidden_size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for name in ("past_key_values", "cache"):
+        cache = transformers.DynamicCache()
+        with torch.no_grad():
+            attention(x[:, :5], **{name: cache})
+            found.append(attention(x[:, 5:], **{name: cache})[0])
+    same(found[1], found[0], 1e-12)
+    with torch.no_grad():
+        same(found[1], attention(x)[0][:, 5:], 1e-12)
+
+
 def test_bloom_counts_the_tokens_between_which_some_are_masked():
     model = built("bloom")
     inputs = asked(model, padded("holes"))
