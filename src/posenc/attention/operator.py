@@ -154,7 +154,7 @@ class _Transformed(torch.autograd.Function):
     """The operator within `torch.func.grad`, which follows no operator's own gradients."""
 
     @staticmethod
-    def forward(rest: _Rest, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+    def forward(rest: _Rest, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None) -> Tensor:
         found: Tensor = torch.ops.posenc.attend(q, k, v, others[3:], *others[:3], *rest.arguments)
         return found
 
@@ -174,7 +174,7 @@ class _Transformed(torch.autograd.Function):
 
 class _TransformedBackward(torch.autograd.Function):
     @staticmethod
-    def forward(rest: _Rest, grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(rest: _Rest, grad: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
         q, k, v, mask, ids, seed, *tensors = given
         given = q, k, v, tensors, mask, ids, seed  # type: ignore[assignment]
         return tuple(torch.ops.posenc.attend_backward(grad, rest.wanted, *given, *rest.arguments))
@@ -184,11 +184,12 @@ class _TransformedBackward(torch.autograd.Function):
         """Keep nothing: it has no derivative."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], rest: _Rest, *given: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], rest: _Rest, *given: Tensor | None) -> Any:
         """Compute one after the other, as `torch.func.jacrev` asks for many gradients at a time."""
         found = [
             _TransformedBackward.apply(
-                rest, *(t if d is None else t.select(d, i) for t, d in zip(given, in_dims[1:], strict=True))
+                rest,
+                *(t if t is None or d is None else t.select(d, i) for t, d in zip(given, in_dims[1:], strict=True)),
             )
             for i in range(info.batch_size)
         ]
