@@ -115,12 +115,14 @@ class Encoding(nn.Module):
     rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
     turns_in_bias: bool = False  # True: bias() replaces q.k by other products; others turn q and k before it sees them
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
-    registered: ClassVar[str] = "posenc.encoding.Encoding"  # the class's own word in `REGISTERED`
+    registered: ClassVar[str] = "posenc.encoding.Encoding"  # the word of `itself` in `REGISTERED`
+    itself: ClassVar[type]  # the class itself, or one before it if that is not registered
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if any(vars(kind).get("__slots__") for kind in cls.__mro__):
             return  # what lies there is no setting that anybody could read
+        cls.itself = cls
         cls.registered = f"{cls.__module__}.{cls.__qualname__}"
         if not cls.registered.startswith("posenc.") or "<locals>" in cls.registered:
             cls.registered += f" {secrets.token_hex(8)}"  # others may have that name too, here and in other processes
@@ -303,4 +305,4 @@ class Encoding(nn.Module):
         return super()._apply(wide if self.keeps_float32 else fn, recurse)  # type: ignore[no-any-return]
 
 
-REGISTERED[Encoding.registered] = Encoding
+REGISTERED[Encoding.registered] = Encoding.itself = Encoding

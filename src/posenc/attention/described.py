@@ -98,7 +98,7 @@ def _name(kind: type) -> str | None:
     """Return what `_kind` finds a class by, in any process if it is no class of somebody's own; None if it cannot."""
     if not issubclass(kind, Encoding):
         return f"{kind.__module__}.{kind.__qualname__}" if kind is nn.ModuleList else None
-    return vars(kind).get("registered")  # its own: a class before it may have kept it from the registry
+    return kind.registered if kind.itself is kind else None  # a class before it may have kept it from the registry
 
 
 def _kind(name: str) -> type:
