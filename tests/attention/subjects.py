@@ -170,3 +170,10 @@ class Largest(TorchDispatchMode):
         own = [t.untyped_storage().nbytes() // t.itemsize for t in tree_leaves(out) if isinstance(t, Tensor)]
         self.largest = max([self.largest, *own])
         return out
+
+
+def largest(graph: torch.fx.Graph) -> int:
+    """The number of elements of the largest tensor that a graph makes, at the lengths that it was traced with."""
+    values = (node.meta.get("val") for node in graph.nodes if node.op != "placeholder")
+    sizes: list[Any] = [of.numel() for of in values if isinstance(of, Tensor)]
+    return max(n.node.hint if isinstance(n, torch.SymInt) else n for n in sizes)

@@ -164,7 +164,10 @@ def _check_masks(
         raise TypeError(f"attend: window must be a whole number of tokens; got window={tokens!r}.")
     if window is not None and window < 1:
         raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")
-    if ids is not None and tuple(ids.shape) not in ((scores[3],), (scores[0], scores[3])):
+    # not as tuples: of (2, k_len) and (k_len,) they compare the 2, which a compiler that leaves k_len open holds fast
+    if ids is not None and not (
+        ids.ndim in (1, 2) and ids.shape[-1] == scores[3] and (ids.ndim == 1 or ids.shape[0] == scores[0])
+    ):
         raise ValueError(
             f"attend: document_ids must be (k_len,) or (batch, k_len) with k_len={scores[3]}; got {tuple(ids.shape)}."
         )

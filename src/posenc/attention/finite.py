@@ -72,6 +72,9 @@ def _see_by_index(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Te
     if call.mask is None and call.window is None and call.document_ids is None:
         seen = torch.arange(k_len - q_len, k_len, device=bad.device) + 1  # keys that causality shows to each query
         return F.pad(bad.cumsum(-1), (1, 0))[..., seen.clamp(min=0)] > 0
-    part = Spans(call)
-    blocks = traced.blocks(call)
-    return torch.cat([(bad[:, :, None, b.keys] & traced.all_seen(part, b)).any(-1) for b in blocks], -1)
+
+    def of(strip: Call) -> Tensor:
+        part, blocks = Spans(strip), traced.blocks(strip)
+        return torch.cat([(bad[:, :, None, b.keys] & traced.all_seen(part, b)).any(-1) for b in blocks], -1)
+
+    return traced.joined(call, [of(strip) for strip in traced.strips(call)], -1)

@@ -40,7 +40,7 @@ class Lanes:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse what has no factors, and masks that SDPA would need a matrix for."""
-        if (reason := fused.mixed(call) or refuses_masks(call)) is not None:
+        if (reason := fused.mixed(call)) is not None:
             return reason
         if call.out_dtype == torch.float16:
             return "float16 ends at 65,504, which the product of a slope and a position exceeds."
@@ -52,7 +52,9 @@ class Lanes:
             return f"lanes are divided by the scale, which must be {LEAST:g} at least; with scale=0 none would be seen."
         if not torch.compiler.is_compiling() and call.shape[3] < call.shape[2]:
             return "there are more queries than keys, so that some see nothing."
-        return next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)
+        # lengths are compared last, since a compiler that leaves them open holds fast what was asked
+        refused = next((reason for leaf in leaves if (reason := _refuses(call, leaf)) is not None), None)
+        return refused or refuses_masks(call)
 
     def memory(self, call: Call) -> int:
         """q, k and v with more lanes: of some heads at a time, or with their gradients."""

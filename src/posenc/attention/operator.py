@@ -18,6 +18,7 @@ from posenc.attention import described
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
 from posenc.attention.once import WORDS
+from posenc.attention.traced import within_transform
 from posenc.positions.checks import KINDS
 
 _DEVICES = ("cpu", "cuda")
@@ -68,9 +69,7 @@ def run(call: Call) -> Tensor | None:
 
 def _is_compiled_whole() -> bool:
     """Whether what a compiler follows is no export, which runs where posenc may not be, and no transform."""
-    if torch.compiler.is_exporting():
-        return False
-    return not isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
+    return not (torch.compiler.is_exporting() or within_transform())
 
 
 def _is_one_gradient() -> bool:

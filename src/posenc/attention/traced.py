@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from posenc.attention import formed, plan
-from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention.call import Call, all_of, zero_empty_rows
+from posenc.attention.leaves import biased
 from posenc.attention.near import Near
 from posenc.attention.plan import Work
 from posenc.attention.sdpa import grouped
@@ -22,8 +24,63 @@ COMPILED = 8  # blocks at most that a compiler writes out, which takes about thr
 def run(call: Call) -> Tensor:
     """Compute a call under a compiler or within a transform, by what torch can trace.
 
-    In blocks of queries, each with the keys that causality and a window leave; or in one, where lengths are open.
+    In blocks of queries, each with the keys that causality and a window leave; where lengths are open, with all.
     """
+    return joined(call, [_of_strip(strip) for strip in strips(call)], 2)
+
+
+def strips(call: Call) -> list[Call]:
+    """Return a call as calls for some of its queries each, where a compiler leaves lengths open; else the call alone.
+
+    Rows are as many whatever remains, so that a compiler need not ask what divides a length: the last query comes again
+    until all are full, and `joined` takes it off.
+    """
+    q_len, k_len = call.shape[2:]
+    if _are_known(q_len, k_len, call.window):
+        return [call]
+    if _are_known(q_len):
+        n_rows = max(plan.SHORT, -(-q_len // COMPILED))
+        n = -(-q_len // n_rows)
+    else:
+        n_rows, n = q_len // COMPILED + 2, COMPILED  # two at least: of one a compiler makes another program
+    if n <= 1:
+        return [call]
+    rows = torch.arange(n_rows, device=call.q.device)
+    return [_strip(call, (rows + i * n_rows).clamp(max=q_len - 1)) for i in range(n)]
+
+
+def _strip(call: Call, rows: Int64[Tensor, " rows"]) -> Call:
+    """Return the call of some queries; what causality, a window and documents hide of them, a mask does."""
+    dim, offset = call.placed.seq_dim, call.shape[3] - call.shape[2]
+    q, placed = call.q.index_select(2, rows), pytree.tree_map(lambda t: t.index_select(dim, rows), call.placed)
+    here, there = rows + offset, torch.arange(call.shape[3], device=rows.device)
+    terms = [seen[None, None] for seen in call.by_index(here[:, None], there)]
+    if (ids := call.document_ids) is not None:
+        same = ids.index_select(-1, here)[..., None] == ids[..., None, :]
+        terms.append(same[None, None] if ids.ndim == 1 else same[:, None])
+    mask = call.mask
+    if mask is not None and mask.shape[2] > 1:
+        mask = mask.index_select(2, rows)
+    if mask is not None and mask.dtype == torch.bool:
+        terms.append(mask)
+    seen = all_of(terms)
+    if call.added() is None:
+        mask = seen
+    elif mask is not None and seen is not None:
+        mask = mask.masked_fill(~seen, -torch.inf)
+    leaves = biased(q, call.k, call.encoding, placed, call.k_placed)
+    rest = replace(call, q=q, placed=placed, mask=mask, leaves=leaves)
+    return replace(rest, causal=False, window=None, document_ids=None)
+
+
+def joined(call: Call, found: list[Tensor], dim: int) -> Tensor:
+    """Return the results of a call's strips as one."""
+    if len(found) == 1:
+        return found[0]
+    return torch.cat(found, dim).index_select(dim, torch.arange(call.shape[2], device=call.q.device))
+
+
+def _of_strip(call: Call) -> Tensor:
     part, found = Spans(call), blocks(call)
     call = _blanked(call, part, found)
     terms = Terms(call, [part], [], by_distance=False)
@@ -39,7 +96,7 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
         return q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=dtype)
     mask = None if call.encoding.rescores else terms.dense(block, None)
     # within a transform torch's choice of a kernel does not see that a mask learns
-    transformed = mask is not None and not torch.compiler.is_compiling()
+    transformed = mask is not None and (not torch.compiler.is_compiling() or within_transform())
     if call.dropout_p or call.encoding.rescores or transformed:
         work = Work(terms, Near(terms, {}), [block], [block], call.scale, call.dropout_p, 0, True, True)
         out = formed.attend(work, block, q, k, v, None)
@@ -53,7 +110,7 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
 
 
 def blocks(call: Call) -> list[Block]:
-    """Return blocks of queries by what indices say alone; one, where a compiler leaves lengths open.
+    """Return blocks of queries by what indices say alone; one of a strip, where a compiler leaves lengths open.
 
     Some may have no keys.
     """
@@ -70,6 +127,11 @@ def blocks(call: Call) -> list[Block]:
         first = max(0, min(begin + offset - window + 1, last))
         found.append(Block(None, begin, end, first, max(first, last), ragged, mixed, masked))
     return found
+
+
+def within_transform() -> bool:
+    """Whether a compiler follows a transform (`vmap`, `grad`, ...) here."""
+    return isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
 
 
 def _are_known(*lengths: int | None) -> bool:
