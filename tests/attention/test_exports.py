@@ -1,5 +1,6 @@
 """Attention that is exported, and other traced calls whose lengths stay open: queries in parts, each with a mask."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 import posenc
 from attention.subjects import HEADS, LANES, N, largest, made, places, tensors
 from posenc import attend, positions
+from posenc.interop.onnx import export
 from strategies import normal
 
 pytestmark = [
@@ -155,3 +157,17 @@ def test_what_is_traced_with_open_lengths(name: str) -> None:
             torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     assert len(graphs) == 2  # forwards and back, for both lengths
     assert max(map(largest, graphs)) < HEADS * (N - 7) * N
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter's own
+@pytest.mark.parametrize("name", ["t5", "alibi"])
+def test_onnxruntime_attends_at_every_length(name: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    step, path = Step(made(name).float(), window=30).eval(), tmp_path / "attend.onnx"
+    export(step, tuple(t.float() for t in given(N, N)[:3]), path, dynamic_shapes=tuple(OPEN[:3]))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    for n in LENGTHS:
+        arguments = [t.float() for t in given(n, n)[:3]]
+        (found,) = session.run(None, {key: t.numpy() for key, t in zip(names, arguments, strict=True)})
+        torch.testing.assert_close(torch.from_numpy(found), step(*arguments), rtol=0, atol=1e-5)
