@@ -170,6 +170,8 @@ class _Attention(torch.autograd.Function):
         whole = saved = Saved(q, k, v, out, lse, grad)
         if terms_learn:
             saved = saved._replace(k=formed.with_ones(k, wide), v=formed.with_ones(v, wide))
+            for i in ctx.work.terms.raw:  # once for all blocks, whose shares of their gradients are then not rounded
+                tensors[i] = tensors[i].to(wide)
         for block in reversed(ctx.work.backwards):
             if ctx.work.formed:
                 formed.gradients(ctx.work, block, saved, tensors, sums, others)
@@ -181,7 +183,7 @@ class _Attention(torch.autograd.Function):
             far.gradients(ctx.work, whole, tensors, sums, others)
         ctx.work.terms.forget()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
-        rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, tensors, strict=True)]
+        rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, ctx.saved_tensors[5:], strict=True)]
         return None, *found, *rest
 
 

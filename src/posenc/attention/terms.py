@@ -265,7 +265,7 @@ class Terms:
         placed = placed.rows(block.begin, block.end, block.batch)
         k_placed = k_placed.rows(block.first, block.last, block.batch)
         empty = self.hollow.q[block.batch, :, block.rows], self.hollow.k[block.batch, :, block.keys]
-        q, k = (live[i] for i in self.raw) if self.reads_qk else empty
+        q, k = (live[i].to(self.dtype) for i in self.raw) if self.reads_qk else empty
         if tensors is None or not leaf.names:
             return Door(leaf.encoding)(q, k, placed, k_placed, *scores)
         named = {f"encoding.{name}": t for name, t in zip(leaf.names, live[slice(*leaf.learned)], strict=True)}

@@ -13,7 +13,7 @@ from posenc.families import ContentBias, Piece, join, no_autocast
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
-CHUNK = 128  # keys that are multiplied with the rows they meet, and no others
+CHUNK = 192  # keys that are multiplied with the rows they meet, and no others
 
 
 @register(
@@ -136,13 +136,16 @@ class DeBERTa(ContentBias):
         dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
         with no_autocast(q.device):  # half precision would round the products before the softmax
             q, k = q.to(dtype), k.to(dtype)
-            k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
+            if self.n_heads != k.shape[1]:  # one each would be a copy
+                k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
             scale = self.score_scale(self.head_dim)  # of the tables, which are smaller than q and k may be
             tables = [None if t is None else t.to(dtype) * scale for t in (self.key_table, self.query_table)]
             first, last = self._near(placed.pos, k_placed.pos)
             row = self._row(placed.pos[..., None, :, None] - k_placed.pos[..., None, None, first:last])
-            near = _by_row(q, k[:, :, first:last], row, *tables)
-            behind, ahead = _by_end(q, k[:, :, :first], -1, *tables), _by_end(q, k[:, :, last:], 0, *tables)
+            # gradients of parts of a split are joined once, those of slices added up as wide as all keys
+            k_behind, k_near, k_ahead = k.split((first, last - first, k.shape[2] - last), 2)
+            near = _by_row(q, k_near, row, *tables)
+            behind, ahead = _by_end(q, k_behind, -1, *tables), _by_end(q, k_ahead, 0, *tables)
         found = [Piece(0, first, t) for t in behind if first]
         found += [Piece(first + a, first + b, t) for a, b, t in near]
         return found + [Piece(last, k.shape[2], t) for t in ahead if last < k.shape[2]]
@@ -184,11 +187,10 @@ def _by_row(q: Tensor, k: Tensor, row: Tensor, keys: Tensor | None, queries: Ten
     if keys is not None:
         found.append(Piece(0, k.shape[2], (q @ keys.mT).gather(-1, row.expand(*q.shape[:3], -1))))
     if queries is not None:
-        n_keys = k.shape[2]
-        firsts = range(0, max(1, n_keys), CHUNK) if positions.may_look(row) else (0,)
-        ends = (*firsts[1:], n_keys)
-        for a, b in zip(firsts, ends, strict=True):
-            found.append(Piece(a, b, _by_key(k[:, :, a:b], row[..., a:b], queries)))
+        looks, first = positions.may_look(row), 0
+        for some, rows in zip(k.split(CHUNK, 2), row.split(CHUNK, -1), strict=True) if looks else ((k, row),):
+            found.append(Piece(first, first + some.shape[2], _by_key(some, rows, queries)))
+            first += some.shape[2]
     return found
 
 
