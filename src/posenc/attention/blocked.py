@@ -161,6 +161,7 @@ class _Attention(torch.autograd.Function):
     @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse, *tensors = ctx.saved_tensors
+        kinds = [t.dtype for t in tensors]
         wanted, grad = ctx.needs_input_grad[4:], fused.dense(grad)
         # sums over many blocks, in half precision, would lose what is small
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -183,7 +184,7 @@ class _Attention(torch.autograd.Function):
             far.gradients(ctx.work, whole, tensors, sums, others)
         ctx.work.terms.forget()
         found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
-        rest = [None if t is None else t.to(of.dtype) for t, of in zip(others, ctx.saved_tensors[5:], strict=True)]
+        rest = [None if t is None else t.to(kind) for t, kind in zip(others, kinds, strict=True)]
         return None, *found, *rest
 
 
