@@ -1,19 +1,42 @@
-"""One thread of arithmetic in each test process, and shapes checked where they are named."""
+"""Which tests run (`sampling.py`), in which order, with one thread of arithmetic each, and with shapes checked."""
 
 import inspect
+import random
+import signal
+import threading
 import typing
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jaxtyping
+import pytest
 import torch
 from beartype import BeartypeConf, beartype
 
+import sampling
+
 torch.set_num_threads(1)  # two processes share the cores of a small machine
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup make test &` ignores it, and children inherit that
 
 _shaped = jaxtyping.jaxtyped
 _typed = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("posenc")
+    group.addoption("--whole", action="store_true", help="run everything: slow tests and whole products of parameters")
+    group.addoption("--sample-seed", type=int, default=0, help="of the pairwise samples of products of parameters")
+    group.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("whole"):
+        items[:], dropped = sampling.split(items, config.getoption("sample_seed"))
+        config.hook.pytest_deselected(items=dropped)
+    if config.getoption("shuffle") is not None:
+        random.Random(config.getoption("shuffle")).shuffle(items)
 
 
 def names_shapes(function: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from mutants import Mutant
 from reasons import UNCALLED
 
-PAGE = "tests/verify/mutations/RESULTS.md"
+PAGE = "benchmarks/mutations/RESULTS.md"
 
 
 class Since:

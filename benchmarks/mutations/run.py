@@ -1,6 +1,6 @@
 """Run `check` on each mutant of posenc's own arithmetic, each in a process of its own, and tell what survives.
 
-    python tests/verify/mutations/run.py [--keep FOLDER] [--since COMMIT] [--write] [--only PART] [--processes N]
+    python benchmarks/mutations/run.py [--keep FOLDER] [--since COMMIT] [--write] [--only PART] [--processes N]
 
 The parent imports everything once and forks a child for each mutant, which takes the change into the imported package,
 builds the subjects that run the changed line, the cheapest first, and checks them until one is not found right.
@@ -52,6 +52,7 @@ FILES = ("kernels/eager.py", "positions/text.py", "positions/images.py")
 SECONDS = 5.0  # of processor time, beyond twice what the correct code takes while it is watched
 WALL = 1800.0  # seconds, for what waits for ever; a busy machine must not kill anything
 MEMORY = 6 * 2**30  # bytes beyond what the parent has
+SHARE = 0.9  # of all mutants, those that are proven equivalent included, which a run has to find
 WARM = ("encoding: rope, 0", "encoding: alibi, 0", "encoding: sinusoidal, 0", "rope_fn: half", "cached_model: rope")
 WRONG = ("fail", "raises", "hangs", "cannot_tell")
 
@@ -242,6 +243,10 @@ def main() -> None:
         (Path(__file__).parent / "RESULTS.md").write_text(results.page(rows, SECONDS, (trusted[True], trusted[False])))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(results.summary(rows), f"({used.ru_utime + used.ru_stime:.0f} s of processor time)")
+    bare = [row for row in rows if results.counts(row) and row["reason"] == results.NO_REASON]
+    for row in bare:
+        print(f"no reason is given: {row['file']}:{row['line']} {row['function']}: {row['change']} ({row['fate']})")
+    sys.exit(1 if bare or results.share(rows) < SHARE else 0)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ _INTRO = """# Mutations of posenc's own arithmetic under `check`
 
 Every one-token change of the arithmetic of the encodings, families, frequencies, positions and the plain kernel
 (`mutants.py` lists the operators) is given to `posenc.verify.check`, alone, by each convention that can call it
-(`subjects.py`), until one does not find it right. Written by `run.py --write`; `tests/verify/test_mutations.py` runs it
-again in `make check`, and fails below 90 %, or where a survivor has no reason in `reasons.py` or `reasons_like.py`.
+(`subjects.py`), until one does not find it right. Written by `run.py --write`, which exits with 1 below 90 %, or where
+a survivor has no reason in `reasons.py` or `reasons_like.py`.
 Equivalent are those alone of which a line there says why the same numbers come out of whatever is asked: no check can
 find them, so two shares are told, with them and without.
 
@@ -31,7 +31,7 @@ find them, so two shares are told, with them and without.
 _TRUSTED = """This page was not written by one run. {found} of those found and {left} of the others were judged while
 the checks grew: what was found stays found, since a check that is added takes nothing away, and what survived was asked
 again by the laws, ways and subjects that had changed since, which may find too few. `run.py --keep FOLDER` without
-`--trust` asks all of them by the checks as they are, and so does the test.
+`--trust` asks all of them by the checks as they are.
 """
 
 

@@ -1,0 +1,82 @@
+"""The rule that decides which collected tests are in the default run.
+
+1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
+2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
+   product meet in the sample. A table of cases is no product: all of its rows run.
+
+`--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
+from math import prod
+from typing import Any
+
+TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
+
+
+def pairwise(cases: Sequence[Sequence[Hashable]], seed: int) -> set[int]:
+    """Return indices of cases such that each pair of values of two parameters that occurs in all occurs in them.
+
+    Args:
+        cases: For each case the value of each parameter.
+        seed: Of the choice among the cases that hold a pair.
+    """
+    draw = random.Random(seed)
+    pairs = [list(combinations(enumerate(case), 2)) for case in cases]
+    holders: dict[Any, list[int]] = defaultdict(list)
+    for index, found in enumerate(pairs):
+        for pair in found:
+            holders[pair].append(index)
+    rarest_first = sorted(draw.sample(list(holders), len(holders)), key=lambda pair: len(holders[pair]))
+    missing, kept = dict.fromkeys(rarest_first), set[int]()
+    for pair in rarest_first:
+        if pair in missing:
+            among = holders[pair]
+            tried = draw.sample(among, min(len(among), TRIES))
+            best = max(tried, key=lambda index: sum(other in missing for other in pairs[index]))
+            kept.add(best)
+            for other in pairs[best]:
+                missing.pop(other, None)
+    return kept
+
+
+def sampled(parameters: Sequence[dict[str, Any]], seed: int) -> set[int]:
+    """Return indices of the cases of one test that the rule keeps.
+
+    Args:
+        parameters: For each case its parameters by name.
+        seed: Of the sample.
+    """
+    cases = [tuple(_key(value) for value in case.values()) for case in parameters]
+    n_values = [n for n in (len(set(column)) for column in zip(*cases, strict=True)) if n > 1]
+    is_product = len(n_values) >= 3 and 2 * len(cases) >= prod(n_values)
+    return pairwise(cases, seed) if is_product else set(range(len(cases)))
+
+
+def _key(value: Any) -> Hashable:
+    """Return what is equal for equal values: by identity for what cannot be hashed, with the type, since 1 == True."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
+def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
+    """Return the items of the default run, and those that are left out."""
+    tests: dict[str, list[Any]] = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    kept, dropped = [], []
+    for cases in tests.values():
+        fast = [item for item in cases if item.get_closest_marker("slow") is None]
+        dropped += [item for item in cases if item.get_closest_marker("slow") is not None]
+        chosen = set(range(len(fast)))
+        if fast and all(hasattr(item, "callspec") for item in fast):
+            chosen = sampled([item.callspec.params for item in fast], seed)
+        kept += [item for index, item in enumerate(fast) if index in chosen]
+        dropped += [item for index, item in enumerate(fast) if index not in chosen]
+    return kept, dropped
