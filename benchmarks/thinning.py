@@ -8,8 +8,8 @@ Run this before and after tests are taken away:
 Coverage runs the commands of `make test` with every process traced, children included. For the mutants each room of src
 is changed by the operators of `benchmarks/mutations`, one change at a time, in a copy of the tree; the tests of that
 room, and the invariants of the encodings whose class stands in the changed file or inherits from it, run with `-x`.
-Both print one line for each result as it comes; `--json` keeps them. `--ask FILE` runs only the mutants that survived in
-an earlier result: what a part of a suite kills, the whole suite kills too.
+Both print one line for each result as it comes; `--json` keeps them. `--ask FILE` runs only the mutants that survived
+in an earlier result: what a part of a suite kills, the whole suite kills too.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "mutations"))
 
-from mutants import Mutant, mutants, mutated  # noqa: E402
+from mutants import Mutant, mutants, mutated
 
 SEED = 35
 ROOMS = {  # files below src/posenc, and the tests of their own
@@ -40,6 +40,7 @@ ROOMS = {  # files below src/posenc, and the tests of their own
     "attention": ["tests/attention"],
     "kernels": ["tests/kernels"],
 }
+NOT_COPIED = (".venv", ".git", "__pycache__", ".*_cache")
 LIMIT = 3600  # seconds for one mutant; one that hangs is killed
 OWNERS = """
 import sys, posenc
@@ -144,14 +145,15 @@ def run_mutants(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(options.processes):
             copy = Path(folder) / f"copy{i}"
-            shutil.copytree(options.tree, copy, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache"))
+            shutil.copytree(options.tree, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
             copies.put(copy)
 
         def work(mutant: Mutant) -> dict[str, Any]:
             copy = copies.get()
             row = judge(mutant, copy, options.python)
             copies.put(copy)
-            print(f"{row['file']}:{row['line']} {row['change']}: {row['killed_by'] or 'SURVIVES'}, {row['seconds']} s", flush=True)
+            said = row["killed_by"] or "SURVIVES"
+            print(f"{row['file']}:{row['line']} {row['change']}: {said}, {row['seconds']} s", flush=True)
             return row
 
         with ThreadPoolExecutor(options.processes) as pool:

@@ -18,7 +18,9 @@ import sampling
 
 torch.set_num_threads(1)  # two processes share the cores of a small machine
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup make test &` ignores it, and children inherit that
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # `nohup make test &` ignores it, and children inherit that
 
 _shaped = jaxtyping.jaxtyped
 _typed = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))

@@ -140,6 +140,12 @@ def places(name: str, encoding: posenc.Encoding) -> dict[str, Tensor]:
     return {where: pos for where, pos in PLACES.items() if not (where == "far" and name in TABLES)}
 
 
+def nth_place(n: int, name: str, encoding: posenc.Encoding) -> Tensor:
+    """One of the positions that an encoding can have; of those that have fewer than `PLACES`, some stand for two."""
+    found = list(places(name, encoding).values())
+    return found[n % len(found)]
+
+
 def last(pos: Tensor, n: int, encoding: posenc.Encoding) -> Tensor:
     """The last n of some positions."""
     return pos[..., -n:, :] if encoding.n_axes > 1 else pos[..., -n:]

@@ -1,10 +1,35 @@
 """The page in a real browser: it opens, its controls change the pictures, its state stays, its keys work."""
 
 import json
+import re
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
+from xml.etree import ElementTree
 
 import pytest
+
+from explorer_client import CONFIG, Tab
+
+
+@pytest.fixture(scope="module")
+def _shared(server, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield Tab(page, server)
+    page.close()
+
+
+@pytest.fixture
+def tab(_shared):
+    """One tab for all flows, without what the one before has stored or said."""
+    yield _shared
+    _shared.page.evaluate("localStorage.clear()")
+    _shared.page.goto("about:blank")
+    _shared.errors, _shared.strangers = [], []
+
+
+def more(*case):
+    """A case of `make check` only."""
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +72,7 @@ def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["additive", "embedded", "content_bias", "score_map", "piecewise", "none"])
 def test_an_encoding_of_every_family_opens_at_its_first_view(tab, start, family):
     name = next(encoding["name"] for encoding in start["encodings"] if encoding["family"] == family)
@@ -60,12 +86,12 @@ def test_an_encoding_of_every_family_opens_at_its_first_view(tab, start, family)
     ("query", "option", "share"),
     [
         ("view=heat&a=rope", "head_dim", 0.6),
-        ("view=heat&a=rope", "base", 0.9),
-        ("view=heat&a=rope", "length", 0.2),
-        ("view=profile&a=rope", "base", 0.2),
         ("view=bias&a=alibi", "n_heads", 0.3),
-        ("view=wavelengths&a=sinusoidal", "d_model", 0.5),
-        ("view=precision&a=rope", "up_to", 0.2),
+        more("view=heat&a=rope", "base", 0.9),
+        more("view=heat&a=rope", "length", 0.2),
+        more("view=profile&a=rope", "base", 0.2),
+        more("view=wavelengths&a=sinusoidal", "d_model", 0.5),
+        more("view=precision&a=rope", "up_to", 0.2),
     ],
 )
 def test_a_slider_changes_the_picture_and_the_address(tab, query, option, share):
@@ -80,12 +106,12 @@ def test_a_slider_changes_the_picture_and_the_address(tab, query, option, share)
 @pytest.mark.parametrize(
     ("query", "control", "word"),
     [
-        ("view=heat&a=rope", "a-pairing", "interleaved"),
-        ("view=heat&a=rope", "v-unit", "pair"),
-        ("view=profile&a=rope", "v-content", "independent"),
-        ("view=bias&a=alibi", "v-draw", "matrix"),
         ("view=bias&a=alibi", "a-sides", "one-sided"),
         ("view=heat&a=rope", "encoding-a", "sinusoidal"),
+        more("view=heat&a=rope", "a-pairing", "interleaved"),
+        more("view=heat&a=rope", "v-unit", "pair"),
+        more("view=profile&a=rope", "v-content", "independent"),
+        more("view=bias&a=alibi", "v-draw", "matrix"),
     ],
 )
 def test_a_list_of_words_changes_the_picture(tab, query, control, word):
@@ -210,7 +236,7 @@ def test_everything_that_is_chosen_or_pressed_has_a_name(tab):
 
 
 @pytest.mark.parametrize(
-    "query", ["view=heat&a=rope&b=sinusoidal", "view=bias&a=alibi", "view=model", "view=extension"]
+    "query", ["view=heat&a=rope&b=sinusoidal", more("view=bias&a=alibi"), "view=model", more("view=extension")]
 )
 def test_a_phone_shows_no_sideways_scrolling(new_tab, query):
     tab = new_tab(390, 844).open(query)
@@ -236,4 +262,70 @@ def test_dark_and_light_follow_the_system_until_one_is_chosen(new_tab):
     tab.page.reload()
     tab.page.wait_for_selector("#stage[data-drawn]:not([aria-busy])")
     assert tab.page.evaluate(ground) != dark
+    tab.assert_calm()
+
+
+def test_the_shelf_is_searched_and_a_model_drawn(tab):
+    tab.open("view=model&model=llama-2-7b")
+    assert tab.page.locator("h1").inner_text() == "llama-2-7b"
+    assert int(re.search(r"\d+", tab.page.locator("#panel [role=status]").first.inner_text()).group()) >= 25
+    before = tab.look()
+    tab.page.fill("#model-search", "llama-3.1")
+    assert tab.page.locator("[data-model]").count() == 1
+    after = tab.after(lambda: tab.page.click('[data-model="llama-3.1-8b"]'))
+    assert after != before
+    assert {"kept", "blended", "divided"} <= set(
+        tab.page.eval_on_selector_all(".strip li", "all => all.map((n) => n.dataset.kind)")
+    )
+    assert "model=llama-3.1-8b" in tab.page.url or tab.page.locator("h1").inner_text() == "llama-3.1-8b"
+    tab.assert_calm()
+
+
+def test_a_config_of_ones_own_is_read(tab):
+    tab.open("view=model")
+    tab.after(lambda: tab.give(("config.json", json.dumps(CONFIG).encode())))
+    assert tab.said == []
+    facts = tab.page.locator(".facts").inner_text()
+    assert "40,000" in facts
+    assert "4,096" in facts
+    assert tab.page.locator('.strip li button[aria-label^="layer"]').count() == 5
+    tab.assert_calm()
+
+
+def test_the_bench_answers_to_target_and_methods(tab):
+    tab.open("view=extension")
+    rows = tab.page.locator(".strip.narrow")
+    assert rows.count() >= 6
+    before = tab.look()
+    farther = tab.after(lambda: tab.slide("target", 0.9))
+    assert farther != before
+    assert tab.after(lambda: tab.slide("beta_slow", 0.6)) != farther
+    n = rows.count()
+    tab.after(lambda: tab.page.uncheck('.methods input[value="yarn"]'))
+    assert rows.count() == n - 1
+    assert "yarn" not in tab.page.locator(".strips").inner_text()
+    tab.assert_calm()
+
+
+def test_the_page_saves_itself_as_one_file(tab, new_tab, tmp_path):
+    tab.open("view=profile&a=rope&a.base=500000&b=alibi&v.length=300")
+    look = tab.look()
+    path = tab.save("Page as one file", tmp_path)
+    copy = new_tab(base=path.as_uri()).open()
+    assert copy.said == []
+    assert copy.page.locator("#a-base").input_value() == "500000"
+    assert copy.look() == look
+    copy.assert_calm()
+    tab.assert_calm()
+
+
+def test_pictures_are_saved_as_png_and_svg(tab, tmp_path):
+    for query, inside in (("view=heat&a=rope&b=sinusoidal", "image"), ("view=bias&a=alibi", "path")):
+        tab.open(query)
+        png = tab.save("PNG", tmp_path).read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert len(png) > 5000
+        drawing = ElementTree.parse(tab.save("SVG", tmp_path)).getroot()
+        assert drawing.tag.endswith("svg")
+        assert [node for node in drawing.iter() if node.tag.endswith(inside)]
     tab.assert_calm()

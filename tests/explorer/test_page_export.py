@@ -10,13 +10,7 @@ import pytest
 
 from explorer_client import running
 
-
-def save(tab, name, folder):
-    with tab.page.expect_download() as waiting:
-        tab.page.locator(".copy").get_by_text(name, exact=True).click()
-    path = folder / waiting.value.suggested_filename
-    waiting.value.save_as(path)
-    return path
+pytestmark = pytest.mark.slow  # test_page.py has the flows of the default run, in one session of the browser
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +53,9 @@ def test_the_page_of_a_model_opens_from_disk_at_that_model(new_tab, tmp_path):
     tab.assert_calm()
 
 
-def test_the_page_saves_itself_as_one_file(tab, new_tab, tmp_path):
-    tab.open("view=profile&a=rope&a.base=500000&b=alibi&v.length=300")
-    look = tab.look()
-    path = save(tab, "Page as one file", tmp_path)
-    copy = new_tab(base=path.as_uri()).open()
-    assert copy.said == []
-    assert copy.page.locator("#a-base").input_value() == "500000"
-    assert copy.look() == look
-    copy.assert_calm()
-    tab.assert_calm()
-
-
-def test_pictures_are_saved_as_png_and_svg(tab, tmp_path):
-    for query, inside in (("view=heat&a=rope&b=sinusoidal", "image"), ("view=bias&a=alibi", "path")):
-        tab.open(query)
-        png = save(tab, "PNG", tmp_path).read_bytes()
-        assert png.startswith(b"\x89PNG")
-        assert len(png) > 5000
-        drawing = ElementTree.parse(save(tab, "SVG", tmp_path)).getroot()
-        assert drawing.tag.endswith("svg")
-        assert [node for node in drawing.iter() if node.tag.endswith(inside)]
-    tab.assert_calm()
-
-
 def test_numbers_are_saved_as_csv(tab, tmp_path):
     tab.open("view=bias&a=alibi&a.n_heads=4&v.length=20")
-    lines = save(tab, "CSV", tmp_path).read_text().splitlines()
+    lines = tab.save("CSV", tmp_path).read_text().splitlines()
     assert len(lines) > 20
     assert any("-0.5" in line for line in lines)  # the second head's slope is 1/16, the first one's 1/4
     tab.assert_calm()
@@ -128,7 +98,7 @@ def test_the_command_that_is_copied_opens_the_same_page(new_tab, query):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_heat_map_that_is_saved_has_labels_and_a_scale(new_tab, tmp_path, scheme):
     tab = new_tab(color_scheme=scheme).open("view=bias&a=t5&v.draw=matrix")
-    drawing = ElementTree.parse(save(tab, "SVG", tmp_path)).getroot()
+    drawing = ElementTree.parse(tab.save("SVG", tmp_path)).getroot()
     words = [node.text for node in drawing.iter() if node.tag.endswith("text")]
     assert "position of the key (tokens)" in words
     assert "position of the query (tokens)" in words
@@ -140,7 +110,7 @@ def test_a_heat_map_that_is_saved_has_labels_and_a_scale(new_tab, tmp_path, sche
 
 def test_the_table_of_points_has_their_positions(tab, tmp_path):
     tab.open("view=points&a=rope&v.lanes=pca3&v.length=20")
-    path = save(tab, "CSV", tmp_path)
+    path = tab.save("CSV", tmp_path)
     assert path.name == "posenc-points-rope.csv"
     first, *rest = path.read_text().splitlines()
     assert first == "series,position,component 1,component 2,component 3"

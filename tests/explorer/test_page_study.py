@@ -8,6 +8,7 @@ import pytest
 
 from explorer_client import running
 
+pytestmark = pytest.mark.slow  # test_page.py has the flows of the default run, in one session of the browser
 ENCODINGS = ["rope", "alibi"]
 
 

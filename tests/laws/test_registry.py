@@ -38,6 +38,7 @@ def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
 PLAIN = [name for name in laws.LAWS if name not in COMPILES]
 
 
+@pytest.mark.slow
 @laws.parametrize(VARIANTS, PLAIN, [torch.float64])
 def test_law_of_variants(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
@@ -58,6 +59,7 @@ def test_compiled_variants(encoding: posenc.Encoding, law: str, dtype: torch.dty
 KEYED = [posenc.ALiBi(n_heads=4, sides="key", precision=precision) for precision in (None, "falcon-bfloat16")]
 
 
+@pytest.mark.slow
 @laws.parametrize(KEYED, [name for name in PLAIN if name != "traits"], [torch.float64])  # a shift moves whole rows
 def test_law_of_biases_of_keys(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
