@@ -1,11 +1,13 @@
-# Every target sets up what it needs in .venv; PYTHON and TORCH may be given on the command line.
+# Every target sets up what it needs in .venv; PYTHON, TORCH and WORKERS may be given on the command line.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+WORKERS ?= 2
 BIN := .venv/bin
 # Freed memory is kept: new pages cost more than most tests do, and short-lived processes ask for them again and again.
 KEEP := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
-PYTEST := $(KEEP) $(BIN)/python -m pytest -q -n 2
-# Shapes in annotations are checked while the tests run, in a process of their own: checks break compilation.
+# A file stays with one worker, so that what its tests share is made once; the files that take longest come first.
+PYTEST := $(KEEP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Shapes in annotations are checked while `make check` runs, in a process of their own: checks break compilation.
 SHAPED := posenc.attention,posenc.character,posenc.compose,posenc.config,posenc.configured,posenc.encoding,posenc.encodings,posenc.families
 SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,posenc.nn,posenc.positions
 # of the kernels only what numba and Triton do not compile
@@ -13,25 +15,27 @@ SHAPED := $(SHAPED),posenc.kernels.again,posenc.kernels.blocked,posenc.kernels.e
 SHAPED := $(SHAPED),posenc.kernels.ops,posenc.kernels.pages,posenc.kernels.pick,posenc.kernels.plain,posenc.kernels.plans,posenc.kernels.turning
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.golden_cases,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
-.PHONY: study test check bench lint clean
+.PHONY: study test check lint types bench clean
 
 study: .venv/ready
 	$(BIN)/posenc study --out study
 
 test: lint
-	$(PYTEST) -m "not compiles and not slow" --jaxtyping-packages=$(SHAPED),beartype.beartype \
-		--ignore tests/cli --ignore tests/study tests
-	$(PYTEST) -m "not compiles and not slow" --doctest-modules src tests/cli tests/study
-	$(PYTEST) -m "compiles and not slow" tests
+	$(PYTEST) --durations 20 tests
 
-check: test
-	$(BIN)/python -m pytest -q -m slow tests
+check: lint types
+	$(PYTEST) --whole -m "not compiles" --jaxtyping-packages=$(SHAPED),beartype.beartype \
+		--ignore tests/cli --ignore tests/study tests
+	$(PYTEST) --whole -m "not compiles" tests/cli tests/study
+	$(PYTEST) --whole -m "compiles" tests
 
 lint: .venv/test-ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: .venv/test-ready
+	$(BIN)/mypy
 
 bench: .venv/test-ready
 	$(BIN)/python benchmarks/run.py
@@ -48,8 +52,11 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-# timm is a peer of which tests read single files: the torchvision that it asks for does not load beside a CPU torch.
+# uv installs the many small packages several times as fast as pip, which takes over where uv cannot be had or reaches
+# no index. timm is a peer of which tests read single files: the torchvision that it asks for does not load next to a
+# CPU build of torch.
 .venv/test-ready: .venv/ready
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]' || \
+		$(BIN)/python -m pip install --quiet --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --no-deps 'timm>=1.0'
 	@touch $@

@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("whole"):
+        sampling.property_share = 1.0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("whole"):
         items[:], dropped = sampling.split(items, config.getoption("sample_seed"))

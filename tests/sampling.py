@@ -3,6 +3,8 @@
 1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
+3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept.
+4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
 """
@@ -14,6 +16,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
+property_share = 1 / 3  # of the examples of a property; 1 with `--whole`, which is read before tests are
 TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
 
 
@@ -75,7 +78,9 @@ def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
         fast = [item for item in cases if item.get_closest_marker("slow") is None]
         dropped += [item for item in cases if item.get_closest_marker("slow") is not None]
         chosen = set(range(len(fast)))
-        if fast and all(hasattr(item, "callspec") for item in fast):
+        if few := next((item.get_closest_marker("sample") for item in fast), None):
+            chosen = set(random.Random(seed).sample(sorted(chosen), min(few.args[0], len(fast))))
+        elif fast and all(hasattr(item, "callspec") for item in fast):
             chosen = sampled([item.callspec.params for item in fast], seed)
         kept += [item for index, item in enumerate(fast) if index in chosen]
         dropped += [item for index, item in enumerate(fast) if index not in chosen]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import posenc
+import sampling
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)
 REALS = (torch.float32, torch.float64)
@@ -26,9 +27,10 @@ HOSTED = [name for name in TEXT if name not in ("longrope", "graphormer")]
 
 
 def check(examples: int = 40) -> settings:
-    """Settings of one property: no deadline, since the first call of torch may take its time."""
+    """Settings of one property, whose examples are counted for `--whole`; no deadline: torch's first call is slow."""
     phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
     slow = [HealthCheck.too_slow]
+    examples = max(round(examples * sampling.property_share), 5)
     return settings(max_examples=examples, deadline=None, phases=phases, suppress_health_check=slow)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+QUICK = ("alibi_everywhere", "gallery_sentence", "packed_documents")  # the others train for half a minute
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
@@ -121,7 +122,7 @@ def check_taylor_view(text):
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
 
 
-@pytest.mark.parametrize("script", SCRIPTS[::-1])  # the longest come last in the alphabet
+@pytest.mark.parametrize("script", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS])
 def test_an_example_runs_and_shows_what_it_claims(script, tmp_path):
     draws = script.startswith("gallery_")
     done = run(f"examples/{script}.py", *(["--out", str(tmp_path)] if draws else []))
@@ -157,6 +158,7 @@ def test_no_example_is_left_out():
     assert sorted(listed) == SCRIPTS, "each script in examples/ needs a row in examples/README.md"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("script", "package"),
     [

@@ -201,6 +201,7 @@ def test_a_transform_of_the_values_alone(name: str, backend: str) -> None:
     torch.testing.assert_close(found, torch.stack([step(values) for values in many]))
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", ["t5", "shaw", "deberta", "cope"])
 def test_a_transform_with_masks(name: str, mask: str) -> None:

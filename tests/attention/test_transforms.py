@@ -43,6 +43,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("what", ["causal", "documents by row", "left padding", "numbers"])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_those_of_autograd(name: str, what: str, runs: list[str]) -> None:

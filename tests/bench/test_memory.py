@@ -56,6 +56,7 @@ def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
     assert found.extra < 2.3 * row.q_bytes
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "length", "dtype", "of_q"),
     [
@@ -93,6 +94,7 @@ def test_tables_in_half_precision_are_widened_for_the_heads_that_are_formed():
     assert found.extra < 4.0 * row.q_bytes
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [2048, 4096])  # blocks of which a kernel takes more rows begin between these
 @pytest.mark.parametrize("call", [(8,), (1,), (8, 2), (8, 1, 50)], ids=["8 heads", "1 head", "a sum", "too far apart"])
 def test_what_is_told_of_scattered_positions_is_taken(call, n):
@@ -113,6 +115,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "backend", "learns", "elsewhere"), TOLD)
 def test_what_is_told_is_taken(name, backend, learns, elsewhere, monkeypatch):
     """Of score maps a sixth to a tenth was told, and of gradients of biases that do not learn a twentieth."""

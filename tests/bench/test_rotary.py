@@ -39,6 +39,7 @@ def loss_gradients(row, setting):
     return torch.autograd.grad(total, leaves)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:::rotary_embedding_torch", "ignore:.torch.jit:DeprecationWarning")  # theirs
 @pytest.mark.parametrize("name", TURNS)
 def test_every_candidate_computes_the_same(name):
@@ -274,6 +275,7 @@ def test_tokens_per_second_are_those_of_the_call():
     assert math.isclose(rotary._tell(QUICK["llama.prefill"], "loaded", own, 0)["tokens_per_s"]["median"], 32.0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["prefill", "generate"])
 def test_a_model_says_the_same_with_and_without(kind):
     pytest.importorskip("transformers")

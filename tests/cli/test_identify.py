@@ -1,10 +1,10 @@
 """`posenc identify` as a program: what it tells of files, what it cannot tell, and what a file cannot spoil."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from command_line import posenc
 
 ROPE = """
 import torch
@@ -36,8 +36,7 @@ OTHER_SLOPES = "STYLE = 'slopes_fn'\ndef build(): return lambda n: [1 / (h + 2) 
 def identify(tmp_path):
     def run(code, *arguments, name="subject.py", folder=tmp_path):
         (tmp_path / name).write_text(code)
-        command = [sys.executable, "-m", "posenc", "identify", name, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder, check=False)
+        return posenc("identify", name, *arguments, cwd=folder)
 
     return run
 
@@ -93,9 +92,7 @@ def test_the_file_s_own_width_is_fed_and_an_option_outweighs_it(identify):
 
 
 def test_an_object_of_a_module():
-    command = [sys.executable, "-m", "posenc", "identify", "posenc.encodings:RoPE", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    found = told(done, 3)  # a class turns nothing
+    found = told(posenc("identify", "posenc.encodings:RoPE", "--json"), 3)  # a class turns nothing
     assert found["convention"] == "encoding"
     assert not found["told"]
     assert found["unknown"]

@@ -157,6 +157,7 @@ def language_model(encoding: Any) -> LanguageModel:
     return LanguageModel(vocab_size=11, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, encoding=encoding)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NEW)
 def test_a_trained_model_says_the_same_with_a_cache_and_without(name: str) -> None:
     encoding = posenc.create(name, **NEW[name]).resolve(L)

@@ -49,6 +49,7 @@ def check(encoding):
     return silent
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", posenc.names())
 def test_of_each_encoding_what_is_told_is_what_trying_says(name):
     for encoding in registry.card(name).examples():

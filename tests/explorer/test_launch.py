@@ -93,6 +93,7 @@ def test_the_page_is_there_before_torch(tmp_path):
         process.communicate()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("module", ["launch", "server", "security", "start", "targets", "loading", "shelf"])
 def test_nothing_on_the_way_to_the_page_imports_torch_or_numpy(module):
     code = f"import posenc.explorer.{module}, sys; print([m for m in ('torch', 'numpy', 'plotly') if m in sys.modules])"
@@ -183,6 +184,7 @@ def test_ctrl_c_ends_it_with_0_and_in_silence():
         assert interrupt(process) == (0, "")
 
 
+@pytest.mark.slow
 @LINUX
 def test_ctrl_c_while_torch_is_loading():
     with running("rope", "--no-browser", "--port", "0") as (process, url):

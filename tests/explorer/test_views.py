@@ -47,6 +47,7 @@ def run(code: str) -> dict[str, Any]:
     return room
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", posenc.names())
 def test_the_offered_code_makes_the_numbers_that_are_shown(name: str) -> None:
     answered = 0
@@ -121,6 +122,7 @@ def _check_header(view: str, frame: Frame) -> None:
     encode(frame)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "view"),
     [

@@ -60,6 +60,7 @@ def words_of(figure):
     return [(t.get_text(), t.get_window_extent(), t.get_rotation() % 90) for t in shown]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", DRAW)
 def test_no_two_texts_overlap_and_none_is_cut_off(name, drawn):
     figure = drawn[name]
@@ -136,6 +137,7 @@ def test_a_notebook_shows_a_figure_that_a_call_returns(drawn):
     assert figure._repr_png_().startswith(b"\x89PNG\r\n")
 
 
+@pytest.mark.slow
 def test_no_window_can_open_and_no_style_is_left_behind():
     code = (
         "import sys, posenc, matplotlib as m; from posenc import figures\n"

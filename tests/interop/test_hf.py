@@ -76,6 +76,7 @@ def test_gradients(name, side, checkpointing):
         same(got[key], gradient, rounding(name, dtype))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "options",
     [{}, {"use_cache": False}, {"num_beams": 3}, {"cache_implementation": "static"}],

@@ -43,6 +43,7 @@ def gradients(model, ids, mask):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_with_padding_and_back(name):
     model, ids = built(name), text()
@@ -101,6 +102,7 @@ CACHES = {
 }
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in SWITCHING])
 def test_generate(name, cache):

@@ -359,6 +359,7 @@ def largest(model, inputs, learns):
     return seen
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("learns", [False, True], ids=["forwards", "backwards"])
 @pytest.mark.parametrize("side", ["none", "left"])
 @pytest.mark.parametrize("name", LITTLE)

@@ -247,6 +247,7 @@ def started(code: str, cache: Path) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
 def test_kept_code_of_one_kind_is_not_taken_for_another(tmp_path: Path) -> None:
     """Processes add kinds to one directory, two at once; each later one uses what all have left there, in any order."""
     one, other, third = 'turn("float32", "half")\n', 'turn("float64", "half")\n', 'turn("bfloat16", "interleaved")\n'
@@ -267,6 +268,7 @@ def package_copy(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_written_beside(tmp_path: Path) -> None:
     """Neither its own directory nor the home has room for compiled code: it is compiled each time."""
     site = package_copy(tmp_path)
@@ -284,6 +286,7 @@ def test_a_package_that_cannot_be_written_beside(tmp_path: Path) -> None:
     assert (site / "posenc" / "kernels" / "__pycache__").is_file()
 
 
+@pytest.mark.slow
 def test_a_directory_that_has_no_room(tmp_path: Path) -> None:
     """A directory can be written to when numba looks, and is full when it writes."""
     full = """
@@ -312,6 +315,7 @@ HOWS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", HOWS)
 def test_without_numba(how: str) -> None:
     """What one has installed decides how fast it is, never whether it works."""

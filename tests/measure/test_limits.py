@@ -77,6 +77,7 @@ def test_the_zeros_of_a_law_are_those_of_its_closed_form() -> None:
     np.testing.assert_allclose(waves, np.pi * np.arange(1, 7), rtol=1e-9)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("base", [2.0, 1e4, 5e5])
 def test_the_closed_form_is_the_integral_that_mpmath_finds(base: float) -> None:
     x = [0.5, 3.0, 250.0, 8_000.0, 1e6]
@@ -150,6 +151,7 @@ def test_corners_and_steps(x: float, corner: float) -> None:
     assert abs(found - corner - (1 - corner) * complex(mpmath.expj(x))) <= stated(x)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("x", [1.0, 40.0, 900.0])
 def test_a_callable_against_a_plain_quadrature(x: float) -> None:
     def law(t: np.ndarray) -> np.ndarray:

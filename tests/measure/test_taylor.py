@@ -80,6 +80,7 @@ def test_the_remainder_is_of_third_order():
     assert large.totals["remainder"] / small.totals["remainder"] == pytest.approx(8, rel=0.05)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["sinusoidal", "learned", "alibi", "t5", "kerple", "cope"])
 @pytest.mark.parametrize("logit", [None, 7])
 def test_a_language_model_has_the_interaction_that_differences_show(name, logit):

@@ -93,6 +93,7 @@ def _failed():
     return Report("fail", "slopes_fn", (Cause("fake.code", "fake", 1.0),))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("code", "expected", "said"),
     [
@@ -123,6 +124,7 @@ def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     assert cause.help
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
@@ -137,6 +139,7 @@ def test_what_a_call_does_is_a_finding(tmp_path, build, expected):
     assert cause.code == expected
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("code", "doing"),
     [
@@ -212,6 +215,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
     assert not is_alive(pid)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -61,6 +61,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "how", "options"), RIGHT)
 def test_models_of_transformers_are_right(name, how, options):
     report = judged(name, how=how, **options)
@@ -279,6 +280,7 @@ LARGE = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name, **LARGE[name]}))

@@ -38,6 +38,7 @@ def scales(report):
     return {round(one["scale"], 6) for one in report.measured["layers"] if one["scale"] is not None}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "options", "scale"),
     [
@@ -70,6 +71,7 @@ def scaled(layer, by):
     return spoil
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "options", "spoil", "words"),
     [

@@ -76,6 +76,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("name", "options"), RIGHT, ids=lambda one: one if isinstance(one, str) else "")
 def test_models_of_transformers_are_right(name, options):
     report = judged(name, **options)
@@ -371,6 +372,7 @@ LARGE = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     fields = {"model_type": name, **LARGE[name]}

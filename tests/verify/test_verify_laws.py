@@ -96,6 +96,7 @@ class OtherSlots(posenc.RoPE):
         return super().rotate(q, k if out is None else k * 1.01, *places, out=out, **options)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("encoding", "way"),
     [

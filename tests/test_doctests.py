@@ -1,0 +1,20 @@
+"""Every example in a docstring prints what it says."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import posenc
+
+ROOT = Path(str(posenc.__file__)).parent
+FILES = sorted(path.relative_to(ROOT.parent) for path in ROOT.rglob("*.py") if ">>>" in path.read_text())
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_examples_in_docstrings(file):
+    module = importlib.import_module(".".join(file.with_suffix("").parts).removesuffix(".__init__"))
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
