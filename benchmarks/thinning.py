@@ -87,7 +87,7 @@ def pytest_options(tree: Path) -> list[list[str]]:
         hook = re.search(r"--jaxtyping-packages=\S+", line)
         options += ["-m", marks[1]] if marks else []
         options += [hook[0]] if hook else []
-        if "--doctest-modules" not in line or "--ignore" not in line:
+        if "--doctest-modules" not in line:  # whose tests are of the command line and the study
             found.append(options)
     return [options for i, options in enumerate(found) if options not in found[:i]]
 

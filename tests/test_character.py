@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import command_line
+import pages
 import posenc
 from posenc import Placed, character, registry
 from posenc.character import CAP, measure
+from posenc.cli import table
 
 
 class Vectors(posenc.Additive):
@@ -420,9 +423,44 @@ def test_a_character_is_plain_json() -> None:
     assert set(found.traits()) == set(registry.TRAITS)
 
 
-@pytest.mark.parametrize("name", posenc.names())
-def test_the_declared_character_is_the_measured_one(name: str) -> None:
-    assert character.check(posenc.card(name)) == []
+@pytest.fixture(scope="module")
+def measured() -> dict[str, character.Character]:
+    """The character of every encoding's example, which takes long, once for all that show it."""
+    cards = [posenc.card(name) for name in posenc.names()]
+    return dict(zip(posenc.names(), table._measure(cards), strict=True))
+
+
+def test_the_declared_character_is_the_measured_one(
+    measured: dict[str, character.Character], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = []
+    for name, found in measured.items():
+        monkeypatch.setattr("posenc.character.measuring.measure", lambda encoding, found=found: found)
+        wrong += character.check(posenc.card(name))
+    assert wrong == []
+
+
+def test_the_page_of_encodings_is_in_step(
+    measured: dict[str, character.Character], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_measure", lambda cards: [measured[card.name] for card in cards])
+    fresh = pages.generate.PAGES["encodings.md"]()
+    assert pages.differences((pages.DOCS / "encodings.md").read_text(), fresh) == [], "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("columns", ["80", "120", "200"])
+def test_the_table_cuts_no_word(
+    columns: str, measured: dict[str, character.Character], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_measure", lambda cards: [measured[card.name] for card in cards])
+    printed = command_line.posenc("list", "--table", COLUMNS=columns).stdout
+    assert max(map(len, printed.splitlines())) <= int(columns)
+    words = printed.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    for name in registry.names():
+        card = registry.card(name)
+        said = " ".join((card.name, card.family.replace("_", " "), str(card.year), *card.used_by))
+        for word in said.replace("(", " ").replace(")", " ").split():
+            assert word in words
 
 
 WRONG = {

@@ -8,6 +8,7 @@ def work(n):
     return lambda: sum(range(n))
 
 
+@pytest.mark.slow
 def test_a_slow_candidate_is_seen_as_slow():
     found = compare({"plain": work(20_000), "same": work(20_000), "slow": work(200_000)}, "plain", rounds=5)
     assert found["plain"].ratio == Spread(1.0, 1.0, 1.0)

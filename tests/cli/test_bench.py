@@ -59,6 +59,7 @@ def test_the_json_has_its_schema():
     assert plain["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
 
 
+@pytest.mark.slow
 def test_a_slow_candidate_is_seen_as_slow_and_told_in_a_table():
     done = bench(*QUICK, "--only", "kerple.decode", code=SLOW)
     assert (done.returncode, done.stderr) == (0, "")
@@ -93,6 +94,7 @@ def test_the_json_of_rotary_has_its_schema():
         assert found[name]["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_a_slow_turn_is_seen_as_slow_and_told_in_a_table():
     slow = """
 import time, posenc
@@ -109,6 +111,7 @@ posenc.RoPE.rotate_ = lambda *given, **options: (time.sleep(0.2), quick(*given, 
     assert float(lines["posenc in place, auto"][2]) > 100
 
 
+@pytest.mark.slow
 def test_rotary_can_be_measured_with_reused_pages():
     from posenc import memory
 
@@ -142,6 +145,7 @@ def test_explain_lists_every_backend_and_measures_nothing():
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize(

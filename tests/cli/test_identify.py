@@ -105,6 +105,7 @@ def test_what_turns_nothing_is_told_too(identify):
     assert "ALiBi's slopes by the rule 'geometric', exponents to 8." in done.stdout
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("code", "said"),
     [

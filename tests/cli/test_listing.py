@@ -43,26 +43,6 @@ def test_json_has_the_declared_traits():
     assert alibi["traits"]["distinct"]["bfloat16"] == 257
 
 
-@pytest.fixture(scope="module")
-def characters():
-    """Every encoding's character, measured once for all widths."""
-    cards = [registry.card(name) for name in registry.names()]
-    return dict(zip(registry.names(), table._measure(cards), strict=True))
-
-
-@pytest.mark.parametrize("columns", ["80", "120", "200"])
-def test_the_table_cuts_no_word(columns, characters, monkeypatch):
-    monkeypatch.setattr(table, "_measure", lambda cards: [characters[card.name] for card in cards])
-    printed = invoke("--table", COLUMNS=columns).stdout
-    assert max(map(len, printed.splitlines())) <= int(columns)
-    words = printed.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    for name in registry.names():
-        card = registry.card(name)
-        said = " ".join((card.name, card.family.replace("_", " "), str(card.year), *card.used_by))
-        for word in said.replace("(", " ").replace(")", " ").split():
-            assert word in words
-
-
 @pytest.mark.parametrize(("columns", "n_tables"), [("80", 3), ("120", 3), ("160", 2)])
 def test_the_character_stands_on_one_line_in_each_of_its_tables(columns, n_tables):
     lines = [line.split() for line in invoke("--table", "[at]*", COLUMNS=columns).stdout.splitlines()]

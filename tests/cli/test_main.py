@@ -9,7 +9,7 @@ import posenc
 from posenc.cli import run
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "FORCE_COLOR", "COLUMNS"}}
-COMMANDS = ("list", "list --table s*", "list --json", "show rope", "show sinusoidal", "show alibi", "doctor")
+COMMANDS = ("list", "list --table n*", "list --json", "show rope", "show sinusoidal", "show alibi", "doctor")
 
 
 def posenc_run(*arguments, cwd=None, code="", **environment):
@@ -122,14 +122,14 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys):
 
 
 def test_a_pipe_gets_no_escape_codes_and_80_columns():
-    done = posenc_run_all("list --table s*", "show rope", "show sinusoidal", "show t5", "doctor", COLUMNS="80")
+    done = posenc_run_all("list --table n*", "show rope", "show sinusoidal", "show t5", "doctor", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
     assert max(map(len, done.stdout.decode("utf-8").splitlines())) <= 80
 
 
 def test_no_color_switches_off_every_escape_code():
-    commands = ("list --table s*", "show sinusoidal", "doctor")
+    commands = ("list --table n*", "show sinusoidal", "doctor")
     wanted = posenc_run_all(*commands, FORCE_COLOR="1", TERM="xterm-256color")
     unwanted = posenc_run_all(*commands, FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
     assert b"\x1b[" in wanted.stdout

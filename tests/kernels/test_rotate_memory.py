@@ -186,6 +186,7 @@ def test_one_token_or_one_head_of_any_stride_is_no_overlap() -> None:
     wanted.holds(q, torch.float32)
 
 
+@pytest.mark.slow  # a time of the clock
 def test_whether_memory_overlaps_is_known_quickly() -> None:
     """In general that is a hard problem of whole numbers; strides of tensors must not make it one."""
     rope = posenc.RoPE(head_dim=128)
