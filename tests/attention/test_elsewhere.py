@@ -57,17 +57,17 @@ def test_blocks_that_look_at_nothing_equal_the_reference(name: str, mask: str, p
         assert float((got - wanted).detach().abs().max()) <= bound
 
 
-M = 400  # tokens: many blocks, and far more scores than any of them has
+M = 1200  # tokens: many blocks, and far more scores than any of them, or what is formed at once, has
 MORE: dict[str, dict[str, Any]] = {
     "causal": {},
     "bidirectional": {"causal": False},
     "window": {"window": 9},
-    "documents": {"document_ids": torch.arange(M) // 100},
+    "documents": {"document_ids": torch.arange(M) // 300},
     "padding": {"mask": (torch.arange(M) >= 40)[None, None, None]},
 }
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("options", MORE.values(), ids=MORE)
 @pytest.mark.parametrize("name", ["t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "deberta", "cope"])
 def test_on_another_device_nothing_is_as_large_as_all_scores(
