@@ -3,7 +3,8 @@
 1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
-3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept.
+3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept; of a test of `verify` without that
+   mark ten, since its cases are many and alike.
 4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
@@ -16,6 +17,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
+OF_VERIFY = 10  # cases of a test
 property_share = 1 / 3  # of the examples of a property; 1 with `--whole`, which is read before tests are
 TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
 
@@ -78,8 +80,10 @@ def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
         fast = [item for item in cases if item.get_closest_marker("slow") is None]
         dropped += [item for item in cases if item.get_closest_marker("slow") is not None]
         chosen = set(range(len(fast)))
-        if few := next((item.get_closest_marker("sample") for item in fast), None):
-            chosen = set(random.Random(seed).sample(sorted(chosen), min(few.args[0], len(fast))))
+        mark = fast[0].get_closest_marker("sample") if fast else None
+        n = mark.args[0] if mark else OF_VERIFY if fast and "tests/verify/" in fast[0].nodeid else None
+        if n is not None:
+            chosen = set(random.Random(seed).sample(sorted(chosen), min(n, len(fast))))
         elif fast and all(hasattr(item, "callspec") for item in fast):
             chosen = sampled([item.callspec.params for item in fast], seed)
         kept += [item for index, item in enumerate(fast) if index in chosen]

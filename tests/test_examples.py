@@ -178,6 +178,7 @@ def test_a_missing_package_is_named_in_one_line(script, package):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_example_fails_if_its_claim_does_not_hold():
     done = run("examples/relative_encoder.py", "--steps", "1")
     assert done.returncode == 1

@@ -37,6 +37,7 @@ def test_clones_stop_asking_for_pages():
     assert (said, count < 0.05 * PAGES) == (["True"], True)
 
 
+@pytest.mark.slow
 @on_glibc
 @small_pages
 def test_it_can_be_undone():

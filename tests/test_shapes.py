@@ -11,7 +11,7 @@ from posenc.measure.scores import scores
 @pytest.fixture(autouse=True)
 def _asked(pytestconfig):
     if not pytestconfig.getoption("jaxtyping_packages", None):
-        pytest.skip("this run does not check shapes: `make test` does")
+        pytest.skip("this run does not check shapes: `make check` does")
 
 
 @pytest.mark.parametrize("batches", [(1, 1), (1, 2)], ids=str)

@@ -32,6 +32,7 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
 
 
+@pytest.mark.sample(110)
 @pytest.mark.parametrize("place", range(len(PLACES)))
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("nope", "rope", "rerope")])
@@ -67,7 +68,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("options", MORE.values(), ids=MORE)
 @pytest.mark.parametrize("name", ["t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "deberta", "cope"])
 def test_on_another_device_nothing_is_as_large_as_all_scores(

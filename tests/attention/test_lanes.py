@@ -19,7 +19,7 @@ def far(n_heads: int, head_dim: int, length: int, dtype: torch.dtype) -> tuple[T
     return q.to(dtype), *(normal(1, n_heads, length, head_dim, seed=s).to(dtype) for s in (2, 3))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("n_heads", [8, 12], ids=["slopes of one bit", "slopes of many bits"])
 @pytest.mark.parametrize("start", [0, 5_000_000])
 def test_alibi_over_65536_keys_in_float32(n_heads: int, start: int) -> None:

@@ -115,7 +115,7 @@ TOLD = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "backend", "learns", "elsewhere"), TOLD)
 def test_what_is_told_is_taken(name, backend, learns, elsewhere, monkeypatch):
     """Of score maps a sixth to a tenth was told, and of gradients of biases that do not learn a twentieth."""

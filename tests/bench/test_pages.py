@@ -25,6 +25,7 @@ def ask(monkeypatch, **environment):
         return child.ask()
 
 
+@pytest.mark.slow
 @counted
 def test_a_cold_process_asks_for_pages_and_one_that_keeps_memory_does_not(monkeypatch):
     stock = ask(monkeypatch)

@@ -72,6 +72,7 @@ def test_a_slow_candidate_is_seen_as_slow_and_told_in_a_table():
     assert float(own[5]) > 2
 
 
+@pytest.mark.slow
 def test_the_json_of_rotary_has_its_schema():
     done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -77,6 +77,7 @@ def test_json_is_all_of_it_and_nothing_else(identify):
     assert any("head_dim" in why for why in found["unknown"])
 
 
+@pytest.mark.slow
 def test_partial_width_scaling_and_direction_of_a_file_without_a_style(identify):
     found = told(identify(NEIGHBOURS, "--json", "--head-dim", "24", "--convention", "rope_fn"))
     wanted = {"pairing": "interleaved", "rotary_dim": 16, "head_dim": 24, "direction": "clockwise"}
@@ -105,7 +106,7 @@ def test_what_turns_nothing_is_told_too(identify):
     assert "ALiBi's slopes by the rule 'geometric', exponents to 8." in done.stdout
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -144,6 +145,7 @@ def test_wrong_use_runs_nothing(identify, arguments, said):
     assert "imports and runs" not in done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "said"),
     [

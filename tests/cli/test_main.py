@@ -61,6 +61,7 @@ def test_as_a_module_it_tells_its_version():
     assert done.stdout.decode() == f"posenc {posenc.__version__}\n"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -121,6 +122,7 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes_and_80_columns():
     done = posenc_run_all("list --table n*", "show rope", "show sinusoidal", "show t5", "doctor", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -128,6 +130,7 @@ def test_a_pipe_gets_no_escape_codes_and_80_columns():
     assert max(map(len, done.stdout.decode("utf-8").splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_no_color_switches_off_every_escape_code():
     commands = ("list --table n*", "show sinusoidal", "doctor")
     wanted = posenc_run_all(*commands, FORCE_COLOR="1", TERM="xterm-256color")
@@ -154,6 +157,7 @@ def test_under_the_c_locale_an_error_is_still_one_line():
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["list", "show rope --json"])
 def test_a_reader_that_leaves_gets_no_traceback(command):
     read, write = os.pipe()

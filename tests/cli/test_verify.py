@@ -52,6 +52,7 @@ def verify(*arguments):
     return run(["verify", *arguments])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [

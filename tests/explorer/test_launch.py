@@ -192,6 +192,7 @@ def test_ctrl_c_while_torch_is_loading():
         assert interrupt(process) == (0, "")
 
 
+@pytest.mark.slow
 @LINUX
 def test_ctrl_c_does_not_wait_for_an_answer():
     with running(code=ENDLESS) as (process, url):

@@ -61,6 +61,7 @@ def test_the_views_named_here_are_those_of_encodings(start):
     assert sorted(VIEWS) == sorted(view["id"] for view in start["views"] if view["of_encoding"])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
     fitting = [encoding["name"] for encoding in start["encodings"] if view in encoding["views"]]

@@ -61,6 +61,7 @@ def exact(rope: posenc.RoPE, q: Tensor, k: Tensor, pos: Tensor) -> list[Tensor]:
     return [turned(rope, x, pos) for x in (q, k)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("what", "batched", "how"),
     [("half", True, "strict"), ("learned", False, "strict")]
@@ -141,6 +142,7 @@ def test_attention_with_a_placed_past_at_any_length(how: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=3e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", STRICT)
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_small_language_model_at_any_length(learned: bool, how: str) -> None:

@@ -304,7 +304,7 @@ def same(got: Results, wanted: Results, within: float = 1e-10) -> None:
         torch.testing.assert_close(got[key], true, rtol=within, atol=within, msg=lambda m, key=key: f"{key}: {m}")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "how"), [("fixed", "at the root"), *(("learned", how) for how in SHARDED)], ids=lambda s: s
 )

@@ -182,6 +182,7 @@ def test_a_forked_child_turns_as_its_parent_did(
     assert not threads._forked
 
 
+@pytest.mark.slow
 @FORKS
 def test_multiprocessing_by_fork() -> None:
     print_sums = """

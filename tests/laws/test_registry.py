@@ -30,12 +30,18 @@ VARIANTS = [variant for name in posenc.names() for variant in posenc.card(name).
 COMPILES = [name for name, law in laws.LAWS.items() if law.compiles]
 
 
-@laws.parametrize(FIRST)
+PLAIN = [name for name in laws.LAWS if name not in COMPILES]
+
+
+@laws.parametrize(FIRST, PLAIN)
 def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
 
-PLAIN = [name for name in laws.LAWS if name not in COMPILES]
+@pytest.mark.sample(12)
+@laws.parametrize(FIRST, COMPILES)
+def test_law_of_compilers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
+    assert laws.run(encoding, [law], dtype) == []
 
 
 @pytest.mark.slow

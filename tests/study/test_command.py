@@ -95,7 +95,7 @@ def test_a_budget_sets_the_steps(tmp_path, prose):
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes as Linux shows them")
 def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
-    arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "60", "--out", "s"]
+    arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "30", "--out", "s"]
     process, cells = start(*arguments, cwd=tmp_path), tmp_path / "s/cells"
     wait_for(lambda: cells.exists() and list(cells.glob("[a-z]*-s?/result.json")))
     children = workers_of(process.pid)
@@ -115,6 +115,7 @@ def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
     assert list(cells.glob(".*")) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_the_report(tmp_path, prose):
     arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "150", "--out", "s"]
     process = start(*arguments, cwd=tmp_path, start_new_session=True)
@@ -128,6 +129,7 @@ def test_ctrl_c_writes_the_report(tmp_path, prose):
     assert "interrupted" in (tmp_path / "s/report.html").read_text().lower()
 
 
+@pytest.mark.slow
 def test_an_encoding_that_fails_or_dies_is_named_and_the_others_go_on(tmp_path, prose):
     names = "nope,study.own:Failing,study.own:Dying"
     arguments = ["--text", str(prose), "--encodings", names, *ONE_SEED, "--steps", "20", "--out", "s"]

@@ -30,6 +30,7 @@ def test_an_estimate_is_steps_and_tests():
     assert Estimate(step_s=0.05, tests_s=2.0).cell(100) == 7.0
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_with_nothing_to_do_is_replaced(tmp_path):
     config = Config(
         encodings=("nope",), train_len=8, test_lens=(8,), windows=4, tokens_per_step=64, d_model=16, n_heads=2

@@ -93,7 +93,7 @@ def _failed():
     return Report("fail", "slopes_fn", (Cause("fake.code", "fake", 1.0),))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("code", "expected", "said"),
     [
@@ -124,7 +124,7 @@ def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     assert cause.help
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
@@ -139,7 +139,7 @@ def test_what_a_call_does_is_a_finding(tmp_path, build, expected):
     assert cause.code == expected
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "doing"),
     [
@@ -211,7 +211,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
     assert not is_alive(pid)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -239,6 +239,7 @@ def test_a_failing_check_is_not_the_users_fault(tmp_path):
     assert "the check itself failed with TypeError" in found.because
 
 
+@pytest.mark.slow
 def test_a_module_is_found_beside_us_and_may_hold_the_subject_itself(tmp_path, monkeypatch):
     package = tmp_path / "shapes_of_mine"
     package.mkdir()

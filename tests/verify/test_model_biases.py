@@ -120,6 +120,7 @@ def by_root_in_weights(model):
             one.q.weight.div_(4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -180,6 +181,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("built", "code", "words"), SPOILT)
 def test_falcon_with_another_bias(monkeypatch, built, code, words):
     monkeypatch.setattr(modeling_falcon, "build_alibi_tensor", built)
@@ -280,7 +282,7 @@ LARGE = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name, **LARGE[name]}))
@@ -289,6 +291,7 @@ def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     assert report.measured["weights"] == "random"
 
 
+@pytest.mark.slow
 def test_the_command_says_it(tmp_path):
     """The command's page has a line for each kind of layer, though nothing turns."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", **LARGE["t5"]}))

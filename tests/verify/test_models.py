@@ -372,7 +372,7 @@ LARGE = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     fields = {"model_type": name, **LARGE[name]}

@@ -16,6 +16,7 @@ def test_faults_are_named(name):
     assert report.causes[0].code in codes, report
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.compiles) if n == "compiled" else n for n in INNOCENT]
 )

@@ -100,6 +100,7 @@ def test_mine(check):
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_pytest(tmp_path):
     (tmp_path / "test_mine.py").write_text(RUN)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q", "--rootdir", str(tmp_path), "."]
