@@ -22,6 +22,8 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
         signal.SIGINT, signal.default_int_handler
     )  # `nohup make test &` ignores it, and children inherit that
 
+# Half a minute or more each: begun last, one of them would leave the other workers idle.
+LONG = ("test_page.py", "test_command.py", "test_compiled.py", "test_blocks.py", "test_child.py", "test_triton.py")
 _shaped = jaxtyping.jaxtyped
 _typed = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
@@ -42,6 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("whole"):
         items[:], dropped = sampling.split(items, config.getoption("sample_seed"))
         config.hook.pytest_deselected(items=dropped)
+    items.sort(key=lambda item: item.path.name not in LONG)
     if config.getoption("shuffle") is not None:
         random.Random(config.getoption("shuffle")).shuffle(items)
 

@@ -1,13 +1,28 @@
-"""The generated pages are what the generator writes today; test_character.py has the page that is measured."""
+"""The generated pages are what the generator writes today; test_character.py has what is measured in them."""
 
 import pytest
 
 from pages import DOCS, differences, generate
+from posenc.character import Character
+from posenc.cli import table
 
 
-@pytest.mark.parametrize("name", sorted(generate.PAGES.keys() - {"encodings.md"}))
+@pytest.fixture(autouse=True)
+def _unmeasured(monkeypatch):
+    nothing = Character(**dict.fromkeys(Character.__dataclass_fields__) | {"learned": 0})
+    monkeypatch.setattr(table, "_measure", lambda cards: [nothing] * len(cards))
+
+
+def without_numbers(page):
+    """Leave out the rows that are measured."""
+    head, _, rest = page.partition("## Character")
+    return head + rest[rest.find("\n- `") :] if rest else page
+
+
+@pytest.mark.parametrize("name", sorted(generate.PAGES))
 def test_generated_pages_are_in_step(name):
-    assert differences((DOCS / name).read_text(), generate.PAGES[name]()) == [], "run: python docs/generate.py"
+    page, fresh = (DOCS / name).read_text(), generate.PAGES[name]()
+    assert differences(without_numbers(page), without_numbers(fresh)) == [], "run: python docs/generate.py"
 
 
 def test_a_rounding_is_no_difference_and_anything_else_is():
