@@ -43,20 +43,24 @@ bench: .venv/test-ready
 clean:
 	rm -rf .venv
 
-.venv/ready: pyproject.toml
+.venv/torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "posenc needs Python 3.11 or later; $(PYTHON) is older, or not there. Say: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "installing into .venv; torch is large, so this takes a while"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	@touch $@
+
+.venv/ready: .venv/torch pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 # uv installs the many small packages several times as fast as pip, which takes over where uv cannot be had or reaches
-# no index. timm is a peer of which tests read single files: the torchvision that it asks for does not load next to a
-# CPU build of torch.
-.venv/test-ready: .venv/ready
-	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]' || \
+# no index. Warnings of a compiler are errors in tests, so nothing may be left to compile. timm is a peer of which tests
+# read single files: the torchvision that it asks for does not load next to a CPU build of torch.
+.venv/test-ready: .venv/torch pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv && \
+		$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[test]' || \
 		$(BIN)/python -m pip install --quiet --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --no-deps 'timm>=1.0'
-	@touch $@
+	@touch .venv/ready $@
