@@ -78,14 +78,20 @@ def commands(tree: Path) -> list[str]:
     return [line for line in shown.stdout.replace("\\\n", " ").splitlines() if "-m pytest" in line]
 
 
-def pytest_options(tree: Path) -> list[list[str]]:
-    """Return what `make test` says to pytest about which tests run and how, without paths, workers and reports."""
+def pytest_options(tree: Path, also: str = "") -> list[list[str]]:
+    """Return what `make test` says to pytest about which tests run and how, without paths, workers and reports.
+
+    Args:
+        tree: The checkout.
+        also: Marks that are asked for as well, such as "not compiles".
+    """
     found = []
     for line in commands(tree):
         options = []
         marks = re.search(r'-m "([^"]*)"', line)
         hook = re.search(r"--jaxtyping-packages=\S+", line)
-        options += ["-m", marks[1]] if marks else []
+        asked = " and ".join(f"({said})" for said in (marks and marks[1], also) if said)
+        options += ["-m", asked] if asked else []
         options += [hook[0]] if hook else []
         if "--doctest-modules" not in line:  # whose tests are of the command line and the study
             found.append(options)
@@ -97,8 +103,8 @@ def environment(copy: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def judge(mutant: Mutant, copy: Path, python: str) -> dict[str, Any]:
-    """Run the tests of a mutant's room in a copy of the tree, and restore the copy."""
+def judge(mutant: Mutant, copy: Path, python: str, marks: str) -> dict[str, Any]:
+    """Run the tests of a mutant's room in a copy of the tree, and restore the copy; `marks` leaves some out."""
     path, room = copy / "src" / "posenc" / mutant.file, mutant.file.split("/")[0]
     source, start = path.read_text(), time.monotonic()
     module = "posenc." + mutant.file.removesuffix(".py").replace("/", ".")
@@ -109,7 +115,7 @@ def judge(mutant: Mutant, copy: Path, python: str) -> dict[str, Any]:
     killed_by = ""
     path.write_text(ast.unparse(mutated(source, mutant)))
     try:
-        for options in pytest_options(copy):
+        for options in pytest_options(copy, marks):
             for target in [*targets, ROOMS[room]]:
                 killed_by = killed_by or failed([python, "-m", "pytest", "-x", "-q", *options, *target], copy)
     finally:
@@ -136,7 +142,7 @@ def failed(command: list[str], copy: Path) -> str:
 
 def run_mutants(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Judge the sample, some mutants at once, each in a copy of its own."""
-    chosen = drawn(options.tree, options.seed, options.n)
+    chosen = [m for m in drawn(options.tree, options.seed, options.n) if m.file.split("/")[0] in options.rooms]
     if options.ask:
         asked = {(row["file"], *row["site"]) for row in json.loads(options.ask.read_text()) if not row["killed_by"]}
         chosen = [mutant for mutant in chosen if (mutant.file, *mutant.site) in asked]
@@ -150,9 +156,12 @@ def run_mutants(options: argparse.Namespace) -> list[dict[str, Any]]:
 
         def work(mutant: Mutant) -> dict[str, Any]:
             copy = copies.get()
-            row = judge(mutant, copy, options.python)
+            row = judge(mutant, copy, options.python, options.marks)
             copies.put(copy)
             said = row["killed_by"] or "SURVIVES"
+            if options.json:
+                with options.json.with_suffix(".jsonl").open("a") as lines:
+                    lines.write(json.dumps(row) + "\n")
             print(f"{row['file']}:{row['line']} {row['change']}: {said}, {row['seconds']} s", flush=True)
             return row
 
@@ -202,6 +211,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--n", type=int, default=12, help="mutants of each room")
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--marks", default="", help='tests that are asked for as well as by make test: "not compiles"')
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--ask", type=Path, help="a result; run only the mutants that survived there")
     options = parser.parse_args()

@@ -3,21 +3,22 @@
 1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
-3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept; of a test of `verify` without that
-   mark ten, since its cases are many and alike.
+3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept. Without that mark it is two cases of
+   a test that compiles or exports, and ten of a test of `verify`, whose cases are many and alike.
 4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
 """
 
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
 from math import prod
 from typing import Any
 
-OF_VERIFY = 10  # cases of a test
+OF_VERIFY, OF_COMPILERS = 10, 2  # cases of a test
 property_share = 1 / 3  # of the examples of a property; 1 with `--whole`, which is read before tests are
 TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
 
@@ -70,22 +71,31 @@ def _key(value: Any) -> Hashable:
     return type(value), value
 
 
+def _most(item: Any) -> int:
+    """Return how many cases like this one a test keeps."""
+    if mark := item.get_closest_marker("sample"):
+        return int(mark.args[0])
+    if item.get_closest_marker("compiles"):
+        return OF_COMPILERS
+    return OF_VERIFY if "tests/verify/" in item.nodeid else sys.maxsize
+
+
 def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
     """Return the items of the default run, and those that are left out."""
-    tests: dict[str, list[Any]] = defaultdict(list)
+    tests: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    dropped = []
     for item in items:
-        tests[item.nodeid.partition("[")[0]].append(item)
-    kept, dropped = [], []
-    for cases in tests.values():
-        fast = [item for item in cases if item.get_closest_marker("slow") is None]
-        dropped += [item for item in cases if item.get_closest_marker("slow") is not None]
-        chosen = set(range(len(fast)))
-        mark = fast[0].get_closest_marker("sample") if fast else None
-        n = mark.args[0] if mark else OF_VERIFY if fast and "tests/verify/" in fast[0].nodeid else None
-        if n is not None:
-            chosen = set(random.Random(seed).sample(sorted(chosen), min(n, len(fast))))
-        elif fast and all(hasattr(item, "callspec") for item in fast):
-            chosen = sampled([item.callspec.params for item in fast], seed)
-        kept += [item for index, item in enumerate(fast) if index in chosen]
-        dropped += [item for index, item in enumerate(fast) if index not in chosen]
+        if item.get_closest_marker("slow"):
+            dropped.append(item)
+        else:
+            tests[item.nodeid.partition("[")[0], _most(item)].append(item)
+    kept = []
+    for (_, most), cases in tests.items():
+        chosen = set(range(len(cases)))
+        if most < len(cases):
+            chosen = set(random.Random(seed).sample(sorted(chosen), most))
+        elif all(hasattr(item, "callspec") for item in cases):
+            chosen = sampled([item.callspec.params for item in cases], seed)
+        for index, item in enumerate(cases):
+            (kept if index in chosen else dropped).append(item)
     return kept, dropped

@@ -60,7 +60,7 @@ def test_known_lengths_are_exported(strict: bool) -> None:
     torch.testing.assert_close(found.module()(*arguments), step(*arguments), rtol=0, atol=1e-10)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"causal": False}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "rope", "alibi", "shaw", "deberta", "cope", "two vectors, turned"])
 def test_open_lengths_are_exported_once_for_all(name: str, options: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def masks(case: str, q_len: int, k_len: int) -> list[Tensor | None]:
     return [None, None]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", CASES)
 def test_masks_and_caches_of_open_lengths(case: str) -> None:
     name, (q_len, k_len), open_ = CASES[case]

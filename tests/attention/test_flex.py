@@ -172,7 +172,7 @@ def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, 
     return everything.last(q_len), everything.last(k_len)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", BIASES)
 @torch.no_grad()
@@ -231,7 +231,7 @@ SPOILED: dict[str, tuple[slice, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("what", SPOILED)
 @torch.no_grad()

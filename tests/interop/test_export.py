@@ -61,7 +61,7 @@ def exact(rope: posenc.RoPE, q: Tensor, k: Tensor, pos: Tensor) -> list[Tensor]:
     return [turned(rope, x, pos) for x in (q, k)]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("what", "batched", "how"),
     [("half", True, "strict"), ("learned", False, "strict")]

@@ -181,7 +181,7 @@ ONE_NODE = ("axial_rope", "dynamic_ntk", "longrope", "mrope", "rope", "stretched
 ROTARY = [name for name in posenc.names() if issubclass(posenc.card(name).cls, Rotary)]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("max_len", [None, 16])
 @pytest.mark.parametrize("name", ROTARY)
 def test_every_rotary_encoding_exports_to_what_it_is(name: str, max_len: int | None) -> None:

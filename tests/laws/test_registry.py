@@ -38,7 +38,7 @@ def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @laws.parametrize(FIRST, COMPILES)
 def test_law_of_compilers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
