@@ -334,6 +334,7 @@ def test_what_cannot_be_meant(fields, kind, words):
 REFUSED = {"blt", "esm", "glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text", "recurrent_gemma"}
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("name", [name for name in config.MODEL_TYPES if name in CONFIG_MAPPING_NAMES])
 def test_every_type_by_default(name):
     theirs = CONFIG_MAPPING[name]()

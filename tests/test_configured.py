@@ -128,7 +128,7 @@ NOT_RUN = {
 RUN = [name for name in config.MODEL_TYPES if name in CONFIG_MAPPING_NAMES and name not in NOT_RUN]
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in RUN])
 def test_every_type_turns_as_we_say(name):
     theirs = small(name, **OPTIONS.get(name, {}))

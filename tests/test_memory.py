@@ -28,6 +28,7 @@ def run(how, **environment):
     return said, float(count)
 
 
+@pytest.mark.slow
 @on_glibc
 @small_pages
 def test_clones_stop_asking_for_pages():

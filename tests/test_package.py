@@ -48,6 +48,7 @@ def test_the_face_is_light() -> None:
     assert run("import sys, posenc.cli; print([m for m in ('torch', 'matplotlib') if m in sys.modules])") == "[]"
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("name", PROMISED)
 def test_promised_names(name: str) -> None:
     assert getattr(posenc, name) is not None

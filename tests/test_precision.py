@@ -149,6 +149,7 @@ def test_an_encoding_is_measured_as_it_is_used_and_left_as_it_is() -> None:
     assert torch.equal(before, learned.inv_freq)
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", posenc.names())
 def test_every_encoding_can_be_measured(name: str) -> None:
     card = posenc.card(name)

@@ -58,6 +58,7 @@ def unseen(monkeypatch):
     look_at_nothing(monkeypatch.setattr)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 def test_where_values_are_not_looked_at_it_is_the_same(encoding, options, unseen):
@@ -109,6 +110,7 @@ def test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, where, bad):
         assert (got[~sees] - clean[~sees]).abs().max() < 1e-12
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 def test_a_query_of_nan_spoils_its_own_row(encoding, options):

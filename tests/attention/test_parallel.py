@@ -166,6 +166,7 @@ def same(got: dict[str, Tensor], wanted: dict[str, Tensor], within: float) -> No
         torch.testing.assert_close(got[key], true, rtol=within, atol=within, msg=lambda m, key=key: f"{key}: {m}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SHARDED)
 @pytest.mark.parametrize("name", MODELS)
 def test_fsdp_has_the_gradients_and_the_step_of_one_process(found: Any, name: str, how: str) -> None:
@@ -180,6 +181,7 @@ def test_fsdp_has_the_gradients_and_the_step_of_one_process(found: Any, name: st
             assert float(results[0][f"encoding.{key}"].abs().max()) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OPTIONS)
 @pytest.mark.parametrize("name", SPLIT)
 def test_heads_on_two_ranks_are_the_whole(found: Any, name: str, what: str) -> None:

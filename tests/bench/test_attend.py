@@ -20,6 +20,7 @@ def no_children(monkeypatch):
     monkeypatch.setattr(memory, "peak", lambda make, warm=None: Peak(4096, 2**30))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("row", rows.choose([64], ["float32"], None), ids=lambda row: row.name)
 def test_every_row_can_be_explained(row):
     found = attend.explain_row(row)

@@ -146,7 +146,7 @@ def test_explain_lists_every_backend_and_measures_nothing():
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize(

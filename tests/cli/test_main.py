@@ -139,6 +139,7 @@ def test_no_color_switches_off_every_escape_code():
     assert b"\x1b" not in unwanted.stdout
 
 
+@pytest.mark.slow
 def test_ascii_is_enough():
     done = posenc_run_all(*COMMANDS, PYTHONIOENCODING="ascii", LC_ALL="C", LANG="C")
     assert (done.returncode, done.stderr) == (0, b"")

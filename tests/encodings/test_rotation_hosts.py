@@ -185,7 +185,7 @@ def test_a_trained_model_says_the_same_with_a_cache_and_without(name: str) -> No
         assert torch.equal(plain, cached)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("backend", ["reference", "distance"])
 @pytest.mark.parametrize("name", NEW)

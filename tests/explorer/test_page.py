@@ -61,7 +61,7 @@ def test_the_views_named_here_are_those_of_encodings(start):
     assert sorted(VIEWS) == sorted(view["id"] for view in start["views"] if view["of_encoding"])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
     fitting = [encoding["name"] for encoding in start["encodings"] if view in encoding["views"]]
@@ -83,6 +83,7 @@ def test_an_encoding_of_every_family_opens_at_its_first_view(tab, start, family)
     tab.assert_calm()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("query", "option", "share"),
     [
@@ -104,6 +105,7 @@ def test_a_slider_changes_the_picture_and_the_address(tab, query, option, share)
     tab.assert_calm()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("query", "control", "word"),
     [
@@ -122,6 +124,7 @@ def test_a_list_of_words_changes_the_picture(tab, query, control, word):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_a_box_for_a_number_and_a_tick_change_the_picture(tab):
     tab.open("view=similarity&a=sinusoidal&v.length=64")
     before = tab.look()
@@ -153,6 +156,7 @@ def test_two_encodings_stand_beside_their_difference_with_one_cursor(tab):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_subtracted_say_why(tab):
     tab.open("view=heat&a=rope&b=sinusoidal&b.d_model=32")
     assert "No difference" in tab.page.locator(".why").inner_text()
@@ -236,6 +240,7 @@ def test_everything_that_is_chosen_or_pressed_has_a_name(tab):
     tab.assert_calm()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "query", ["view=heat&a=rope&b=sinusoidal", more("view=bias&a=alibi"), "view=model", more("view=extension")]
 )
@@ -293,6 +298,7 @@ def test_a_config_of_ones_own_is_read(tab):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_the_bench_answers_to_target_and_methods(tab):
     tab.open("view=extension")
     rows = tab.page.locator(".strip.narrow")
@@ -308,6 +314,7 @@ def test_the_bench_answers_to_target_and_methods(tab):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_the_page_saves_itself_as_one_file(tab, new_tab, tmp_path):
     tab.open("view=profile&a=rope&a.base=500000&b=alibi&v.length=300")
     look = tab.look()

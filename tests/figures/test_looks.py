@@ -60,7 +60,7 @@ def words_of(figure):
     return [(t.get_text(), t.get_window_extent(), t.get_rotation() % 90) for t in shown]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRAW)
 def test_no_two_texts_overlap_and_none_is_cut_off(name, drawn):
     figure = drawn[name]

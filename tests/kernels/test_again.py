@@ -57,6 +57,7 @@ def turned(rope: posenc.RoPE, q: Tensor, k: Tensor, placed: posenc.Placed, way: 
     return rope.rotate(q, k, placed, out=out)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("pairing", PAIRINGS)

@@ -36,6 +36,7 @@ def back(grad: Tensor, placed: posenc.Placed, pairing: str = "half", which: int 
     return exact(grad, cos, -sin, pairing=pairing, side="last")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=kind_name)
@@ -52,6 +53,7 @@ def test_gradients_are_the_transposed_turn(dtype: torch.dtype, pairing: Any, bac
             back(up, placed, pairing).holds(g, table)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("pairing", PAIRINGS)

@@ -187,6 +187,7 @@ def test_turns_as_defined(data: st.DataObject) -> None:
 PLAIN = {"batch": 1, "table_heads": 1, "layouts": ("plain",) * 4, "norm": False, "own_positions": False, "seed": 3}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("in_place", [False, True])
@@ -195,6 +196,7 @@ def test_a_model_of_32_and_8_heads(dtype: torch.dtype, pairing: str, in_place: b
     hold([case(group=g, pairing=pairing, side="first", **options) for g in (32, 8)], pairing, "first")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", ["plain", "transposed"])
 def test_enough_rows_that_a_program_goes_over_several_heads(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_ENOUGH", 4)

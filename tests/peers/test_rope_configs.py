@@ -236,6 +236,7 @@ def test_the_list_of_types_is_theirs():
 SEEING = {"efficientloftr", "eomt_dinov3", "llama4_vision_model", "musicflamingo", "gemma4_assistant"}
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("name", MAPPED)
 def test_every_type_as_it_is_by_default(name):
     theirs = CONFIG_MAPPING[name]()
@@ -253,6 +254,7 @@ def test_every_type_as_it_is_by_default(name):
         agree(frequencies.from_config(written, kind), *embedding(theirs, label))
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("name", MAPPED)
 def test_what_is_left_out_is_filled_in_as_theirs(name):
     """A file without sizes, bases and kinds of layers means the same as a default configuration of theirs."""

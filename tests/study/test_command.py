@@ -143,6 +143,7 @@ def test_an_encoding_that_fails_or_dies_is_named_and_the_others_go_on(tmp_path, 
     assert "out of &lt;positions&gt;" in (tmp_path / "s/report.html").read_text()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -13,6 +13,7 @@ def report(subject, **spec):
     return laws.check(subject, "encoding", spec).report("encoding")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "subject", [posenc.RoPE(head_dim=16), posenc.ALiBi(n_heads=4), posenc.T5(n_heads=2), posenc.RoPE]
 )
