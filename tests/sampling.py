@@ -4,7 +4,7 @@
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
 3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept. Without that mark it is two cases of
-   a test that compiles or exports, and ten of a test of `verify`, whose cases are many and alike.
+   a test that compiles or exports, and twenty of a test of `verify`, whose cases are many and alike.
 4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
@@ -18,7 +18,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-OF_VERIFY, OF_COMPILERS = 10, 2  # cases of a test
+OF_VERIFY, OF_COMPILERS = 20, 2  # cases of a test
 property_share = 1 / 3  # of the examples of a property; 1 with `--whole`, which is read before tests are
 TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
 

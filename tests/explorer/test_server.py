@@ -1,3 +1,4 @@
+import asyncio
 import json
 import struct
 import threading
@@ -22,8 +23,9 @@ def loaded():
 
 @pytest.fixture
 def fresh(loaded):
-    """The loaded server without kept answers."""
+    """The loaded server without kept answers, and with a lock that no event loop of another test has."""
     loaded[0]._answers.clear()
+    loaded[0]._turn = asyncio.Lock()
     return loaded
 
 
@@ -247,7 +249,7 @@ def test_a_refused_question_is_not_kept(fresh, monkeypatch):
 
 @pytest.mark.parametrize(("numbers", "times"), [((1, 2, 3), 3), ((1, 1, 1), 1)])
 def test_answers_are_computed_one_at_a_time_and_once(fresh, monkeypatch, numbers, times):
-    inside, most = [], []
+    inside, most, statuses = [], [], []
     both = threading.Barrier(3)
 
     def answer(query):
@@ -259,7 +261,7 @@ def test_answers_are_computed_one_at_a_time_and_once(fresh, monkeypatch, numbers
 
     def ask(n):
         both.wait()
-        fresh[1].get(f"/api/view/heat?a=rope&n={n}")
+        statuses.append(fresh[1].get(f"/api/view/heat?a=rope&n={n}").status_code)
 
     counting(monkeypatch, answer)
     with fresh[1]:  # one event loop for all
@@ -268,6 +270,7 @@ def test_answers_are_computed_one_at_a_time_and_once(fresh, monkeypatch, numbers
             thread.start()
         for thread in threads:
             thread.join()
+    assert statuses == [200] * 3
     assert most == [1] * times
 
 
