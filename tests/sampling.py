@@ -3,7 +3,7 @@
 1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
-3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept. Without that mark it is two cases of
+3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept. Without that mark it is one case of
    a test that compiles or exports, and twenty of a test of `verify`, whose cases are many and alike.
 4. A property draws a third of its examples.
 
@@ -18,7 +18,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-OF_VERIFY, OF_COMPILERS = 20, 2  # cases of a test
+OF_VERIFY, OF_COMPILERS = 20, 1  # cases of a test
 property_share = 1 / 3  # of the examples of a property; 1 with `--whole`, which is read before tests are
 TRIES = 20  # cases looked at for each pair: more make the sample a little smaller, and collecting slower
 

@@ -18,7 +18,17 @@ def last_axis(pos: torch.Tensor) -> torch.Tensor:
     return pos[..., -1]
 
 
-@laws.parametrize([posenc.Mapped(posenc.ALiBi(n_heads=4), halved)])
+HALVED = [posenc.Mapped(posenc.ALiBi(n_heads=4), halved)]
+COMPILES = [name for name, law in laws.LAWS.items() if law.compiles]
+
+
+@pytest.mark.slow
+@laws.parametrize(HALVED, COMPILES)
+def test_law_of_compilers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
+    assert laws.run(encoding, [law], dtype) == []
+
+
+@laws.parametrize(HALVED, [name for name in laws.LAWS if name not in COMPILES])
 def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 

@@ -88,7 +88,7 @@ def test_compiled_calls_are_eager_ones(name: str, dynamic: bool, what: str) -> N
     assert len(graphs) == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "shaw"])
 def test_by_inductor(name: str) -> None:
     encoding = made(name)
@@ -127,6 +127,7 @@ def test_a_graph_holds_nothing_as_large_as_all_scores(dynamic: bool) -> None:
     assert max(map(largest, graphs)) <= HEADS * n * LANES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [made, traced])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_dropout_drops_the_same_weights_backwards(backend: str, make: Any) -> None:
@@ -167,6 +168,7 @@ def test_what_a_row_must_not_see_does_not_leak() -> None:
     assert int(spoiled.sum()) == 2 * (N - 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rope", "t5"])
 def test_nor_where_it_is_traced(name: str) -> None:
     encoding, pos, (q, k, v) = traced(name), positions.arange(N), (t.detach() for t in tensors(N))
@@ -177,6 +179,7 @@ def test_nor_where_it_is_traced(name: str) -> None:
     assert int(spoiled.sum()) == 2 * (N - 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "t5", "shaw", "cope"])
 def test_traced_calls_are_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SHORT", 40)  # three blocks
@@ -255,6 +258,7 @@ def test_its_errors_are_those_of_eager_code() -> None:
         step(3 * positions.grid(9, 10))
 
 
+@pytest.mark.slow
 def test_a_setting_that_changes_makes_another_graph() -> None:
     encoding, other, (q, k, v) = posenc.ALiBi(n_heads=HEADS), posenc.ALiBi(n_heads=HEADS, bias_max=3.0), tensors(N)
 
@@ -332,6 +336,7 @@ class Set(Steep):
         return self.own  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["compiler", "gradient"])
 def test_what_no_text_tells_of_is_traced(within: str) -> None:
     (q, k, v), pos = (t.detach() for t in tensors(N)), positions.arange(N)
@@ -354,6 +359,7 @@ def test_what_no_text_tells_of_is_traced(within: str) -> None:
         same([found], [step(v, backend="reference")], name)
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_not_read_and_queries_that_are_none() -> None:
     encoding, pos = posenc.ALiBi(n_heads=HEADS), positions.arange(N)
     encoding.unread = torch.nn.Parameter(torch.ones(3, 5).t())
@@ -376,6 +382,7 @@ def test_a_backend_may_be_named() -> None:
         same([torch.compile(step, fullgraph=True, backend="aot_eager")()], [step()], backend)
 
 
+@pytest.mark.slow
 def test_texts_hold_in_any_process_for_our_own_classes_alone() -> None:
     code = "import posenc, posenc.attention.described as d; print(d.encoding(posenc.{})[0], end='')"
     for mine, text in (

@@ -60,7 +60,7 @@ def test_known_lengths_are_exported(strict: bool) -> None:
     torch.testing.assert_close(found.module()(*arguments), step(*arguments), rtol=0, atol=1e-10)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"causal": False}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "rope", "alibi", "shaw", "deberta", "cope", "two vectors, turned"])
 def test_open_lengths_are_exported_once_for_all(name: str, options: dict[str, Any]) -> None:
@@ -109,6 +109,7 @@ def test_masks_and_caches_of_open_lengths(case: str) -> None:
         torch.testing.assert_close(found.module()(*arguments), wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_what_a_row_must_not_see_does_not_leak_in_exports() -> None:
     step = Step(made("t5"))
     found = exported(step, given(N, N), OPEN)
@@ -119,6 +120,7 @@ def test_what_a_row_must_not_see_does_not_leak_in_exports() -> None:
     assert int(spoiled.sum()) == 2 * 30
 
 
+@pytest.mark.slow
 def test_gradients_of_exports() -> None:
     step = Step(made("t5"), window=30)
     found = exported(step, given(N, N), OPEN).module()
@@ -131,7 +133,7 @@ def test_gradients_of_exports() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["graphormer", "swin"])
 def test_what_is_traced_with_open_lengths(name: str) -> None:
     """Compiled, of encodings that no operator can be given; forwards and backwards."""
@@ -162,7 +164,7 @@ def test_what_is_traced_with_open_lengths(name: str) -> None:
     assert max(map(largest, graphs)) < HEADS * (N - 7) * N
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
 @pytest.mark.parametrize("name", ["t5", "alibi"])
 def test_onnxruntime_attends_at_every_length(name: str, tmp_path: Path) -> None:

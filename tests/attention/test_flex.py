@@ -172,7 +172,7 @@ def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, 
     return everything.last(q_len), everything.last(k_len)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", BIASES)
 @torch.no_grad()
@@ -261,7 +261,7 @@ def test_a_key_of_nan_does_not_reach_rows_that_do_not_see_it(uncompiled: None) -
         assert bool(got[:, :, 15:].isnan().all())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 @ON_CPU

@@ -38,6 +38,7 @@ def test_a_candidate_that_fails_leaves_the_others():
         compare({"plain": fail}, "plain")
 
 
+@pytest.mark.slow
 def test_time_that_is_up_ends_the_rounds_after_three():
     assert compare({"plain": int}, "plain", rounds=9, budget_s=0.0)["plain"].rounds == 3
     assert compare({"plain": int}, "plain", rounds=2)["plain"].rounds == 2

@@ -70,7 +70,7 @@ def test_every_candidate_computes_the_same(name):
     assert {"rotate:formula", "rotate:blocked", "rotate:auto"} <= {*tried}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, while inductor is imported
 @pytest.mark.parametrize("name", ["long.half", "train.interleaved"])

@@ -129,6 +129,7 @@ def test_what_cannot_be_set_is_said(monkeypatch, capsys):
     assert "malloc is not glibc's here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_explain_lists_every_backend_and_measures_nothing():
     from posenc import attention
 

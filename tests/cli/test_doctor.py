@@ -200,6 +200,7 @@ def test_without_torch_there_is_nothing_to_measure(monkeypatch):
     assert done.exit_code == 1
 
 
+@pytest.mark.slow
 def test_it_really_measures_in_a_process_of_its_own():
     found = doctor.examine()["new_memory"]
     assert found["problem"] in (None, "too little memory is free")

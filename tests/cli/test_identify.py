@@ -86,6 +86,7 @@ def test_partial_width_scaling_and_direction_of_a_file_without_a_style(identify)
     assert told(identify(NEIGHBOURS, "--json", "--head-dim", "24"))["convention"] == "rope_fn"
 
 
+@pytest.mark.slow
 def test_the_file_s_own_width_is_fed_and_an_option_outweighs_it(identify):
     code = ROPE + "SPEC = {'encoding': 'rope', 'head_dim': 48}\n"
     assert told(identify(code, "--json"))["head_dim"] == 48

@@ -327,6 +327,7 @@ def test_the_page_saves_itself_as_one_file(tab, new_tab, tmp_path):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_pictures_are_saved_as_png_and_svg(tab, tmp_path):
     for query, inside in (("view=heat&a=rope&b=sinusoidal", "image"), ("view=bias&a=alibi", "path")):
         tab.open(query)

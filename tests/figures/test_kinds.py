@@ -34,7 +34,7 @@ def test_the_first_kind_that_fits_can_be_drawn_of_every_encoding(name):
     assert card.cls.__name__ in (figure.get_suptitle() or figure.axes[0].get_title(loc="left"))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("encoding", "first", "others"),
     [

@@ -121,6 +121,7 @@ class Attention(nn.Module):
         return attend(q, k, v, self.rope, placed, everywhere), everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STRICT)
 def test_attention_with_a_placed_past_at_any_length(how: str) -> None:
     module = Attention()
@@ -142,7 +143,7 @@ def test_attention_with_a_placed_past_at_any_length(how: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=3e-6)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STRICT)
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_small_language_model_at_any_length(learned: bool, how: str) -> None:

@@ -181,7 +181,7 @@ ONE_NODE = ("axial_rope", "dynamic_ntk", "longrope", "mrope", "rope", "stretched
 ROTARY = [name for name in posenc.names() if issubclass(posenc.card(name).cls, Rotary)]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("max_len", [None, 16])
 @pytest.mark.parametrize("name", ROTARY)
 def test_every_rotary_encoding_exports_to_what_it_is(name: str, max_len: int | None) -> None:
@@ -214,6 +214,7 @@ def test_without_the_wrapper_it_is_small_operators_that_say_the_same(tmp_path: P
 # ---- in models
 
 
+@pytest.mark.slow
 def test_a_small_language_model_has_two_nodes_a_layer_and_the_same_logits(tmp_path: Path) -> None:
     torch.manual_seed(0)
     rope = posenc.RoPE(head_dim=8)
@@ -227,6 +228,7 @@ def test_a_small_language_model_has_two_nodes_a_layer_and_the_same_logits(tmp_pa
         torch.testing.assert_close(run(tokens)[0], model(tokens).detach(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_llama_of_hugging_face_has_nodes_once_posenc_turns_it(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

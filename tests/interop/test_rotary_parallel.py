@@ -322,6 +322,7 @@ def test_fsdp_has_the_logits_gradients_and_step_of_one_process(found: Any, which
         assert max(r[0] for r in rows.values()) < max(p.shape[0] for p in start.values())
 
 
+@pytest.mark.slow
 def test_learned_frequencies_of_their_own_group_stay_in_float32_beside_bfloat16(found: Any) -> None:
     rope = language_model(True).float().encoding
     wanted = rope.place(positions.arange(9, start=1000)).parts[0].detach()

@@ -44,6 +44,7 @@ PLACES: dict[str, Callable[[], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 def test_neighbours_are_turned_wherever_they_lie() -> None:
     torch.compiler.reset()
     compiled = torch.compile(rotate, fullgraph=True, dynamic=False)

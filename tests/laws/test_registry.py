@@ -23,6 +23,7 @@ COMPOSED = [
     posenc.OnAxes(posenc.KERPLE(n_heads=4), (1,), n_axes=2),
     posenc.OnAxes(posenc.RoPE(head_dim=64), (0,), n_axes=2),
 ]
+LAYERED = [posenc.PerLayer([posenc.RoPE(head_dim=64), posenc.ALiBi(n_heads=4)])]
 
 
 FIRST = [posenc.card(name).examples()[0] for name in posenc.names()]
@@ -38,7 +39,7 @@ def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @laws.parametrize(FIRST, COMPILES)
 def test_law_of_compilers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
@@ -57,7 +58,7 @@ def test_law_of_variants_in_float32(encoding: posenc.Encoding, law: str, dtype: 
 
 
 @pytest.mark.slow  # each takes seconds, and most variants compile as their example does
-@laws.parametrize(VARIANTS, COMPILES)
+@laws.parametrize([*VARIANTS, *COMPOSED, *LAYERED], COMPILES)
 def test_compiled_variants(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
@@ -74,7 +75,7 @@ def test_law_of_biases_of_keys(encoding: posenc.Encoding, law: str, dtype: torch
 NEAR = COMPOSED[2]  # XPos: float32 ends far from its centre, as its exception says
 
 
-@laws.parametrize(COMPOSED)
+@laws.parametrize(COMPOSED, PLAIN)
 def test_law_of_composed_encodings(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     if law == "far positions" and encoding is NEAR:
         assert exemption(posenc.XPos(head_dim=8), law)
@@ -82,13 +83,7 @@ def test_law_of_composed_encodings(encoding: posenc.Encoding, law: str, dtype: t
     assert laws.run(encoding, [law], dtype) == []
 
 
-LAYERED = {"compose"}  # a Compose cannot hold a PerLayer, and says so
-
-
-@laws.parametrize(
-    [posenc.PerLayer([posenc.RoPE(head_dim=64), posenc.ALiBi(n_heads=4)])],
-    [name for name in laws.LAWS if name not in LAYERED],
-)
+@laws.parametrize(LAYERED, [name for name in PLAIN if name != "compose"])  # a Compose holds no PerLayer, and says so
 def test_law_of_layers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
