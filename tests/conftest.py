@@ -17,10 +17,9 @@ from beartype import BeartypeConf, beartype
 import sampling
 
 torch.set_num_threads(1)  # two processes share the cores of a small machine
+# A shell that runs `make test &` lets it ignore Ctrl-C, and the children that tests interrupt would inherit that.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # `nohup make test &` ignores it, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Half a minute or more each: begun last, one of them would leave the other workers idle.
 LONG = ("test_page.py", "test_command.py", "test_compiled.py", "test_blocks.py", "test_child.py", "test_triton.py")
