@@ -60,7 +60,7 @@ def test_known_lengths_are_exported(strict: bool) -> None:
     torch.testing.assert_close(found.module()(*arguments), step(*arguments), rtol=0, atol=1e-10)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"causal": False}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "rope", "alibi", "shaw", "deberta", "cope", "two vectors, turned"])
 def test_open_lengths_are_exported_once_for_all(name: str, options: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ def test_every_candidate_computes_the_same(encoding, mode):
     assert shapes[0] == (1, 8, 1 if mode == "decode" else 24, 64)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(
     ("encoding", "causal", "peer"),

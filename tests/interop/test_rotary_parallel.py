@@ -332,6 +332,7 @@ def test_learned_frequencies_of_their_own_group_stay_in_float32_beside_bfloat16(
         assert float((one["bfloat16 at the root"] - wanted).abs().max()) > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False], ids=["tensors", "DTensors"])
 @pytest.mark.parametrize("which", LEARNED)
 def test_half_of_the_heads_on_each_rank_is_the_whole_model(found: Any, which: str, local: bool) -> None:

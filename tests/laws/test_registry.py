@@ -39,7 +39,7 @@ def test_law(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @laws.parametrize(FIRST, COMPILES)
 def test_law_of_compilers(encoding: posenc.Encoding, law: str, dtype: torch.dtype) -> None:
     assert laws.run(encoding, [law], dtype) == []
