@@ -2,10 +2,11 @@
 
 import random
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import pytest
 
-from sampling import pairwise, sampled
+from sampling import OF_VERIFY, pairwise, sampled, split
 
 AXES = {"backend": range(5), "mask": range(7), "dtype": range(3), "length": range(2)}
 
@@ -46,4 +47,21 @@ def test_numbers_that_are_equal_to_true_are_values_of_their_own():
     values = [True, 1, 1.0]
     random.Random(0).shuffle(values)
     cases = [{"a": a, "b": b, "c": c} for a, b, c in product(values, range(3), range(3))]
-    assert {type(cases[i]["a"]) for i in sampled(cases, 0)} == {bool, int, float}
+    kept = sampled(cases, 0)
+    assert len(kept) < 20  # of 27: three values of each of three parameters
+    assert {type(cases[i]["a"]) for i in kept} == {bool, int, float}
+
+
+def item(test, case, *marks, n=None):
+    named = {mark: SimpleNamespace(args=(n,)) for mark in marks}
+    return SimpleNamespace(nodeid=f"{test}[{case}]", get_closest_marker=named.get, callspec=SimpleNamespace(params={}))
+
+
+def test_marks_decide_and_cases_that_compile_take_no_place_from_others():
+    items = [item("t.py::law", i, *(["compiles"] if i < 3 else [])) for i in range(10)]
+    items += [item("t.py::long", i, "sample", n=2) for i in range(5)] + [item("t.py::late", 0, "slow")]
+    items += [item("tests/verify/t.py::fault", i) for i in range(OF_VERIFY + 5)]
+    kept, dropped = split(items, 0)
+    found = [sum(test in one.nodeid for one in kept) for test in ("law", "long", "late", "fault")]
+    assert found == [1 + 7, 2, 0, OF_VERIFY]
+    assert len(kept) + len(dropped) == len(items)
