@@ -1,5 +1,6 @@
 """Which tests run (`sampling.py`), in which order, with one thread of arithmetic each, and with shapes checked."""
 
+import gc
 import inspect
 import random
 import signal
@@ -16,6 +17,7 @@ from beartype import BeartypeConf, beartype
 
 import sampling
 
+gc.disable()  # collecting makes many objects and no garbage; on again when it has ended
 torch.set_num_threads(1)  # two processes share the cores of a small machine
 # A shell that runs `make test &` lets it ignore Ctrl-C, and the children that tests interrupt would inherit that.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,6 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in LONG)
     if config.getoption("shuffle") is not None:
         random.Random(config.getoption("shuffle")).shuffle(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was collected lives to the end, and need not be looked through again
+    gc.enable()
 
 
 def names_shapes(function: Callable[..., Any]) -> bool:

@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 import torch
 
+import sampling
 from posenc import config, frequencies
 from posenc.config.values import short
 from strategies import refuses
@@ -629,10 +630,12 @@ def clean(error):
 
 def test_mangled_configurations_are_valid_or_cleanly_refused():
     rng = random.Random(0)
-    valid = sum(outcome(mangle(rng.choice(SEEDS), rng), rng) for _ in range(10_000))
-    assert 1500 < valid < 8000
+    tries = round(10_000 * sampling.property_share)
+    valid = sum(outcome(mangle(rng.choice(SEEDS), rng), rng) for _ in range(tries))
+    assert 0.15 * tries < valid < 0.8 * tries
 
 
+@pytest.mark.slow
 def test_mangled_configurations_take_little_memory():
     rng = random.Random(1)
     sources = [mangle(rng.choice(SEEDS), rng) for _ in range(1000)]

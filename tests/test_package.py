@@ -34,6 +34,7 @@ def test_import_is_light() -> None:
     assert run(code) == "[]"
 
 
+@pytest.mark.slow
 def test_a_name_is_resolved_when_it_is_asked_for() -> None:
     code = "import sys, posenc; a = 'torch' in sys.modules; posenc.RoPE; print(a, 'torch' in sys.modules)"
     assert run(code) == "False True"

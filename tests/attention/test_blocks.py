@@ -135,7 +135,7 @@ def test_blocks_have_fewer_queries_where_documents_are_short() -> None:
     assert sizes == [(0, 8, 0), (8, 18, 5), (18, 38, 18), (38, 58, 18), (58, 60, 58), (60, 70, 58), (70, 80, 64)]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -164,7 +164,7 @@ def test_no_backend_but_the_reference_makes_a_matrix_of_scores(name: str, option
     assert seen.largest >= n * n  # so that it would be seen
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_CELLS)
 def test_nor_of_an_image(name: str) -> None:
     pos, shapes = positions.grid(30, 40), {"n_heads": HEADS, "window": (30, 40)}
@@ -176,7 +176,7 @@ def test_nor_of_an_image(name: str) -> None:
     assert seen.largest < M * M
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer_xl", "shaw"])
 def test_products_are_formed_for_some_heads_at_a_time(name: str) -> None:
     n = M

@@ -56,7 +56,7 @@ def same(got: list[Tensor], wanted: list[Tensor], what: str, error: float = 1e-1
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own, of what was placed with gradients
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "what",
     ["causal", "window both ways", "documents by row", "left padding", "numbers", "a row that sees nothing"],
@@ -372,6 +372,7 @@ def test_a_parameter_that_is_not_read_and_queries_that_are_none() -> None:
         assert not found[1].any()
 
 
+@pytest.mark.slow
 def test_a_backend_may_be_named() -> None:
     (q, k, v), encoding = tensors(N), made("t5")
     for backend in ("distance", "blocked", "reference"):
@@ -414,6 +415,7 @@ def test_threads_share_no_parameters() -> None:
     same(found, wanted * 4, "threads")
 
 
+@pytest.mark.slow
 def test_frozen_and_shared_parameters() -> None:
     """One T5 twice in a sum gets the gradients of both places; what is frozen gets none."""
     t5 = made("t5")

@@ -30,7 +30,7 @@ def test_alibi_over_65536_keys_in_float32(n_heads: int, start: int) -> None:
     assert float((got - wanted).abs().max()) < 2e-6  # a mask in float32 is off by 1e-6 here
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("n_heads", [8, 12])
 def test_alibi_in_bfloat16_is_as_near_as_with_a_mask(n_heads: int) -> None:
     encoding, pos = posenc.ALiBi(n_heads=n_heads, sides="key"), positions.arange(65_536)

@@ -138,6 +138,7 @@ def gradient_of_many() -> Any:
     return lambda: grad(lambda q: attend(q, k, v, encoding, pos).sum())(q)
 
 
+@pytest.mark.slow
 def test_no_scores_are_kept() -> None:
     """All of them would be 64 MiB."""
     found = peak(gradient_of_many)

@@ -47,7 +47,7 @@ def test_every_candidate_computes_the_same(encoding, mode):
     assert shapes[0] == (1, 8, 1 if mode == "decode" else 24, 64)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(
     ("encoding", "causal", "peer"),
@@ -142,6 +142,7 @@ def test_what_dies_alone_is_not_run_here(monkeypatch):
     assert ran == []
 
 
+@pytest.mark.slow
 def test_what_would_not_fit_is_not_begun(no_children, monkeypatch):
     monkeypatch.setattr(attend, "available", lambda device: 1000)
     found = attend.measure_row(NAMED)
@@ -200,6 +201,7 @@ def test_growth_is_the_exponent_of_plain_and_ours():
     assert growth["met"]["memory"] is None
 
 
+@pytest.mark.slow
 def test_a_page_holds_every_row(no_children):
     report = attend.begin([NAMED])
     report["rows"] = [attend.measure_row(NAMED), attend.measure_row(replace(NAMED, encoding="no_such_encoding"))]

@@ -54,6 +54,7 @@ def test_a_preempted_sample_is_taken_again(monkeypatch):
     assert seconds > 0
 
 
+@pytest.mark.slow
 def test_a_machine_that_never_rests_is_told(monkeypatch):
     counts = iter(range(100))
     monkeypatch.setattr(measure, "preemptions", lambda: next(counts))

@@ -36,6 +36,7 @@ def bench(*arguments, code=""):
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_json_has_its_schema():
     done = bench(*QUICK, "--only", "sandwich.forward", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -68,7 +68,7 @@ def test_a_rotation_is_told_line_by_line(identify):
 
 def test_json_is_all_of_it_and_nothing_else(identify):
     code = ROPE.replace("123456.0, 1.0, 0, torch.float64", "500.0, 1.25, 1, torch.bfloat16")
-    found = told(identify(code, "--json"))
+    found = told(identify(code, "--in-process", "--json"))
     assert (found["target"], found["schema"], found["told"], found["convention"]) == ("subject.py", 1, True, "rope_fn")
     wanted = {"pairing": "half", "base": 500.0, "scaling": "none", "gain": 1.25, "first_position": 1.0}
     assert {key: found[key] for key in wanted} == wanted
@@ -101,13 +101,13 @@ def test_an_object_of_a_module():
 
 
 def test_what_turns_nothing_is_told_too(identify):
-    found = told(identify(SLOPES, "--json"))
+    found = told(identify(SLOPES, "--in-process", "--json"))
     assert (found["kind"], found["scaling"], found["parameters"]) == ("slopes", "geometric", {"bias_max": 8.0})
-    done = identify(SLOPES)
+    done = identify(SLOPES, "--in-process")
     assert "ALiBi's slopes by the rule 'geometric', exponents to 8." in done.stdout
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -146,7 +146,7 @@ def test_wrong_use_runs_nothing(identify, arguments, said):
     assert "imports and runs" not in done.stderr
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -162,6 +162,7 @@ def test_files_that_are_no_subject_are_wrong_use(identify, code, said):
     assert done.stderr.count("\n") == 2  # the announcement and the reason
 
 
+@pytest.mark.slow
 def test_what_the_code_prints_is_no_answer_and_no_command(identify):
     code = ROPE + "import sys\nprint('{\"told\": false}'); print('::error ::x'); sys.stderr.write('\\x1b[31mred')\n"
     done = identify(code, "--json", "--head-dim", "16")
@@ -170,6 +171,7 @@ def test_what_the_code_prints_is_no_answer_and_no_command(identify):
     assert all(line.startswith(("posenc: ", "| ")) for line in done.stderr.splitlines())
 
 
+@pytest.mark.slow
 def test_in_process_says_the_same(identify):
     code = ROPE + "print('loud')\n"
     apart, here = (identify(code, "--json", "--head-dim", "16", *more) for more in ((), ("--in-process",)))

@@ -83,6 +83,7 @@ def test_wrong_use_is_one_line_on_stderr(arguments, said):
     assert said in done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_nothing_found_is_a_finding():
     done = posenc_run("list", "rop?x", "--json")
     assert done.returncode == 1
@@ -146,12 +147,14 @@ def test_ascii_is_enough():
     assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 def test_signs_that_the_terminal_lacks_are_spelt():
     done = posenc_run("show", "rope", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"omega_k = base^(-2k/d)" in done.stdout
 
 
+@pytest.mark.slow
 def test_under_the_c_locale_an_error_is_still_one_line():
     done = posenc_run("show", "ωrope", PYTHONIOENCODING="ascii", LC_ALL="C")
     assert done.returncode == 2
@@ -180,6 +183,7 @@ def test_a_full_disk_is_one_line():
     assert done.stderr.decode() == "posenc: cannot write to stdout: No space left on device.\n"
 
 
+@pytest.mark.slow
 def test_a_class_in_the_current_folder_can_be_shown(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import posenc\n"

@@ -52,7 +52,7 @@ def verify(*arguments):
     return run(["verify", *arguments])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [
@@ -81,7 +81,7 @@ def test_exit_codes_and_text(subject, capsys, status, code, said):
 def test_json_is_the_whole_report_and_nothing_else(subject, capsys):
     path = subject("fail")
     for arguments in (["--json"], ["--output-format", "json"]):
-        assert verify(path, *arguments) == 1
+        assert verify(path, "--in-process", *arguments) == 1
         found = json.loads(capsys.readouterr().out)
         assert (found["target"], found["schema"], found["status"]) == (path, 1, "fail")
         cause = found["causes"][0]
@@ -93,7 +93,7 @@ def test_json_is_the_whole_report_and_nothing_else(subject, capsys):
 def test_github_gets_annotations(subject, capsys, monkeypatch, tmp_path):
     subject("fail")
     monkeypatch.chdir(tmp_path)
-    assert verify("subject.py", "--output-format", "github") == 1
+    assert verify("subject.py", "--in-process", "--output-format", "github") == 1
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("::error file=subject.py,line=")
     assert line.endswith(",title=alibi.sign::subject.py: it falls\\x1b[31m, not rises%0ATurn it: a,b:c 100%25.")
@@ -127,12 +127,14 @@ def test_in_process_too_what_goes_wrong_is_a_finding(tmp_path, capsys, code, exp
 def test_the_specification_comes_from_a_file_or_from_stdin(subject, capsys, monkeypatch, tmp_path):
     path = subject()
     (tmp_path / "spec.json").write_text('{"encoding": "t5", "window": [7, 5]}')
-    assert verify(path, "--spec", str(tmp_path / "spec.json"), "--convention", "bucket_fn", "--json") == 0
+    assert (
+        verify(path, "--in-process", "--spec", str(tmp_path / "spec.json"), "--convention", "bucket_fn", "--json") == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["convention"] == "bucket_fn"
     assert found["measured"]["spec"] == {"encoding": "t5", "window": [7, 5]}
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"encoding": "rope"}')))
-    assert verify(path, "--spec", "-", "--json") == 0
+    assert verify(path, "--in-process", "--spec", "-", "--json") == 0
     assert json.loads(capsys.readouterr().out)["measured"]["spec"] == {"encoding": "rope"}
 
 
@@ -182,6 +184,7 @@ def test_wrong_use_runs_nothing(subject, capsys, arguments, said):
     assert "imports and runs" not in streams.err
 
 
+@pytest.mark.slow
 def test_two_conventions_that_fit_are_wrong_use(tmp_path, capsys):
     path = tmp_path / "subject.py"
     path.write_text("def build(): return lambda q, k: (q, k)\nSPEC = {'encoding': 'rope', 'head_dim': 16}")
@@ -192,6 +195,7 @@ def test_two_conventions_that_fit_are_wrong_use(tmp_path, capsys):
     assert "xpos_fn" in streams.err
 
 
+@pytest.mark.slow
 def test_it_is_quick_and_leaves_no_traceback(subject):
     """In seconds of work, which do not depend on who else works here: below three beyond importing torch."""
     path = subject("fail", "import sys; sys.stdout.write('\\x1b]0;title\\x07'); raise KeyError('\\n\\x1b[2J')")

@@ -387,6 +387,7 @@ def test_score_mod_is_the_bias(name: str) -> None:
     torch.testing.assert_close(got, wanted.detach(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize("make", [deberta, tupe], ids=["deberta", "tupe"])
 def test_compiled_once_for_all_lengths(make: Any) -> None:

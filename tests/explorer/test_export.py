@@ -262,6 +262,7 @@ def test_the_shell_is_served_for_the_pages_own_use():
     assert answer.text == export.shell()
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path):
     path = tmp_path / "page.html"
     command = [sys.executable, "-m", "posenc", "explore", "alibi", "--export", str(path)]

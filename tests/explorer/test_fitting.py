@@ -88,6 +88,7 @@ def test_the_start_runs_no_encoding(monkeypatch):
     assert ran == []
 
 
+@pytest.mark.slow
 def test_the_start_imports_no_compiler():
     code = (
         "import sys; from posenc.explorer import start; from posenc.explorer.targets import Target;"

@@ -177,6 +177,7 @@ def test_nobody_else_on_the_network_is_answered(address):
             assert probe.connect_ex((other, port)) != 0
 
 
+@pytest.mark.slow
 @LINUX
 def test_ctrl_c_ends_it_with_0_and_in_silence():
     with running("rope", "--no-browser", "--port", "0") as (process, url):

@@ -61,7 +61,7 @@ def test_the_views_named_here_are_those_of_encodings(start):
     assert sorted(VIEWS) == sorted(view["id"] for view in start["views"] if view["of_encoding"])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
     fitting = [encoding["name"] for encoding in start["encodings"] if view in encoding["views"]]
@@ -192,6 +192,7 @@ def test_a_refused_value_is_said_in_words_where_the_picture_was(tab):
     assert tab.strangers == []
 
 
+@pytest.mark.slow
 def test_the_state_survives_a_reload(tab):
     tab.open("view=profile&a=rope&b=alibi")
     tab.after(lambda: tab.slide("base", 0.8))
@@ -227,6 +228,7 @@ def test_the_page_can_be_used_by_keys_alone(tab):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_everything_that_is_chosen_or_pressed_has_a_name(tab):
     tab.open("view=bias&a=alibi&b=t5")
     nameless = tab.page.evaluate("""() => {
@@ -240,7 +242,7 @@ def test_everything_that_is_chosen_or_pressed_has_a_name(tab):
     tab.assert_calm()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["view=heat&a=rope&b=sinusoidal", more("view=bias&a=alibi"), "view=model", more("view=extension")]
 )
@@ -256,6 +258,7 @@ def test_a_phone_shows_no_sideways_scrolling(new_tab, query):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system_until_one_is_chosen(new_tab):
     tab = new_tab(color_scheme="dark").open("view=heat&a=rope")
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -265,6 +265,7 @@ def test_a_tower_that_looks_at_pictures_is_left():
 # ---- compiled
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
 def test_a_model_compiles_in_one_piece(name):

@@ -313,6 +313,7 @@ def test_masks_of_other_patterns_are_built_whole():
     assert torch.equal(masks(config, "posenc", attention_mask=padding), padding.bool()[:, None, None])
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")  # BLOOM's activation
 @pytest.mark.parametrize("side", ["none", "left"])

@@ -128,6 +128,7 @@ def test_far_positions_are_as_exact_as_near_ones(tmp_path: Path) -> None:
         torch.testing.assert_close(got.double(), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rounded_once(dtype: torch.dtype, tmp_path: Path) -> None:
     rope = posenc.RoPE(head_dim=HEAD_DIM)
@@ -149,6 +150,7 @@ def test_real_positions_have_tables_in_the_graph_whatever_is_stored(tmp_path: Pa
         torch.testing.assert_close(got.double(), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_position_that_is_not_stored_is_the_runtimes_error(tmp_path: Path) -> None:
     turn, at = Turn(posenc.RoPE(head_dim=HEAD_DIM)), given(9, batched=False, batch=2)
     _, run = exported(turn, at, tmp_path, max_len=32)
@@ -160,6 +162,7 @@ def test_a_position_that_is_not_stored_is_the_runtimes_error(tmp_path: Path) -> 
 # ---- what the node cannot say
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rope", "dtype"),
     [
@@ -267,6 +270,7 @@ class Step(nn.Module):
         return turned, torch.cat((past, new), 2)
 
 
+@pytest.mark.slow
 def test_a_step_of_decoding_with_a_cache(tmp_path: Path) -> None:
     q, k, pos = given(9, batched=False, batch=2)
     whole = exact(Step().rope, q, k, pos)
@@ -303,6 +307,7 @@ def test_what_is_not_exported_runs_as_ever_and_all_is_put_back() -> None:
     assert [dict(vars(of)) for of in (Rotary, eager)] == before
 
 
+@pytest.mark.slow
 # onnxscript 0.7.2 fuses a norm of half precision into a node whose result has the wrong type
 @pytest.mark.parametrize(("dtype", "optimize"), [(torch.float32, True), (torch.float16, False)])
 def test_norms_of_q_and_k_stand_before_the_nodes(dtype: torch.dtype, optimize: bool, tmp_path: Path) -> None:

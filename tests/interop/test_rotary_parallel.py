@@ -341,6 +341,7 @@ def test_half_of_the_heads_on_each_rank_is_the_whole_model(found: Any, which: st
         same(one[f"heads {which} {local}"], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("which", LEARNED)
 def test_dtensors_turn_as_the_tensors_that_they_are_parts_of(found: Any, which: str, placement: str) -> None:

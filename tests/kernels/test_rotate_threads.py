@@ -347,6 +347,7 @@ assert "numba" not in sys.modules
         assert "numba is not installed; pip install 'posenc[fast]' brings it" in message
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_before_something_turns() -> None:
     """numba takes a second to load, which who only imports the package should not pay."""
     code = "import sys, posenc\nrope = posenc.RoPE(head_dim=8)\nrope.place(posenc.positions.arange(3))\n"

@@ -150,6 +150,7 @@ def test_short_sequences_are_spread() -> None:
     assert planned((64, 32, 1, 128), (64, 8, 1, 128))[0] >= 64 * 3
 
 
+@pytest.mark.slow
 @WITH_TRITON
 @pytest.mark.compiles
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])

@@ -155,7 +155,7 @@ def check(c: Case) -> None:
 
 
 @given(data=st.data())
-@strategies.check(30)
+@strategies.check(15)
 def test_turns_as_defined(data: st.DataObject) -> None:
     draw = data.draw
     pairing, side = draw(st.sampled_from(["half", "interleaved"])), draw(st.sampled_from(["first", "last"]))

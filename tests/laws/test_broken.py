@@ -83,7 +83,7 @@ CASES = [
         cls(**arguments),
         words,
         id=f"{law}-{cls.__name__}",
-        marks=[pytest.mark.compiles] if law == "compile" else [],
+        marks=[pytest.mark.compiles, pytest.mark.slow] if law == "compile" else [],
     )
     for law, planted in PLANTED.items()
     for cls, arguments, words in planted

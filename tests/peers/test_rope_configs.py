@@ -221,6 +221,7 @@ ELSEWHERE = {"blt", "gptj", "codegen", "roformer", "granite4_vision_text", "inte
 ELSEWHERE |= {"cohere_compass_text", "dots3_note_audio_encoder", "dots3_note_text", "ernie4_5_vl_moe_text", "evolla"}
 
 
+@pytest.mark.slow
 def test_the_list_of_types_is_theirs():
     """Every type whose configuration has rotary parameters is known, but for towers that turn by two axes."""
     assert len(MAPPED) > 150

@@ -58,12 +58,12 @@ def prose(tmp_path):
 
 
 def test_a_small_study_writes_everything_and_repeats_nothing(tmp_path, prose):
-    arguments = ["--text", str(prose), "--encodings", "nope,study.own:SquareRoot", *SMALL, "--steps", "20"]
+    arguments = ["--text", str(prose), "--encodings", "nope,study.own:SquareRoot", *ONE_SEED, "--steps", "20"]
     code, out, err = finish(start(*arguments, "--out", "s", "--json", cwd=tmp_path))
     assert code == 0, err
     summary = json.loads(out)
     assert summary["status"] == "complete"
-    assert len(summary["results"]) == 4
+    assert len(summary["results"]) == 2
     assert "nope s0: " in err  # plain lines where there is no terminal
     study = tmp_path / "s"
     assert {p.name for p in study.iterdir()} == {"run.json", "results.csv", "report.html", "cells", ".lock"}
@@ -93,6 +93,7 @@ def test_a_budget_sets_the_steps(tmp_path, prose):
     assert json.loads((tmp_path / "s/run.json").read_text())["steps"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes as Linux shows them")
 def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
     arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "30", "--out", "s"]

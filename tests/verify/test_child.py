@@ -63,11 +63,13 @@ def test_a_report_comes_back_with_what_was_measured_and_printed(tmp_path):
     assert not list(tmp_path.glob("__pycache__"))
 
 
+@pytest.mark.slow
 def test_options_outweigh_what_the_file_says(tmp_path):
     found = run(tmp_path, SOUND, convention="bucket_fn", spec={"encoding": "t5"})
     assert (found.report.convention, found.report.measured["spec"]) == ("bucket_fn", {"encoding": "t5"})
 
 
+@pytest.mark.slow
 def test_fake_answers_are_no_answers(tmp_path):
     """On stdout and on every open file, in the form of ours, with another token."""
     fake = json.dumps({"token": "0" * 32, "report": plain(_failed().to_dict())})
@@ -93,7 +95,7 @@ def _failed():
     return Report("fail", "slopes_fn", (Cause("fake.code", "fake", 1.0),))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "expected", "said"),
     [
@@ -157,6 +159,7 @@ def test_what_hangs_is_ended_and_told(tmp_path, code, doing):
     assert cause.evidence == 0.5  # the limit: each of these would go on for at least 99 seconds
 
 
+@pytest.mark.slow
 def test_what_it_leaves_running_does_not_keep_us(tmp_path):
     """A thread and an exit handler that never end: the answer is there, so nothing is waited for."""
     code = """
@@ -211,7 +214,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
     assert not is_alive(pid)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -231,6 +234,7 @@ def test_wrong_use_is_refused_and_is_no_finding(tmp_path, code, said):
     assert "\n" not in found.refused
 
 
+@pytest.mark.slow
 def test_a_failing_check_is_not_the_users_fault(tmp_path):
     broken = "posenc.verify.check = __import__('functools').partial(posenc.verify.guard.shaped)\n"  # takes no spec
     code = SOUND + broken
@@ -258,6 +262,7 @@ def test_a_module_is_found_beside_us_and_may_hold_the_subject_itself(tmp_path, m
     assert "there is no module 'shapes_of_yours'" in child.run(parse("shapes_of_yours:x")).refused
 
 
+@pytest.mark.slow
 def test_a_file_finds_what_lies_beside_it(tmp_path):
     (tmp_path / "beside_it.py").write_text("def slopes(n): return [0.25] * n")
     code = CHECK + "from beside_it import slopes\ndef build(): return slopes"
@@ -284,6 +289,7 @@ def test_a_report_survives_the_way_as_json():
     assert got.measured == {"n": "an integer of 1329 bits"}
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_child_is_not_ours(tmp_path):
     code = SOUND + "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'] == '', os.getpgid(0) == os.getpid())\n"
     assert run(tmp_path, code).printed.split() == ["True", "True"]
