@@ -143,6 +143,7 @@ def lanes(name: str, x: Tensor) -> Tensor:
     return torch.cat((x[..., :8], x[..., 8:].unflatten(-1, (2, -1)).mT.flatten(-2)), -1)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", PEERS)
 def test_each_layer_turns_as_it_does_in_the_model(name, tmp_path):
     peer = PEERS[name]

@@ -122,6 +122,7 @@ def check_taylor_view(text):
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("script", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS])
 def test_an_example_runs_and_shows_what_it_claims(script, tmp_path):
     draws = script.startswith("gallery_")
@@ -158,7 +159,7 @@ def test_no_example_is_left_out():
     assert sorted(listed) == SCRIPTS, "each script in examples/ needs a row in examples/README.md"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "package"),
     [

@@ -46,6 +46,7 @@ def test_it_can_be_undone():
     assert (said, count > 0.9 * PAGES) == (["True", "True"], True)
 
 
+@pytest.mark.slow
 @on_glibc
 @small_pages
 def test_the_environment_does_the_same():

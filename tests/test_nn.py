@@ -136,6 +136,7 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model.eval()(text), model(text))
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_learns_to_reverse_twelve_symbols():
     torch.manual_seed(0)
     model = EncoderDecoder(vocab_size=13, d_model=64, n_layers=1, n_heads=4, encoding=posenc.Sinusoidal(d_model=64))

@@ -198,6 +198,7 @@ def test_traced_calls_are_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch)
         same(found[1], found[0], what)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 @pytest.mark.parametrize("transform", ["grad", "vmap", "vmap of grad"])

@@ -68,7 +68,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", MORE.values(), ids=MORE)
 @pytest.mark.parametrize("name", ["t5", "kerple", "shaw", "transformer_xl", "fire", "fox", "deberta", "cope"])
 def test_on_another_device_nothing_is_as_large_as_all_scores(

@@ -65,6 +65,7 @@ def test_where_values_are_not_looked_at_it_is_the_same(encoding, options, unseen
     test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, "v", torch.nan)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("name", ["rope", "t5", "cope"])
@@ -88,6 +89,7 @@ def test_within_transforms_it_is_the_same(name, options):
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-11)
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", ["k", "v"])
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
@@ -110,7 +112,7 @@ def test_who_sees_it_is_spoiled_and_nobody_else(encoding, options, where, bad):
         assert (got[~sees] - clean[~sees]).abs().max() < 1e-12
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 def test_a_query_of_nan_spoils_its_own_row(encoding, options):

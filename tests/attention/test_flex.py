@@ -172,7 +172,7 @@ def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, 
     return everything.last(q_len), everything.last(k_len)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", BIASES)
 @torch.no_grad()
@@ -190,6 +190,7 @@ def test_it_is_the_reference(name: str, uncompiled: None) -> None:
         torch.testing.assert_close(got, true, rtol=0, atol=4e-6, msg=lambda m, what=what: f"{what}: {m}")
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @torch.no_grad()
 def test_positions_of_a_batch_and_real_ones(uncompiled: None) -> None:

@@ -29,6 +29,7 @@ def eager_threads():
     sys.setswitchinterval(interval)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda e: e.name)
 @pytest.mark.usefixtures("eager_threads")
 def test_gradients_of_threads_are_those_of_one(encoding):

@@ -19,6 +19,7 @@ def peak(call, n=NUMBERS, *more):
     return found
 
 
+@pytest.mark.slow
 def test_a_temporary_of_64_mib_is_seen():
     found = peak(bench_calls.temporary)
     assert 63.5 * MIB < found.extra < 67 * MIB

@@ -276,7 +276,7 @@ def test_tokens_per_second_are_those_of_the_call():
     assert math.isclose(rotary._tell(QUICK["llama.prefill"], "loaded", own, 0)["tokens_per_s"]["median"], 32.0)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["prefill", "generate"])
 def test_a_model_says_the_same_with_and_without(kind):
     pytest.importorskip("transformers")

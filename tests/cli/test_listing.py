@@ -43,6 +43,7 @@ def test_json_has_the_declared_traits():
     assert alibi["traits"]["distinct"]["bfloat16"] == 257
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("columns", "n_tables"), [("80", 3), ("120", 3), ("160", 2)])
 def test_the_character_stands_on_one_line_in_each_of_its_tables(columns, n_tables):
     lines = [line.split() for line in invoke("--table", "[at]*", COLUMNS=columns).stdout.splitlines()]

@@ -161,7 +161,7 @@ def test_under_the_c_locale_an_error_is_still_one_line():
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["list", "show rope --json"])
 def test_a_reader_that_leaves_gets_no_traceback(command):
     read, write = os.pipe()

@@ -112,7 +112,7 @@ def test_a_formula_of_ones_own_is_measured_in_another_process(capfd):
     assert found["phase_error"][-1]["formula"]["float32"] < 1e-7
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("formula", "said"),

@@ -203,6 +203,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("encoding", LONG, ids=lambda e: f"{e.name}-{list(e.options().values())[1]}")
 @pytest.mark.parametrize(("q_len", "k_len", "causal", "window", "width"), CALLS)
 def test_merged_passes(
@@ -257,6 +258,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", LONG, ids=lambda e: f"{e.name}-{list(e.options().values())[1]}")
 def test_no_pass_forms_its_scores(encoding: Piecewise) -> None:
     made = call(encoding, n=3000)

@@ -207,7 +207,7 @@ def test_a_trained_bias_is_told_and_is_that_of_the_definition(name: str) -> None
         assert found.value == pytest.approx(wanted[head, q_pos, k_pos], rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [n for n in posenc.names() if n not in ("cpvt", "graphormer")])
 @pytest.mark.parametrize("content", ["same", "independent"])
 def test_one_draw_of_a_trained_score_is_worked_out(name: str, content: str) -> None:
@@ -236,7 +236,7 @@ VARIANTS = [(name, options) for name in posenc.names() for options in posenc.car
 ]
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_other_options_are_told_too(name: str, options: dict[str, Any]) -> None:
     encoding, asked = trained(name, **options), 0

@@ -71,6 +71,7 @@ def address():
         yield url
 
 
+@pytest.mark.slow
 def test_the_page_is_there_before_torch(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -122,7 +122,7 @@ def _check_header(view: str, frame: Frame) -> None:
     encode(frame)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "view"),
     [

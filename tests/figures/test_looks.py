@@ -60,7 +60,7 @@ def words_of(figure):
     return [(t.get_text(), t.get_window_extent(), t.get_rotation() % 90) for t in shown]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DRAW)
 def test_no_two_texts_overlap_and_none_is_cut_off(name, drawn):
     figure = drawn[name]
@@ -113,6 +113,7 @@ def test_matrices_are_painted_from_the_shared_map(drawn):
         np.testing.assert_allclose(painted, colours.rgb(colours.diverging((1 + value) / 2)), atol=2)  # in 256 steps
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
 def test_files_open_and_are_the_same_each_time(suffix, drawn, tmp_path):
     first, second = (tmp_path / f"{i}.{suffix}" for i in range(2))

@@ -94,6 +94,7 @@ def test_half_precision_stays_and_is_rounded_once(dtype: torch.dtype) -> None:
         assert ((got.double() - wanted).abs() <= once).all()
 
 
+@pytest.mark.slow
 def test_a_saved_program_runs_where_posenc_is_not_installed(tmp_path: Path) -> None:
     rope, pos = posenc.RoPE(head_dim=HEAD_DIM), positions.arange(9)
     torch.export.save(torch.export.export(Turn(rope), (*given(2, 9), pos)), tmp_path / "turn.pt2")

@@ -104,6 +104,7 @@ def test_no_random_number_is_drawn():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
 @pytest.mark.parametrize("name", MODELS)
 def test_copies_are_routed_with_weights_of_their_own(name, copied):

@@ -141,6 +141,7 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype, tmp_path: Path) -> N
         assert ((got - wanted).abs() <= once).all()
 
 
+@pytest.mark.slow
 def test_real_positions_have_tables_in_the_graph_whatever_is_stored(tmp_path: Path) -> None:
     rope = posenc.RoPE(head_dim=HEAD_DIM)
     q, k, pos = given(9, batched=False, batch=2)
@@ -203,6 +204,7 @@ def test_every_rotary_encoding_exports_to_what_it_is(name: str, max_len: int | N
             torch.testing.assert_close(got, true, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_without_the_wrapper_it_is_small_operators_that_say_the_same(tmp_path: Path) -> None:
     turn, args = Turn(posenc.RoPE(head_dim=HEAD_DIM)), given(9, batched=False, batch=2)
     shapes = ({0: OPEN, 2: OPEN}, {0: OPEN, 2: OPEN}, {0: OPEN})
@@ -350,6 +352,7 @@ def test_an_exported_turn_back_is_a_turn_back() -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_guide_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = Path(__file__).parents[2] / "docs" / "export.md"
     blocks = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)

@@ -351,6 +351,7 @@ def test_dtensors_turn_as_the_tensors_that_they_are_parts_of(found: Any, which: 
             same(one[f"turned {which} {placement} {what}"], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_on_two_ranks_is_read_as_a_whole(found: Any, text: str, order: str) -> None:

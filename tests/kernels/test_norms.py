@@ -36,7 +36,7 @@ def close(got: Tensor, normal: Tensor, placed: posenc.Placed, *, pairing: str, s
     assert bool((wrong <= 0).all()), float(wrong.max())
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("backend", WITH_NORMS)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("kinds", KINDS, ids=kind_name)

@@ -318,6 +318,7 @@ def record(turn: Turn, q: Tensor, k: Tensor, how: str) -> Turn:
     return make_fx(turn, **RECORDS[how])(q, k)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("how", [*RECORDS, pytest.param("jit", marks=pytest.mark.compiles)])
 @pytest.mark.parametrize("way", ["fresh", "place", "out", "in place", "gradient"])

@@ -39,6 +39,7 @@ def large(dtype: torch.dtype, *, transposed: bool = False) -> tuple[Tensor, Tens
     return (q.transpose(1, 2), k.transpose(1, 2)) if transposed else (q, k)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("transposed", [False, True])

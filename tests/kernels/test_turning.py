@@ -61,6 +61,7 @@ def test_every_width_in_every_kind(kinds: tuple[torch.dtype, torch.dtype], pairi
             turned(rope, heads, positions.arange((1, 7, 20)[i % 3], start=5 * i), kinds, backend, 1 + i % 2)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=kind_name)

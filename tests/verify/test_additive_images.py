@@ -104,7 +104,7 @@ IMAGE_FAULTS = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", IMAGE_FAULTS)
 def test_a_fault_of_an_image_is_named(name):
     subject, spec, expected = IMAGE_FAULTS[name]

@@ -126,7 +126,7 @@ def test_what_goes_wrong_is_a_finding(tmp_path, code, expected, said):
     assert cause.help
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
@@ -214,7 +214,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
     assert not is_alive(pid)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [

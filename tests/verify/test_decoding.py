@@ -128,7 +128,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(fault):
     cause = report(Model(fault)).causes[0]
@@ -137,7 +137,7 @@ def test_a_planted_fault_is_named(fault):
     assert cause.evidence > 1e-3
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", ["single", "early", "calls", "double", "chunk", "again", "table", "state", "unused"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_planted_fault_is_named_in_several_layers(fault, bias):
@@ -286,6 +286,7 @@ INNOCENT = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", INNOCENT)
 def test_innocent_models_pass(name):
     found = report(INNOCENT[name])

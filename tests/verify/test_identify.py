@@ -309,6 +309,7 @@ def test_direction_and_first_position():
     assert not has(found, direction="counterclockwise", first_position=-2.5)
 
 
+@pytest.mark.slow
 def test_sides_that_turn_apart():
     class Apart(nn.Module):
         def forward(self, q, k):

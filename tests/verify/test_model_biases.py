@@ -61,7 +61,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "how", "options"), RIGHT)
 def test_models_of_transformers_are_right(name, how, options):
     report = judged(name, how=how, **options)
@@ -240,6 +240,7 @@ def divided(model):
     model.h[2].self_attention.beta = 0.25
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "spoil", "code", "words"),
     [

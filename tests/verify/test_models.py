@@ -76,7 +76,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "options"), RIGHT, ids=lambda one: one if isinstance(one, str) else "")
 def test_models_of_transformers_are_right(name, options):
     report = judged(name, **options)
@@ -226,6 +226,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("name", "spoil", "layer", "code", "options"), SPOILT)
 def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code, options):
     wanted = "model.not_finite" if code is None else f"model.rotation.{code}"

@@ -43,6 +43,7 @@ def code_of(rope, **more):
     return report.causes[0]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "steps", "table"), [*itertools.product(SHORT, STEPS, (False, True))])
 def test_each_step_by_itself_and_with_others(name, steps, table):
     cause = code_of(rope_of(SHORT[name], steps, table=table))

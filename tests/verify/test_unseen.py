@@ -24,7 +24,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name", FILES)
 def test_each_is_judged_as_its_author_expects(name):
     module = loaded(name)

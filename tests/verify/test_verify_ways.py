@@ -76,12 +76,14 @@ SPOILT = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("way", SPOILT)
 def test_a_way_that_gives_other_numbers_is_named(way):
     seen = {named for named, off in ways.differences(SPOILT[way]) if off > 1e-3}
     assert way in seen
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", SPOILT)
 def test_the_unspoilt_parent_agrees_with_itself(way):
     spoilt = SPOILT[way]
