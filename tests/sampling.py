@@ -3,8 +3,9 @@
 1. A test marked `slow` is left out. Invariants run on each encoding's example; those on its variants are marked slow.
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
-3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept. Without that mark it is one case of
-   a test that compiles or exports, and twenty of a test of `verify`, whose cases are many and alike.
+3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept, drawn from equal parts of the table.
+   Without that mark it is one case of a test that compiles or exports, and twenty of a test of `verify`, whose cases are
+   many and alike.
 4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
@@ -80,6 +81,12 @@ def _most(item: Any) -> int:
     return OF_VERIFY if "tests/verify/" in item.nodeid else sys.maxsize
 
 
+def spread(n_cases: int, n: int, seed: int) -> set[int]:
+    """Draw one of each n-th part of the cases: neighbours in a table are alike."""
+    draw, ends = random.Random(seed), [i * n_cases // n for i in range(n + 1)]
+    return {draw.randrange(low, high) for low, high in zip(ends, ends[1:], strict=False)}
+
+
 def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
     """Return the items of the default run, and those that are left out."""
     tests: dict[tuple[str, int], list[Any]] = defaultdict(list)
@@ -93,7 +100,7 @@ def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
     for (_, most), cases in tests.items():
         chosen = set(range(len(cases)))
         if most < len(cases):
-            chosen = set(random.Random(seed).sample(sorted(chosen), most))
+            chosen = spread(len(cases), most, seed)
         elif all(hasattr(item, "callspec") for item in cases):
             chosen = sampled([item.callspec.params for item in cases], seed)
         for index, item in enumerate(cases):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sampling import OF_VERIFY, pairwise, sampled, split
+from sampling import OF_VERIFY, pairwise, sampled, split, spread
 
 AXES = {"backend": range(5), "mask": range(7), "dtype": range(3), "length": range(2)}
 
@@ -55,6 +55,13 @@ def test_numbers_that_are_equal_to_true_are_values_of_their_own():
 def item(test, case, *marks, n=None):
     named = {mark: SimpleNamespace(args=(n,)) for mark in marks}
     return SimpleNamespace(nodeid=f"{test}[{case}]", get_closest_marker=named.get, callspec=SimpleNamespace(params={}))
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_a_sample_has_one_case_of_each_part(n):
+    chosen = sorted(spread(7, n, 0))
+    assert len(chosen) == n
+    assert all(i * 7 // n <= case < (i + 1) * 7 // n for i, case in enumerate(chosen))
 
 
 def test_marks_decide_and_cases_that_compile_take_no_place_from_others():

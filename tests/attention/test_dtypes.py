@@ -32,7 +32,6 @@ def run(encoding: Encoding, given: list[Tensor], pos: Tensor, backend: str, opti
     return [out, *(torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True))]
 
 
-@pytest.mark.sample(30)
 @pytest.mark.parametrize("options", [{}, {"document_ids": IDS}], ids=["causal", "documents"])
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @pytest.mark.parametrize("name", NAMES)

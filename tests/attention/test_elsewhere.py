@@ -32,7 +32,6 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
 
 
-@pytest.mark.sample(110)
 @pytest.mark.parametrize("place", range(len(PLACES)))
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("nope", "rope", "rerope")])

@@ -201,7 +201,6 @@ def test_growth_is_the_exponent_of_plain_and_ours():
     assert growth["met"]["memory"] is None
 
 
-@pytest.mark.slow
 def test_a_page_holds_every_row(no_children):
     report = attend.begin([NAMED])
     report["rows"] = [attend.measure_row(NAMED), attend.measure_row(replace(NAMED, encoding="no_such_encoding"))]

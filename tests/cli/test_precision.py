@@ -102,7 +102,6 @@ def test_what_has_nothing_to_measure_is_a_sentence(capsys):
     assert found["note"].startswith("There is nothing to measure")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("own")
 def test_a_formula_of_ones_own_is_measured_in_another_process(capfd):
     found = json.loads(show(capfd, "rope", "--precision", "--formula", "own_formulas:right", "--json").out)

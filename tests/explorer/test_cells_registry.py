@@ -52,7 +52,6 @@ def picks(frame: Frame) -> list[tuple[float, float, float]]:
     return found
 
 
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", posenc.names())
 def test_every_explanation_ends_in_the_number_of_the_picture(name: str) -> None:
     for id_, ways in WAYS.items():

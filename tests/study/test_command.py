@@ -18,7 +18,8 @@ SMALL = ["--train-len", "8", "--test-len", "8,16", "--seeds", "2"]
 
 
 def start(*arguments, cwd, **options):
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "COLUMNS": "200"}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
     command = [sys.executable, "-m", "posenc", "study", *arguments]
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options

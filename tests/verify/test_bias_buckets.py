@@ -127,7 +127,6 @@ def test_the_unspoilt_rule_is_the_definition(both, nb, md):
     assert torch.equal(rule.buckets(rel)[0], rules.expected(rule, rel))
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("both", [True, False])
 def test_every_known_fault_of_a_bucket_is_told_by_its_own_code(both):
     rule = rules.Rule(32, 128, both)

@@ -186,7 +186,6 @@ def test_every_code_with_a_gap_has_its_rules(pattern):
     assert sorted(set(EXPANDED[pattern]) - set(codes.rules())) == []
 
 
-@pytest.mark.slow
 def test_every_rule_of_rotations_can_be_given():
     """A rule that no check gives is read by nobody; what the corpus expects is to be given one day."""
     given = {*whole(), *itertools.chain(*EXPANDED.values()), *expected().values()}

@@ -33,7 +33,7 @@ def checked(name: str) -> verify.Report:
     return verify.check(module.build(), convention=module.STYLE, spec=module.SPEC)
 
 
-@pytest.mark.sample(50)
+@pytest.mark.sample(100)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_caught(name):
     report = checked(name)
@@ -42,7 +42,7 @@ def test_faults_are_caught(name):
     assert report.causes[0].smallest_case
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("name", [*TWINS, *INNOCENT])
 def test_what_is_right_is_not_accused(name):
     wanted = loaded(name).EXPECT

@@ -49,7 +49,6 @@ def test_a_law_that_does_not_hold_is_a_cause_and_the_others_follow_from_it():
     assert report(Writes(head_dim=16)).causes[0].code.startswith("laws.")
 
 
-@pytest.mark.slow
 def test_an_unregistered_class_is_held_against_the_encoding_that_the_spec_names():
     assert report(Quick(head_dim=16), encoding="rope").causes[0].code == "laws.definition"
     assert report(Quick(head_dim=16)).status == "pass"
