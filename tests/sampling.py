@@ -4,8 +4,8 @@
 2. Of a test over the product of three or more parameters, a pairwise sample is kept: each two values that meet in the
    product meet in the sample. A table of cases is no product: all of its rows run.
 3. Of a test marked `sample(n)`, each case of which takes long, n cases are kept, drawn from equal parts of the table.
-   Without that mark it is one case of a test that compiles or exports, and twenty of a test of `verify`, whose cases are
-   many and alike.
+   Without that mark it is one case of a test that compiles or exports, and twenty of a test of `verify`, whose cases
+   are many and alike.
 4. A property draws a third of its examples.
 
 `--whole` keeps everything, as `make check` does; `--sample-seed N` draws another sample.
@@ -83,8 +83,8 @@ def _most(item: Any) -> int:
 
 def spread(n_cases: int, n: int, seed: int) -> set[int]:
     """Draw one of each n-th part of the cases: neighbours in a table are alike."""
-    draw, ends = random.Random(seed), [i * n_cases // n for i in range(n + 1)]
-    return {draw.randrange(low, high) for low, high in zip(ends, ends[1:], strict=False)}
+    draw = random.Random(seed)
+    return {draw.randrange(i * n_cases // n, (i + 1) * n_cases // n) for i in range(n)}
 
 
 def split(items: Iterable[Any], seed: int) -> tuple[list[Any], list[Any]]:
