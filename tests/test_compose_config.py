@@ -294,7 +294,6 @@ def test_a_type_of_ones_own_may_grow_its_queries():
             ["layer_types must have one entry a layer"],
         ),
         (of(model_type="llama", head_dim=15), ValueError, ["must be an even number", "got 15 of 15"]),
-        (of(model_type="falcon", alibi=True), ValueError, ["PerLayer: layers of falcon", "posenc.ALiBi", "got 4 such"]),
         (of(model_type="esm"), ValueError, ["PerLayer: layers of esm", "posenc.Learned"]),
         (
             of(model_type="granite_swa", num_hidden_layers=65, layer_rope_theta=list(range(2, 67))),

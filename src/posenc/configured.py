@@ -3,7 +3,7 @@
 from typing import Any
 
 from posenc import config, registry
-from posenc.config import kinds, models, values
+from posenc.config import kinds, models, unrotated, values
 from posenc.config.model import WHO, Model, open_model
 from posenc.config.reading import Checked
 from posenc.config.spelling import spelled
@@ -12,7 +12,6 @@ from posenc.encoding import Encoding
 # what the layers of a type do that do not turn, where it is more than nothing and no encoding of a single layer
 _INSTEAD = {
     "esm": "adds a learned table to the tokens (posenc.Learned)",
-    "falcon": "biases scores by distance (posenc.ALiBi)",
 }
 _EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
 
@@ -37,6 +36,8 @@ def by_layer(
     """
     fields = Checked(config.read(source))
     model = open_model(fields)
+    if (other := unrotated.ways(model)) is not None:
+        return _unrotated(other)
     models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
@@ -47,6 +48,16 @@ def by_layer(
         options = [(part.name, part.options()) for part in parts]
         chosen[kind, base] = made.setdefault(repr(options), parts)  # which shows numbers to the last digit
     return [chosen[way] for way in ways]
+
+
+def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
+    """Construct what works in each layer of a model that does not rotate."""
+    found: list[tuple[Encoding, ...]] = []
+    for way in ways:
+        made, nope = (registry.create(way.encoding, **way.options),), (registry.create("nope"),)
+        added = registry.card(way.encoding).family == "additive"  # before the first layer, and in no other
+        found += [made] + [nope] * (way.count - 1) if added else [made] * way.count
+    return found
 
 
 def _ways(model: Model) -> list[tuple[str, Any]]:

@@ -10,8 +10,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import config, frequencies
-from posenc.config import kinds
+from posenc.config import kinds, unrotated
 from posenc.config.known import known_models
+from posenc.config.model import open_model
 from posenc.config.reading import Checked
 
 InvFreq = Float64[Tensor, " n_pairs"]
@@ -58,6 +59,9 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         target, trained = known["config"], known["original_max_len"]
         pairing = known["pairing"] if pairing is None else pairing
     target = Checked(config.read(target))  # once, and not for each kind
+    if (ways := unrotated.ways(open_model(target))) is not None:
+        rows = [{"kind": w.part, "count": w.count, "encoding": w.encoding, "options": dict(w.options)} for w in ways]
+        return {"layers": [row | dict.fromkeys(_OF_ROTATION) for row in rows], "warnings": []}
     counts: list[tuple[str | None, int | None]] = [(None, None)]
     with suppress(ValueError):  # the number of layers is not told; one kind is, or `rotary` says what is wrong
         counts = [*config.layer_types(target).items()]

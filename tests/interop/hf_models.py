@@ -42,6 +42,24 @@ def mpt(cls="MptForCausalLM", dropout=0.0, attn_config=None, **fields):
     return model
 
 
+def umt5(dropout=0.0, **fields):
+    return t5("UMT5ForConditionalGeneration", dropout, family="UMT5", **fields)
+
+
+def switch(dropout=0.0, **fields):
+    sizes = {"num_experts": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "expert_capacity": 64}
+    sizes |= {"num_decoder_layers": 2, "router_jitter_noise": 0.0}
+    return t5("SwitchTransformersForConditionalGeneration", dropout, family="SwitchTransformers", **sizes | fields)
+
+
+def falcon(cls="FalconForCausalLM", dropout=0.0, **fields):
+    """Return a model as falcon-rw is: ALiBi, whose slopes and products are rounded to bfloat16."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+    kind = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
+    drops = {"hidden_dropout": 0.0, "attention_dropout": dropout}
+    return getattr(transformers, cls)(transformers.FalconConfig(**BETWEEN | sizes | kind | drops | fields))
+
+
 def deberta(cls="DebertaV2ForMaskedLM", dropout=0.0, **fields):
     """Return a model made as DeBERTa-v3 is; head_dim is no power of two, and far tokens share buckets."""
     sizes = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 32}
@@ -57,11 +75,14 @@ MODELS = {
     "t5": t5,
     "gated t5": lambda **kw: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **kw),
     "mt5": lambda **kw: t5("MT5ForConditionalGeneration", family="MT5", **kw),
+    "umt5": umt5,
+    "switch": switch,
     "bloom": bloom,
     "mpt": mpt,
+    "falcon": falcon,
     "deberta": deberta,
 }
-ATTENTIONS = {"t5": 6, "gated t5": 6, "mt5": 6, "bloom": 3, "mpt": 3, "deberta": 3}  # in one forward
+ATTENTIONS = dict.fromkeys(MODELS, 6) | dict.fromkeys(("bloom", "mpt", "falcon", "deberta"), 3)  # in one forward
 DECODERS = [name for name in MODELS if name != "deberta"]
 
 

@@ -214,9 +214,9 @@ def test_kinds_of_layers_that_share_a_fault_are_one_finding():
 
 
 def test_what_is_not_known_cannot_be_told():
-    judged = judge({"model_type": "bert", "hidden_size": 768})
+    judged = judge({"model_type": "xlnet", "hidden_size": 768})
     assert (judged.status, judged.findings) == ("cannot_tell", ())
-    assert "model_type 'bert' is not known" in judged.because
+    assert "model_type 'xlnet' is not known" in judged.because
     assert judge({"model_type": "lama", "rope_theta": 1e4, "head_dim": 64}).status == "cannot_tell"
     assert judge({}).status == "cannot_tell"
 
@@ -233,8 +233,11 @@ def test_a_pairing_of_ones_own_settles_it():
 
 
 def test_a_model_without_rotation_has_nothing_to_find():
-    judged = judge({"model_type": "falcon", "alibi": True, "num_hidden_layers": 2})
-    assert (judged.status, judged.layers) == ("pass", {"nope": 2})
+    falcon = {"model_type": "falcon", "alibi": True, "num_hidden_layers": 2}
+    judged = judge(falcon | {"hidden_size": 256, "num_attention_heads": 4})
+    assert (judged.status, judged.layers) == ("pass", {"layers: alibi": 2})
+    assert judge(falcon).status == "cannot_tell"
+    assert "num_attention_heads must stand in the file" in judge(falcon).because
 
 
 # ---- shipped models

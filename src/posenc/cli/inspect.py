@@ -47,7 +47,8 @@ def inspect_model(
 def _describe(layer: dict[str, Any]) -> list[str]:
     """Write one kind of layer: facts, then a line for some of its pairs."""
     count = "" if layer["count"] is None else f", {layer['count']} layers"
-    title = f"{layer['kind']}{count}: {layer['encoding']}"
+    options = ", ".join(f"{key}={value!r}" for key, value in layer.get("options", {}).items())
+    title = f"{layer['kind']}{count}: {layer['encoding']}{f'({options})' if options else ''}"
     if layer["encoding"] != "rope":
         return [title]
     lines = [f"{label:<{_LABEL}}{said}" for label, said in _facts(layer).items() if said]

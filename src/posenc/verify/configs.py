@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posenc import config
-from posenc.config import kinds, values
+from posenc.config import kinds, unrotated, values
 from posenc.config.known import known_models
 from posenc.config.model import Model, open_model
 from posenc.config.models import TYPES
@@ -110,9 +110,13 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     try:
         source = Checked(config.read(target))
         model = open_model(source)
+        if (ways := unrotated.ways(model)) is not None:
+            return Judgement("pass", name, model.model_type, {f"{w.part}: {w.encoding}": w.count for w in ways}, ())
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
+        if values.about(error).code == "missing":  # for which transformers has a default of its own
+            return Judgement("cannot_tell", name, model.model_type, {}, (), str(error))
         return Judgement("fail", name, None, {}, (_refused(error, target),))
     unknown = pairing is None and model.name not in TYPES
     counts, found = _look(source, model, pairing or ("half" if unknown else None))

@@ -7,9 +7,7 @@ exact tables and posenc's turn of queries and keys. Models with a position bias 
 when they are called.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,16 +19,20 @@ __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
 
 # The class that builds masks and biases for its layers -> the module here that routes it.
 _HOSTS = {
-    "transformers.models.t5.modeling_t5.T5Stack": "t5",
-    "transformers.models.mt5.modeling_mt5.MT5Stack": "t5",
-    "transformers.models.bloom.modeling_bloom.BloomModel": "bloom",
-    "transformers.models.mpt.modeling_mpt.MptModel": "mpt",
-    "transformers.models.deberta_v2.modeling_deberta_v2.DebertaV2Encoder": "deberta",
-    "transformers.models.roformer.modeling_roformer.RoFormerEncoder": "roformer",
+    "t5.modeling_t5.T5Stack": "t5",
+    "mt5.modeling_mt5.MT5Stack": "t5",
+    "umt5.modeling_umt5.UMT5Stack": "t5",
+    "switch_transformers.modeling_switch_transformers.SwitchTransformersStack": "t5",
+    "bloom.modeling_bloom.BloomModel": "alibi",
+    "mpt.modeling_mpt.MptModel": "alibi",
+    "falcon.modeling_falcon.FalconModel": "alibi",
+    "deberta_v2.modeling_deberta_v2.DebertaV2Encoder": "deberta",
+    "roformer.modeling_roformer.RoFormerEncoder": "roformer",
 }
-MODEL_TYPES = ("bloom", "deberta-v2", "mpt", "mt5", "t5")
+MODEL_TYPES = ("bloom", "deberta-v2", "falcon", "mpt", "mt5", "switch_transformers", "t5", "umt5")
 
 Model = TypeVar("Model", bound=nn.Module)
+_ROUTABLE = "it can be routed; posenc.hf.use(model) does so"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def use(model: Model, rope_parameters: object = None) -> Model:
     frequencies depend on the length (LongRoPE, dynamic NTK), cached keys are turned on when it changes, so that a query
     meets keys of its own frequencies alone. There logits change: transformers drops such a cache or mixes frequencies.
 
-    T5, mT5, BLOOM, MPT and DeBERTa-v2: attention weights are never formed, so these refuse `output_attentions`.
+    Models with a bias (`MODEL_TYPES`): attention weights are never formed, so these refuse `output_attentions`. One
+    query alone, a step of generation, goes the model's own way.
 
     Args:
         model: A model of these, any head on top; larger models that hold one too.
@@ -84,22 +87,16 @@ def use(model: Model, rope_parameters: object = None) -> Model:
         ImportError: transformers is not installed.
     """
     _check(model, "use")
-    interface = import_module("posenc.interop.hf.interface")
-    interface.register()
     _rotary().route(model, rope_parameters)
     for host in _hosts(model).values():
-        if not patching.is_patched(host) and _family(host).refuses(host) is None:
+        if not _running(host) and _family(host).refuses(host) is None:
             _family(host).route(host)
-            if not getattr(_family(host), "forms_weights", False):
-                patching.refuse_weights(host)
     if not (said := report(model)).replaced:
         reasons = "\n".join(f"  {part}" for part in said.left) or "  it holds no model of transformers"
         raise ValueError(
             f"posenc.hf.use: nothing in {type(model).__name__} can be replaced:\n{reasons}\n"
             f"Pass a rotary model, or one of these types: {', '.join(MODEL_TYPES)}."
         )
-    for owner in _owners(model):
-        interface.choose(owner)
     return model
 
 
@@ -123,27 +120,35 @@ def report(model: nn.Module) -> Report:
     """
     _check(model, "report")
     replaced, left = [], []
-    for name, host, sentence in (*_parts(model), *_rotary().parts(model)):
-        if (note := patching.note(host)) is not None:
-            replaced.append(Part(name, note))
+    for name, host in _hosts(model).items():
+        family, running = _family(host), _running(host)
+        if running:
+            changed = len(family.attentions(host)) - running
+            also = f"; {changed} of them have been changed since" if changed else ""
+            replaced.append(Part(name, family.said(host) + also))
         else:
-            left.append(Part(name, sentence() or "it can be routed; posenc.hf.use(model) does so"))
+            left.append(Part(name, family.refuses(host) or _ROUTABLE))
+    for name, note, sentence in _rotary().parts(model):
+        (replaced if note else left).append(Part(name, note or sentence() or _ROUTABLE))
     known = [*_hosts(model), *_rotary().owners(model)]
     for name, module in model.named_modules():
-        kind = getattr(getattr(module, "config", None), "model_type", None)
+        is_model = any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
+        kind = getattr(module.config, "model_type", None) if is_model else None
         around = any(_within(part, name) or _within(name, part) for part in known)
         if kind and not around and not any(_within(name, part.name) for part in left):
             left.append(Part(name, f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"))
     return Report(tuple(replaced), tuple(left))
 
 
+def _running(host: nn.Module) -> int:
+    """Return how many attentions of a host run by posenc."""
+    name = getattr(_family(host), "routed", "forward")
+    return sum(patching.runs(module, name) for module in _family(host).attentions(host))
+
+
 def _check(model: object, what: str) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"posenc.hf.{what}: model must be a loaded model of transformers; got {type(model).__name__}.")
-
-
-def _parts(model: nn.Module) -> list[tuple[str, nn.Module, Callable[[], str | None]]]:
-    return [(name, host, partial(_family(host).refuses, host)) for name, host in _hosts(model).items()]
 
 
 def _rotary() -> Any:
@@ -155,19 +160,16 @@ def _hosts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _home(module: nn.Module) -> str | None:
-    found = (_HOSTS.get(f"{cls.__module__}.{cls.__qualname__}") for cls in type(module).__mro__)
-    return next((home for home in found if home), None)
+    full = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__)
+    home = next(
+        (_HOSTS[short] for name in full if (short := name.removeprefix("transformers.models.")) in _HOSTS), None
+    )
+    config: Any = getattr(module, "config", None)
+    return None if getattr(config, "model_type", None) == "falcon" and not config.alibi else home
 
 
 def _family(host: nn.Module) -> Any:
     return import_module(f"posenc.interop.hf.{_home(host)}")
-
-
-def _owners(model: nn.Module) -> list[nn.Module]:
-    """Return the modules whose configuration chooses the masks of routed attention: hosts, and heads around them."""
-    hosts = [name for name, host in _hosts(model).items() if patching.is_patched(host)]
-    named = [(name, module) for name, module in model.named_modules() if any(_within(host, name) for host in hosts)]
-    return [m for _, m in named if getattr(getattr(m, "config", None), "model_type", None) in MODEL_TYPES]
 
 
 def _within(name: str, outer: str) -> bool:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from posenc.encoding import Encoding
 from posenc.encodings import DeBERTa, NoPE
 from posenc.interop.hf import patching
-from posenc.interop.hf.interface import attend_cached
+from posenc.interop.hf.interface import attend_cached, route_masks, with_tables
 
 
 def refuses(host: nn.Module) -> str | None:
     """Return why this encoder cannot be routed, or None."""
-    layers = _attentions(host)
+    layers = attentions(host)
     sentences = (patching.taken(module, "forward") for module in layers)
     sentence = patching.taken(host, "get_attention_mask", "get_rel_pos") or next(filter(None, sentences), None)
     if sentence or not _terms(layers[0]):
@@ -36,12 +36,18 @@ def refuses(host: nn.Module) -> str | None:
 
 def route(host: nn.Module) -> None:
     """Replace the forward of each attention, and let the encoder build neither masks nor distances of pairs."""
-    layers = _attentions(host)
+    layers = attentions(host)
     encoding = _encoding(layers[0]) if _terms(layers[0]) else NoPE()
-    for module in layers:
-        patching.replace(module, forward=partial(_forward, encoding=encoding))
-    patching.replace(host, get_attention_mask=_get_attention_mask, get_rel_pos=_get_rel_pos)
-    patching.describe(host, f"self attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})")
+    patching.replace(layers, forward=partial(_forward, encoding=encoding))
+    patching.replace([host], get_attention_mask=_get_attention_mask, get_rel_pos=_get_rel_pos)
+    route_masks(host)
+
+
+def said(host: nn.Module) -> str:
+    """Return in a few words what runs."""
+    layers = attentions(host)
+    encoding = _encoding(layers[0]) if _terms(layers[0]) else NoPE()
+    return f"self attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})"
 
 
 def _get_attention_mask(host: nn.Module, attention_mask: Tensor) -> Tensor | None:
@@ -89,7 +95,7 @@ def _forward(
         )
     )
     if rel_embeddings is not None and isinstance(encoding, DeBERTa):
-        encoding = _with_tables(encoding, module, module.pos_dropout(rel_embeddings))
+        encoding = _projected(encoding, module, module.pos_dropout(rel_embeddings))
     terms = sum(term in module.pos_att_type for term in ("c2p", "p2c"))
     out = attend_cached(
         q,
@@ -104,7 +110,7 @@ def _forward(
     return out.transpose(1, 2).flatten(2), None
 
 
-def _with_tables(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
+def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
     """Return the encoding with this layer's tables: another object, which a backward pass finds as it was."""
     embeddings = embeddings[: 2 * module.pos_ebd_size]
     key, query = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
@@ -113,9 +119,7 @@ def _with_tables(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
         if term in encoding.terms:
             table = _heads(module, getattr(module, projection)(embeddings)).transpose(0, 1)
             tables[name] = table if (rows := _rows(module)) is None else table[:, rows.to(table.device)]
-    own = object.__new__(DeBERTa)  # a compiler does not follow copy.copy
-    own.__dict__ = vars(encoding) | {"_parameters": dict.fromkeys(encoding._parameters) | tables}
-    return own
+    return with_tables(encoding, **tables)  # type: ignore[no-any-return]
 
 
 def _encoding(module: Any) -> DeBERTa:
@@ -159,5 +163,6 @@ def _heads(module: Any, x: Tensor) -> Tensor:
     return heads
 
 
-def _attentions(host: Any) -> list[Any]:
+def attentions(host: Any) -> list[Any]:
+    """Return the attentions of an encoder."""
     return [layer.attention.self for layer in host.layer]

@@ -47,7 +47,7 @@ def rescale(groups: Mapping[str, Group]) -> None:
     """Give attentions the score scale that they would have been made with, as DeepSeek's depends on the factor."""
     for group in groups.values():
         for module in group.callers.values():
-            cls: Any = type(module)
+            cls: Any = patching.own_class(module)
             if _READ.isdisjoint(copied.mentions(cls.__init__)) or not hasattr(module, "layer_idx"):
                 continue
             with torch.device("meta"):
@@ -80,6 +80,11 @@ def _merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, with what is no matter of length as it was."""
     by_kind = {kind: own for kind, own in old.items() if isinstance(own, Mapping)}
     if not by_kind:
+        if {"rope_type", "type"}.isdisjoint(given) and (unread := sorted(given.keys() - {*_KEPT})):
+            raise ValueError(
+                f"{WHO}: rope_parameters without a rope_type mean plain RoPE, which does not read {', '.join(unread)}; "
+                f'got {short(dict(given))}. Add for instance "rope_type": "yarn".'
+            )
         return {key: old[key] for key in _KEPT if key in old} | dict(given)
     flat = [key for key, own in given.items() if not isinstance(own, Mapping) or key not in by_kind]
     if flat or not given:

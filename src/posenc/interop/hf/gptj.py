@@ -36,9 +36,11 @@ def replace(module: Any, rope: RoPE, table: Tensor, function_name: str) -> None:
     """Put the exact table and the turn into one attention."""
     turn = turning.SineFirst(rope.pairing)
     turn.widths(module.head_dim, n_pairs=rope.rotary_dim // 2)
-    patching.replace(module, forward=copied.Copied(type(module), "forward", {function_name: turn}))
+    cls = patching.own_class(module)
+    functions: dict[str, Any] = {"forward": copied.Copied(cls, "forward", {function_name: turn})}
     if hasattr(module, "_get_embed_positions"):
-        patching.replace(module, _get_embed_positions=_get_embed_positions)
+        functions["_get_embed_positions"] = _get_embed_positions
+    patching.replace([module], **functions)
     patching.swap(module, embed_positions=table)
 
 

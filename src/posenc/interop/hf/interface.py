@@ -1,4 +1,4 @@
-"""The attention and the mask that transformers finds under the name "posenc", and the call of `attend` behind it."""
+"""The mask and the attention that layers of transformers find in place of their own, by `attend`."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from posenc.attention import attend
 from posenc.encoding import Encoding
 from posenc.interop.hf import patching
+from posenc.interop.hf.copied import Copied, found
 
 NAME = "posenc"
+_MASKS = ("create_causal_mask", "create_bidirectional_mask")
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,101 @@ class Bias:
     crossing: bool = False  # attention to another sequence
 
 
+@dataclass(frozen=True)
+class Mask:
+    """What travels from layer to layer where the model would pass on its mask (batch, 1, q_len, k_len).
+
+    Args:
+        seen: (batch, 1, 1, k_len) of padding, (batch, 1, q_len, k_len) which says all, or None.
+        k_pos: Positions of the keys (batch, k_len), where they are no plain indices.
+    """
+
+    seen: Tensor | None
+    k_pos: Tensor | None = None
+    ndim = 0  # Falcon adds its bias to masks of four dimensions
+
+    def to(self, dtype: object) -> "Mask":
+        """Stay as it is: MPT casts its mask."""
+        return self
+
+
+class _Named:
+    """A configuration under which transformers makes masks for `attend`."""
+
+    _attn_implementation = NAME
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def route_masks(host: nn.Module, *, counts: bool = False, hides: bool = False) -> None:
+    """Let a host make masks for `attend`, and refuse to return weights.
+
+    Args:
+        host: The module whose forward makes masks for its layers.
+        counts: Whether its positions count the tokens that are no padding.
+        hides: Whether a caller's own mask (batch, 1, q_len, k_len) is True where it hides.
+    """
+    register()
+    cls = patching.own_class(host)
+    makers = found(cls.forward, _MASKS.__contains__)
+    others = {name: partial(_mask, create=create, counts=counts, hides=hides) for name, create in makers.items()}
+    patching.replace([host], forward=partial(_forward, copied=Copied(cls, "forward", others)))
+
+
 def register() -> None:
-    """Give transformers the attention and the mask."""
-    import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+    """Give transformers the mask."""
     masking = import_module("transformers.masking_utils")
     masking.ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, partial(padding_mask, masking))
 
 
-def choose(owner: nn.Module) -> None:
-    """Let the owner's configuration name both."""
-    patching.choose(owner, NAME)
+def _mask(*args: Any, create: Any, counts: bool, hides: bool, config: Any, **kwargs: Any) -> Any:
+    """Make a mask; for one query the model's own, with which its layers go their own way, which is as fast."""
+    if kwargs["inputs_embeds"].shape[1] == 1:
+        return create(*args, config=config, **kwargs)
+    seen, given = create(*args, config=_Named(config), **kwargs), kwargs.get("attention_mask")
+    if hides and given is not None and given.ndim == 4:
+        seen = ~given.bool()
+    return Mask(seen, _counted(given) if counts and given is not None else None)
+
+
+def _counted(mask: Tensor) -> Tensor | None:
+    """Return the count of tokens along a mask (batch, k_len), None where indices differ from it by one number a row.
+
+    They do unless a row has masked tokens between others. Indices are what fast backends want.
+    """
+    here = mask.bool()
+    if not torch.compiler.is_compiling():
+        begins = here[:, 1:] & ~here[:, :-1]
+        if not bool((begins.sum(-1) + here[:, 0] > 1).any()):
+            return None
+    return (here.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def _forward(host: nn.Module, *args: Any, copied: Any, **kwargs: Any) -> Any:
+    wanted = kwargs.get("output_attentions")
+    if wanted is None:
+        wanted = getattr(getattr(host, "config", None), "output_attentions", False)
+    if wanted:
+        raise ValueError(
+            f"posenc.hf: {type(host).__name__} was asked for attention weights, which posenc.attend never forms; got "
+            "output_attentions=True. Call posenc.hf.restore(model) first."
+        )
+    return copied(host, *args, **kwargs)
+
+
+class Functions:
+    """Stands for transformers' table of attention functions in a module whose biases may be `Bias`."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def get_interface(self, name: str, default: Any) -> Any:
+        """Return ours, which runs theirs where the bias is a tensor."""
+        return partial(attention, theirs=self._theirs.get_interface(name, default))
 
 
 def attention(
@@ -41,26 +128,24 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
+    *,
+    theirs: Any,
     scaling: float | None = None,
     dropout: float = 0.0,
     position_bias: object = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> Any:
     """Attend as transformers calls it.
 
     Returns:
-        (batch, q_len, n_heads, head_dim), and None for the weights.
-
-    Raises:
-        TypeError: The model was not prepared by `posenc.hf.use`.
+        (batch, q_len, n_heads, head_dim), and the weights or None.
     """
-    if not isinstance(position_bias, Bias):
-        raise TypeError(
-            f"posenc.hf: {type(module).__name__} runs with attn_implementation={NAME!r}, but posenc.hf.use has not "
-            f"prepared it; got position_bias of type {type(position_bias).__name__}. Call posenc.hf.use(model)."
-        )
-    causal = bool(getattr(module, "is_causal", False)) and is_causal(getattr(module, "config", None))
+    if not isinstance(attention_mask, Mask) and not isinstance(position_bias, Bias):
+        more = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias} | kwargs
+        return theirs(module, query, key, value, attention_mask, **more)
+    if not isinstance(position_bias, Bias):  # zeros, for attention to another sequence
+        position_bias = Bias(Encoding(), 0, crossing=True)
     out = attend_cached(
         query,
         key,
@@ -68,8 +153,8 @@ def attention(
         position_bias.encoding,
         past=position_bias.past,
         crossing=position_bias.crossing,
-        causal=causal,
-        mask=attention_mask,
+        causal=bool(getattr(module, "is_causal", False)) and is_causal(getattr(module, "config", None)),
+        mask=attention_mask.seen if isinstance(attention_mask, Mask) else attention_mask,
         scale=scaling,
         dropout_p=float(dropout),
     )
@@ -132,6 +217,13 @@ def attend_cached(
     )
 
 
+def with_tables(encoding: Any, **tables: Tensor) -> Any:
+    """Return an encoding with other tables: another object, which a backward pass finds as it was."""
+    own = object.__new__(type(encoding))  # a compiler does not follow copy.copy
+    own.__dict__ = vars(encoding) | {"_parameters": dict.fromkeys(encoding._parameters) | tables}
+    return own
+
+
 def padding_mask(
     masking: Any,
     batch_size: int,
@@ -160,10 +252,7 @@ def padding_mask(
         mask = masking.sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **kwargs
         )
-    if getattr(config, "model_type", None) != "mpt":
-        return mask  # type: ignore[no-any-return]
-    # MPT casts its mask to booleans before anybody asks whether there is one, and True hides
-    return torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=kwargs.get("device")) if mask is None else ~mask
+    return mask  # type: ignore[no-any-return]
 
 
 def is_causal(config: object) -> bool:

@@ -1,40 +1,89 @@
-"""What `use` writes into modules, and how it is taken out again.
+"""What `use` changes in modules, and how it is undone.
 
-Everything stands in the module's own `__dict__`, none of it as a parameter, a buffer or a submodule, so that
-`state_dict` does not change, and copies of a model are routed as well and can be restored on their own.
+A module gets a subclass of its own class, in which some methods are others. So copies, replicas, pickles and traces of
+the module run the same methods on weights of their own, and its `state_dict` does not change.
 """
 
-from collections.abc import Callable
-from functools import partial
+import copy
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
 
-_NOTE, _NAMES, _HOOK, _CHOICE = "_posenc_note", "_posenc_names", "_posenc_hook", "_posenc_choice"
-_BUFFERS, _VALUES, _ROPE = "_posenc_buffers", "_posenc_values", "_posenc_rope_parameters"
+_NOTE, _KNOWN, _BUFFERS = "_posenc_note", "_posenc_known", "_posenc_buffers"
+_VALUES, _ROPE = "_posenc_values", "_posenc_rope_parameters"
 
 
-def replace(module: nn.Module, **functions: Callable[..., Any]) -> None:
-    """Put functions in place of methods; each is called with the module first.
+class Recipe:
+    """A class, and what a subclass of it runs instead of some methods; copies and pickles make the subclass anew.
 
-    Partial functions and no bound ones: they survive pickling and deep copies.
+    Args:
+        base: The class.
+        functions: By name of the method; called with the module first.
     """
-    own = vars(module)
-    own[_NAMES] = (*own.get(_NAMES, ()), *functions)
-    own.update({name: partial(function, module) for name, function in functions.items()})
+
+    def __init__(self, base: type, functions: dict[str, Callable[..., Any]]) -> None:
+        self.base, self.functions = base, functions
+        own = {name: _method(getattr(base, name), function) for name, function in functions.items()}
+        kept = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+        self.cls: Any = type(base.__name__, (base,), own | kept | {"_posenc_recipe": self, "__reduce_ex__": _reduce})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recipe, (self.base, self.functions)
+
+    def blank(self) -> Any:
+        """Return a module of the subclass that holds nothing yet."""
+        return self.cls.__new__(self.cls)
+
+
+def _method(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return function(module, *args, **kwargs)
+
+    return method
+
+
+def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
+    return Recipe.blank, (type(module)._posenc_recipe,), module.__getstate__()
+
+
+def replace(modules: Iterable[nn.Module], **functions: Callable[..., Any]) -> None:
+    """Run functions in place of methods of some modules; those of one class get one subclass."""
+    recipes: dict[type, Recipe] = {}
+    for module in modules:
+        cls = type(module)
+        if cls not in recipes:
+            before = recipe(module)
+            base, kept = (cls, {}) if before is None else (before.base, before.functions)
+            recipes[cls] = Recipe(base, kept | functions)
+        module.__class__ = recipes[cls].cls
+
+
+def recipe(module: nn.Module) -> Recipe | None:
+    """Return what a module's methods were replaced by, or None."""
+    return getattr(type(module), "_posenc_recipe", None)
+
+
+def own_class(module: nn.Module) -> Any:
+    """Return the class that a module had before."""
+    found = recipe(module)
+    return type(module) if found is None else found.base
 
 
 def taken(module: nn.Module, *names: str) -> str | None:
-    """Return a sentence if somebody else has replaced one of these methods already."""
+    """Return a sentence if something else has replaced one of these methods already."""
     found = [name for name in names if name in vars(module)]
     if not found:
         return None
     return f"{type(module).__name__}.{found[0]} has been replaced by something else, as offloading hooks do"
 
 
-def has_replaced(module: nn.Module) -> bool:
-    """Whether methods of a module are replaced from here."""
-    return _NAMES in vars(module)
+def runs(module: nn.Module, name: str = "forward") -> bool:
+    """Whether a call of this method reaches what stands in its place."""
+    found = recipe(module)
+    return found is not None and name in found.functions and name not in vars(module)
 
 
 def describe(host: nn.Module, note: str) -> None:
@@ -43,21 +92,18 @@ def describe(host: nn.Module, note: str) -> None:
 
 
 def note(host: nn.Module) -> str | None:
-    """Return what was said of a routed host."""
+    """Return what was noted of a routed host."""
     return vars(host).get(_NOTE)
 
 
-def is_patched(host: nn.Module) -> bool:
-    """Whether the host is routed."""
-    return note(host) is not None
+def remember(owner: nn.Module, names: list[str]) -> None:
+    """Keep the names of the attentions that turn, which are found by running a model."""
+    vars(owner)[_KNOWN] = names
 
 
-def choose(owner: nn.Module, implementation: str) -> None:
-    """Name the attention implementation in a configuration; the one before is kept with its first owner."""
-    config: Any = owner.config
-    if config._attn_implementation != implementation:
-        vars(owner)[_CHOICE] = config._attn_implementation
-        config._attn_implementation_internal = implementation  # the setter would write into nested configurations
+def known(owner: nn.Module) -> list[str] | None:
+    """Return what was remembered."""
+    return vars(owner).get(_KNOWN)
 
 
 def swap(module: nn.Module, **tensors: Tensor) -> None:
@@ -75,10 +121,19 @@ def change(module: nn.Module, **numbers: float) -> None:
     own.update(numbers)
 
 
-def extend(owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
-    """Write other rope_parameters into the owner's configuration."""
-    config: Any = owner.config
-    vars(owner).setdefault(_ROPE, config.rope_parameters)
+def extend(model: nn.Module, owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
+    """Write other rope_parameters into the owner's configuration, of which the model gets a copy of its own.
+
+    Other models may share the one before.
+    """
+    if _ROPE not in vars(owner):
+        config: Any = owner.config
+        vars(owner)[_ROPE] = config.rope_parameters
+        memo: dict[int, Any] = {}
+        for module in model.modules():
+            if hasattr(vars(module).get("config"), "to_dict"):
+                module.config = copy.deepcopy(module.config, memo)
+    config = owner.config
     config.rope_parameters = rope_parameters
 
 
@@ -89,37 +144,15 @@ def rope_parameters(owner: nn.Module) -> dict[str, Any]:
     return found
 
 
-def refuse_weights(host: nn.Module) -> None:
-    """Let the host raise where attention weights are asked for, instead of returning none."""
-    vars(host)[_HOOK] = host.register_forward_pre_hook(_refuse_weights, with_kwargs=True)
-
-
 def undo(module: nn.Module) -> None:
     """Take out whatever stands in one module."""
     own = vars(module)
-    for name in own.pop(_NAMES, ()):
-        own.pop(name, None)
+    module.__class__ = own_class(module)
     own.pop(_NOTE, None)
-    if (hook := own.pop(_HOOK, None)) is not None:
-        hook.remove()
+    own.pop(_KNOWN, None)
     for name, tensor in own.pop(_BUFFERS, {}).items():
         module._buffers[name] = tensor.to(module._buffers[name])
     own.update(own.pop(_VALUES, {}))
-    config: Any
     if _ROPE in own:
-        config = module.config
+        config: Any = module.config
         config.rope_parameters = own.pop(_ROPE)
-    if _CHOICE in own:
-        config = module.config
-        config._attn_implementation_internal = own.pop(_CHOICE)
-
-
-def _refuse_weights(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    wanted = kwargs.get("output_attentions")
-    if wanted is None:
-        wanted = getattr(getattr(host, "config", None), "output_attentions", False)
-    if wanted:
-        raise ValueError(
-            f"posenc.hf: {type(host).__name__} was asked for attention weights, which posenc.attend never forms; got "
-            "output_attentions=True. Call posenc.hf.restore(model) first."
-        )

@@ -35,7 +35,7 @@ def refuses(callers: Iterable[nn.Module]) -> str | None:
 
 def forward(module: Any, *args: Any, copy: Any, places: Places, turns: tuple[Turn, ...], **kwargs: Any) -> Any:
     """Run an attention whose cache turns its keys on."""
-    bound = inspect.signature(type(module).forward).bind_partial(module, *args, **kwargs)
+    bound = inspect.signature(patching.own_class(module).forward).bind_partial(module, *args, **kwargs)
     name = _cache_argument(module) or ""
     cache = bound.arguments.get(name)
     if cache is None:
@@ -53,7 +53,7 @@ def keep_caches(model: nn.Module) -> None:
             prepare = vars(cls).get("prepare_inputs_for_generation")
             if prepare is not None and "original_max_position_embeddings" in copied.mentions(prepare):
                 if patching.taken(module, "prepare_inputs_for_generation") is None:
-                    patching.replace(module, prepare_inputs_for_generation=partial(_prepare, cls=cls))
+                    patching.replace([module], prepare_inputs_for_generation=partial(_prepare, cls=cls))
                 break
 
 
@@ -131,7 +131,7 @@ def _same(before: Rotary, now: Rotary) -> bool:
 
 
 def _cache_argument(module: nn.Module) -> str | None:
-    named = inspect.signature(type(module).forward).parameters
+    named = inspect.signature(patching.own_class(module).forward).parameters
     return next((name for name in _CACHES if name in named), None)
 
 

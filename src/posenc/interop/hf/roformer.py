@@ -10,18 +10,18 @@ from posenc.encodings import RoPE
 from posenc.interop.hf import patching
 from posenc.interop.hf.turning import TOLERANCE, Pair
 
-forms_weights = True  # its attention stays its own
+routed = "apply_rotary_position_embeddings"  # its attention stays its own
 
 
 def refuses(host: nn.Module) -> str | None:
     """Return why this encoder cannot be routed, or None."""
-    for module in _attentions(host):
+    for module in attentions(host):
         if sentence := patching.taken(module, "apply_rotary_position_embeddings"):
             return sentence
-    module = _attentions(host)[0]
+    module = attentions(host)[0]
     table, turn = _table(module), _turn(module)
     q, k = (torch.linspace(-1, 1, 3 * table.shape[-1]).view(1, 1, 3, -1) * i for i in (1, 2))
-    theirs = type(module).apply_rotary_position_embeddings(table, q, k)
+    theirs = patching.own_class(module).apply_rotary_position_embeddings(table, q, k)
     ours = _apply(module, table, q, k, turn=turn)
     same = all(bool((a - b).abs().max() < TOLERANCE) for a, b in zip(ours, theirs, strict=True))
     return None if same else "its method apply_rotary_position_embeddings turns otherwise than by pairs (2k, 2k + 1)"
@@ -29,12 +29,15 @@ def refuses(host: nn.Module) -> str | None:
 
 def route(host: nn.Module) -> None:
     """Replace the method of each attention; the table is a parameter, and stays."""
-    layers = _attentions(host)
-    turn = _turn(layers[0])
-    for module in layers:
-        patching.replace(module, apply_rotary_position_embeddings=partial(_apply, turn=turn))
+    layers = attentions(host)
+    patching.replace(layers, apply_rotary_position_embeddings=partial(_apply, turn=_turn(layers[0])))
+
+
+def said(host: nn.Module) -> str:
+    """Return in a few words what runs."""
+    layers = attentions(host)
     rope = RoPE(head_dim=layers[0].attention_head_size, pairing="interleaved")
-    patching.describe(host, f"turns queries and keys of {len(layers)} attentions by {rope}, by the model's own table")
+    return f"turns queries and keys of {len(layers)} attentions by {rope}, by the model's own table"
 
 
 def _apply(
@@ -58,6 +61,7 @@ def _table(module: Any) -> Tensor:
     return torch.cat((sin, cos), -1)[None, None]
 
 
-def _attentions(host: Any) -> list[Any]:
+def attentions(host: Any) -> list[Any]:
+    """Return the attentions of an encoder."""
     return [getattr(block, name).self for block in host.layer for name in ("attention", "crossattention")
             if hasattr(block, name)]  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posenc.encodings import RoPE
 from posenc.families import Rotary
-from posenc.interop.hf import copied, extending, gptj, groups, overwriting, patching, rephased, tables, turning
+from posenc.interop.hf import copied, extending, gptj, groups, patching, rephased, tables, turning
 from posenc.interop.hf.groups import Group
 
 
@@ -23,13 +23,21 @@ class Plan:
     by_table: tuple[RoPE, Tensor] | None = None
 
 
-def parts(model: nn.Module) -> list[tuple[str, nn.Module, Callable[[], str | None]]]:
-    """Return the modules that make tables by name, each with what says why it is left."""
+def parts(model: nn.Module) -> list[tuple[str, str | None, Callable[[], str | None]]]:
+    """Return by name the modules that make tables, what runs there now or None, and what says why it is left."""
     return [
-        (name, rotary, partial(_refusal, group))
+        (name, _running(group, rotary), partial(_refusal, group))
         for group in groups.find(model).values()
         for name, rotary in group.rotaries.items()
     ]
+
+
+def _running(group: Group, rotary: Any) -> str | None:
+    note, callers = patching.note(rotary), list(group.callers.values())
+    changed = sum(not patching.runs(module) for module in callers)
+    if note is None or changed == len(callers) or not (group.by_table or patching.runs(rotary)):
+        return None
+    return note + (f"; {changed} of them have been changed since" if changed else "")
 
 
 def owners(model: nn.Module) -> list[str]:
@@ -50,14 +58,15 @@ def route(model: nn.Module, rope_parameters: object = None) -> None:
         found = {name: group for name, group in found.items() if not isinstance(planned(group, again=True), str)}
         owner, new = extending.checked(found, rope_parameters)
         _undo(found)
-        patching.extend(owner, new)
+        patching.extend(model, owner, new)
         extending.rescale(found)
     for group in found.values():
-        if any(patching.is_patched(rotary) for rotary in group.rotaries.values()):
+        if any(patching.note(rotary) is not None for rotary in group.rotaries.values()):
             continue
         plan = planned(group, extended=extended)
         if not isinstance(plan, str):
             _replace(model, group, plan)
+            patching.remember(group.owner, [groups.inside(key, group.name) for key in group.callers])
         elif extended:
             _undo(found)
             raise ValueError(f"posenc.hf.use: the model cannot be extended so: {plan}.")
@@ -68,9 +77,9 @@ def planned(group: Group, *, extended: bool = False, again: bool = False) -> Pla
     if not group.callers:
         return "no attention that its tables reach turns by a function of its file"
     for module in (*group.rotaries.values(), *group.callers.values()):
-        if not (again and patching.has_replaced(module)) and (sentence := patching.taken(module, "forward")):
+        if sentence := patching.taken(module, "forward"):
             return sentence
-    if again and any(patching.is_patched(rotary) for rotary in group.rotaries.values()):
+    if again and any(patching.note(rotary) is not None for rotary in group.rotaries.values()):
         return Plan({}, {})
     plan = Plan({}, {})
     if group.by_table:
@@ -129,35 +138,25 @@ def _replace(model: nn.Module, group: Group, plan: Plan) -> None:
         for encoding in (e for places in plan.places.values() for e in places.encodings.values()):
             for function in functions.values():
                 plan.turns[function].widths(*groups.widths(module), n_pairs=encoding.rotary_dim // 2)
-        made = [overwriting.sources(module, name) for name in functions]
-        layers = made[0] if len(made) == 1 else None
-        key = type(module), None if layers is None else tuple(layers)
-        if key not in copies:
+        cls = patching.own_class(module)
+        if cls not in copies:
             turns = {name: plan.turns[function] for name, function in functions.items()}
-            copies[key] = _copy(*key, turns, by_length)
-        patching.replace(module, forward=copies[key])
+            copies[cls] = _copy(cls, turns, by_length)
+        patching.replace([module], forward=copies[cls])
     if by_length is not None:
         rephased.keep_caches(model)
     for name, rotary in group.rotaries.items():
         if plan.by_table is None:
-            patching.replace(rotary, forward=partial(tables.forward, places=plan.places[name]))
+            patching.replace([rotary], forward=partial(tables.forward, places=plan.places[name]))
         patching.describe(rotary, _note(group, plan, name))
 
 
-def _copy(
-    cls: type, layers: tuple[str, ...] | None, turns: dict[str, turning.Turn], by_length: tables.Places | None
-) -> Any:
-    """Return what stands in for the forward of the callers of a class; `layers`: q and k come fresh out of these."""
-    used = list(turns.values())
-    forward: Any = copied.Copied(cls, "forward", turns)
-    if layers is not None:
-        twins = {name: turn.overwriting() for name, turn in turns.items()}
-        over = copied.Copied(cls, "forward", twins)
-        forward = partial(overwriting.forward, fresh=forward, overwriting=over, layers=layers)
-        used += twins.values()
-    if by_length is not None:
-        forward = partial(rephased.forward, copy=forward, places=by_length, turns=tuple(used))
-    return forward
+def _copy(cls: type, turns: dict[str, turning.Turn], by_length: tables.Places | None) -> Any:
+    """Return what stands in for the forward of the callers of a class."""
+    copy = copied.Copied(cls, "forward", turns)
+    if by_length is None:
+        return copy
+    return partial(rephased.forward, copy=copy, places=by_length, turns=tuple(turns.values()))
 
 
 def _note(group: Group, plan: Plan, name: str) -> str:

@@ -1,5 +1,6 @@
-"""T5 and mT5: the table of buckets stands in the first layer of each stack, whose bias all layers share."""
+"""T5 and its relatives: a table of buckets, whose bias all layers of a stack share, or one in each layer (UMT5)."""
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -8,39 +9,52 @@ from torch import Tensor, nn
 
 from posenc.encodings import T5, NoPE
 from posenc.interop.hf import patching
-from posenc.interop.hf.interface import Bias
+from posenc.interop.hf.copied import Copied, found
+from posenc.interop.hf.interface import Bias, Functions, route_masks, with_tables
+
+_TABLE = "ALL_ATTENTION_FUNCTIONS"
+
+
+def attentions(host: nn.Module) -> list[Any]:
+    """Return the attentions of a stack, those to an encoder last."""
+    return _of(host, "SelfAttention") + _of(host, "EncDecAttention")
 
 
 def refuses(host: nn.Module) -> str | None:
     """Return why this stack cannot be routed, or None."""
-    attention, crossing = _first(host)
-    table = attention.relative_attention_bias
-    if type(table) is not nn.Embedding:
-        return f"its table of biases is no plain nn.Embedding, but {type(table).__name__}"
-    for module in (attention, crossing):
-        if module is not None and (sentence := patching.taken(module, "forward", "compute_bias")):
+    for module in attentions(host):
+        if not found(patching.own_class(module).forward, _TABLE.__eq__):
+            return f"{type(module).__name__} calls no attention function of transformers"
+        if sentence := patching.taken(module, "forward", "compute_bias"):
             return sentence
-    encoding = _encoding(attention)
-    far = 2 * encoding.max_distance
-    distance = torch.arange(-far, far + 1)
-    theirs = attention._relative_position_bucket(
-        -distance, encoding.bidirectional, encoding.n_buckets, encoding.max_distance
-    )
-    if not torch.equal(encoding.bucket(distance), theirs):
-        return "its buckets are others than those of posenc.T5"
+    for module in _with_tables(host):
+        if type(table := module.relative_attention_bias) is not nn.Embedding:
+            return f"its table of biases is no plain nn.Embedding, but {type(table).__name__}"
+        if not _same_buckets(module):
+            return "its buckets are others than those of posenc.T5"
     return None
 
 
 def route(host: nn.Module) -> None:
-    """Let the stack's first layer pass on the encoding; all layers attend through transformers' interface."""
-    attention, crossing = _first(host)
-    encoding = _encoding(attention)
-    patching.replace(attention, compute_bias=partial(_compute_bias, encoding=encoding))
-    note = f"self attention of {len(_blocks(host))} layers by T5({encoding.extra_repr()})"
-    if crossing is not None:
-        patching.replace(crossing, forward=partial(_cross, encoding=NoPE()))
-        note += ", attention to the encoder by NoPE()"
-    patching.describe(host, note)
+    """Let layers with a table pass on the encoding instead of a bias, and all layers find our attention function."""
+    crossing = _of(host, "EncDecAttention")
+    for module in attentions(host):
+        cls = patching.own_class(module)
+        ours: Any = Functions(found(cls.forward, _TABLE.__eq__)[_TABLE])
+        forward: Any = Copied(cls, "forward", {_TABLE: ours})
+        if module in crossing and not _is_umt5(module):
+            forward = partial(_cross, copied=forward)
+        patching.replace([module], forward=forward)
+    for module in _with_tables(host):
+        patching.replace([module], compute_bias=partial(_compute_bias, encoding=_encoding(module)))
+    route_masks(host)
+
+
+def said(host: nn.Module) -> str:
+    """Return in a few words what runs."""
+    note = f"self attention of {len(_of(host, 'SelfAttention'))} layers by T5("
+    note += f"{_encoding(_with_tables(host)[0]).extra_repr()})"
+    return note + (", attention to the encoder by NoPE()" if _of(host, "EncDecAttention") else "")
 
 
 def _compute_bias(
@@ -51,16 +65,21 @@ def _compute_bias(
     past_seen_tokens: int | Tensor = 0,
     *,
     encoding: T5,
-) -> Bias:
-    # read anew: loading by assignment, sharding and quantising put another tensor there
-    encoding._parameters["weight"] = attention.relative_attention_bias.weight
-    return Bias(encoding, int(past_seen_tokens))
+) -> Any:
+    if query_length == 1:
+        own = patching.own_class(attention)
+        return own.compute_bias(attention, query_length, key_length, device, past_seen_tokens)
+    table = attention.relative_attention_bias  # called, so that whatever hooks its weight is asked
+    rows = torch.arange(encoding.n_buckets, device=table.weight.device if device is None else device)
+    return Bias(with_tables(encoding, weight=table(rows)), int(past_seen_tokens))
 
 
-def _cross(attention: Any, *args: Any, position_bias: Bias | None = None, encoding: NoPE, **kwargs: Any) -> Any:
-    if position_bias is None:  # for which the model would write zeros, (1, n_heads, q_len, k_len)
-        position_bias = Bias(encoding, 0, crossing=True)
-    return type(attention).forward(attention, *args, position_bias=position_bias, **kwargs)
+def _cross(
+    module: Any, hidden_states: Tensor, *args: Any, copied: Any, position_bias: Any = None, **kwargs: Any
+) -> Any:
+    if position_bias is None and hidden_states.shape[1] > 1:  # it would write zeros (1, n_heads, q_len, k_len)
+        position_bias = Bias(NoPE(), 0, crossing=True)
+    return copied(module, hidden_states, *args, position_bias=position_bias, **kwargs)
 
 
 def _encoding(attention: Any) -> T5:
@@ -74,10 +93,22 @@ def _encoding(attention: Any) -> T5:
         )
 
 
-def _blocks(host: Any) -> Any:
-    return host.block
+def _same_buckets(attention: Any) -> bool:
+    encoding = _encoding(attention)
+    far = 2 * encoding.max_distance
+    distance = torch.arange(-far, far + 1)
+    sizes = (encoding.bidirectional, encoding.n_buckets, encoding.max_distance)
+    theirs = attention._relative_position_bucket(-distance, *(() if _is_umt5(attention) else sizes))
+    return torch.equal(encoding.bucket(distance), theirs)
 
 
-def _first(host: Any) -> tuple[Any, Any]:
-    layers = host.block[0].layer
-    return layers[0].SelfAttention, getattr(layers[1], "EncDecAttention", None)
+def _of(host: Any, part: str) -> list[Any]:
+    return [getattr(layer, part) for block in host.block for layer in block.layer if hasattr(layer, part)]
+
+
+def _with_tables(host: nn.Module) -> list[Any]:
+    return [module for module in attentions(host) if module.has_relative_attention_bias]
+
+
+def _is_umt5(attention: Any) -> bool:
+    return "bidirectional" not in inspect.signature(attention._relative_position_bucket).parameters

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from posenc import config as configs
 from posenc.encodings import RoPE
 from posenc.families import OfLength, Rotary
+from posenc.interop.hf import patching
 from posenc.interop.hf.turning import TOLERANCE
 
 _POSITIONS = (0, 1, 2, 3, 7, 40)
@@ -90,7 +92,7 @@ def found(rotary: Any, *, extended: bool = False) -> tuple[Places, list[tuple[An
     Raises:
         OtherError: The module does something else; the sentence says what.
     """
-    if list(inspect.signature(type(rotary).forward).parameters)[1:3] != ["x", "position_ids"]:
+    if list(inspect.signature(patching.own_class(rotary).forward).parameters)[1:3] != ["x", "position_ids"]:
         raise OtherError(f"{type(rotary).__name__} asks for other things than positions")
     fresh = _fresh(rotary, extended)
     kinds = _kinds(fresh)
@@ -112,7 +114,7 @@ def _fresh(rotary: Any, extended: bool) -> Any:
         raise OtherError(f"{type(rotary).__name__} has no configuration of its own")
     with torch.device("cpu"):
         try:
-            fresh = type(rotary)(rotary.config)
+            fresh = patching.own_class(rotary)(rotary.config)
         except Exception:  # of whatever its author asks for
             fresh = None
     buffers = dict(rotary.named_buffers())
@@ -152,12 +154,13 @@ def _encoding(rotary: Any, kind: str | None) -> Rotary:
         return _held(rotary, kind)
 
 
-def _held(rotary: Any, kind: str | None) -> RoPE:
+def _held(rotary: Any, kind: str | None, gain: float | None = None) -> RoPE:
     prefix = f"{kind}_" if kind else ""
-    inv_freq = getattr(rotary, f"{prefix}inv_freq", None)
+    # where they change with the length, those with which a text begins
+    inv_freq = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
     if not isinstance(inv_freq, Tensor) or inv_freq.ndim != 1:
         raise OtherError(f"{type(rotary).__name__} holds no list of frequencies")
-    gain = float(getattr(rotary, f"{prefix}attention_scaling", 1.0))
+    gain = float(getattr(rotary, f"{prefix}attention_scaling", 1.0)) if gain is None else gain
     return RoPE(head_dim=2 * len(inv_freq), inv_freq=inv_freq.double().tolist(), attention_factor=gain)
 
 
@@ -168,24 +171,36 @@ def _compared(rotary: Any, kind: str | None, places: Places) -> tuple[Any, Table
     _see_axes(rotary, kind, places)
     for trial in range(2):
         encoding: Any = places.encodings[kind]
-        far = int(encoding.original_max_len) + 3 if isinstance(encoding, OfLength) else 0  # type: ignore[arg-type]
-        for pos in (torch.tensor([_POSITIONS]), torch.tensor([[*_POSITIONS, far]])):
+        for far in (0, *_beyond(rotary, encoding)):
+            pos = torch.tensor([[*_POSITIONS, far]])
             ours, wanted = _ours(encoding, pos), _halves(_theirs(rotary, kind, pos), encoding.rotary_dim // 2)
-            tolerance = TOLERANCE + 3e-7 * float(pos.max())
-            clockwise = not isinstance(encoding, OfLength) and bool((encoding.frequencies() < 0).any())
-            if clockwise:  # it is their function that does so, as its trial shows
+            frequencies = encoding.resolve(int(pos.max()) + 1).frequencies()
+            if bool((frequencies < 0).any()):  # it is their function that turns clockwise, as its trial shows
                 wanted = wanted[0], -wanted[1]
-            if any(a.shape != b.shape or (a - b).abs().max() > tolerance for a, b in zip(ours, wanted, strict=True)):
+            if not all(map(partial(_near, angles=pos.max() * frequencies.abs().amax(0)), ours, wanted)):
                 break
         else:
             return theirs, _ours(encoding, torch.tensor([_POSITIONS]))
-        if trial or isinstance(encoding, OfLength | Axes):
+        if trial or isinstance(encoding, Axes):
             break
-        places.encodings[kind] = _held(rotary, kind)
+        cos, _ = _halves(theirs, encoding.rotary_dim // 2)
+        places.encodings[kind] = _held(rotary, kind, float(cos.flatten(0, -2)[0].mean()))  # at position 0
         places.notes.append("its frequencies are others than its configuration says, and stay")
     raise OtherError(
         f"the tables of {type(rotary).__name__} are no cosines and sines of its frequencies at positions of text"
     )
+
+
+def _near(ours: Tensor, theirs: Tensor, angles: Tensor) -> bool:
+    """Whether tables are the same but for the rounding of theirs, whose angles are in float32."""
+    return ours.shape == theirs.shape and bool(((ours - theirs).abs() <= TOLERANCE + 3e-7 * angles).all())
+
+
+def _beyond(rotary: Any, encoding: Any) -> list[int]:
+    """Return positions beyond every length at which frequencies may change."""
+    lengths = [getattr(rotary.config, "max_position_embeddings", None), getattr(encoding, "original_max_len", None)]
+    known = sorted({int(n) for n in lengths if isinstance(n, int | float) and 0 < n < 1 << 22})
+    return [n + 3 for n in known] + [2 * n + 1 for n in known[-1:]]
 
 
 def _ours(encoding: Rotary, pos: Tensor) -> Tables:

@@ -1,6 +1,5 @@
 """What stands in for the rotary functions of modeling files, and the trials that show that it does the same."""
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ from torch import Tensor
 from posenc.encoding import Placed
 from posenc.encodings import RoPE
 from posenc.kernels.eager import Pairing, Side
-from posenc.positions import is_plain
 
 TOLERANCE = 3e-4  # of numbers around 1: angles of float32, at the positions of trials, are within 3e-5
 
@@ -35,7 +33,6 @@ class Turn:
         self.side: Side = side
         self.sorts, self.heads_dim, self.alone = sorts, heads_dim, alone
         self.encodings: dict[tuple[int, int], RoPE] = {}
-        self.overwrites = False
         self.turned = False  # a mark for whoever watches one attention
 
     @property
@@ -49,12 +46,6 @@ class Turn:
             if head_dim >= 2 * n_pairs:
                 self._encoding(head_dim, n_pairs)
 
-    def overwriting(self) -> "Turn":
-        """Return one that turns in place what it is given, for callers that have just made it."""
-        twin = copy.copy(self)
-        twin.overwrites = True
-        return twin
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Turn as the function does in whose place it stands."""
         raise NotImplementedError
@@ -64,17 +55,14 @@ class Turn:
         self.turned = True
         if cos.device != q.device:
             cos, sin = cos.to(q.device), sin.to(q.device)
-        encoding = self._encoding(q.shape[-1], cos.shape[-1])
+        encoding = self._encoding(int(q.shape[-1]), int(cos.shape[-1]))  # torch.jit traces sizes
         placed = Placed(cos[..., 0], (cos, sin))
         swaps, bare = heads_dim == cos.ndim - 1, q.ndim == 3  # tokens stand before heads; there is no batch
         x = self._ready(q, swaps, bare)
         if k is None:
             return self._back(encoding.rotate_q(x, placed), swaps, bare), None
         y = self._ready(k, swaps, bare)
-        if self.overwrites and is_plain(x):
-            encoding.rotate_(x, y, placed)
-        else:
-            x, y = encoding.rotate(x, y, placed)
+        x, y = encoding.rotate(x, y, placed)
         return self._back(x, swaps, bare), self._back(y, swaps, bare)
 
     def _ready(self, x: Tensor, swaps: bool, bare: bool) -> Tensor:

@@ -8,7 +8,7 @@ from torch import nn
 
 from posenc import config
 from posenc.compose import PerLayer
-from posenc.config import kinds
+from posenc.config import kinds, unrotated
 from posenc.config.model import Model, open_model
 from posenc.config.reading import Checked
 from posenc.verify.models import biased, biases, loading
@@ -61,6 +61,9 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         opened = open_model(Checked(config.read(dict(fields))))
         if biases.has_bias(opened):
             return _by_bias(model, opened)
+        if (ways := unrotated.ways(opened)) is not None:
+            because = f"its positions enter by {ways[0].encoding}, which is not judged in a loaded model"
+            return Findings(unknown=because).report(CONVENTION)
         order = kinds.layers(opened)
         PerLayer.from_config(dict(fields))
     except (ValueError, TypeError) as error:

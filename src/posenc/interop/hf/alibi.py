@@ -1,0 +1,148 @@
+"""BLOOM, MPT and Falcon with ALiBi: attention modules of their own, which transformers' interface does not reach."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posenc.encodings import ALiBi
+from posenc.interop.hf import patching
+from posenc.interop.hf.interface import Mask, attend_cached, is_causal, route_masks, seen
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one type lays its attention out.
+
+    Args:
+        layers: The host's list of layers.
+        attention: What a layer calls its attention.
+        forward: What stands in for the attention's forward.
+        counts, hides: As `route_masks` takes them.
+    """
+
+    layers: str
+    attention: str
+    forward: Any
+    counts: bool = True
+    hides: bool = False
+
+
+def attentions(host: nn.Module) -> list[Any]:
+    """Return the attentions of a model."""
+    kind = _kind(host)
+    return [getattr(layer, kind.attention) for layer in getattr(host, kind.layers)]
+
+
+def refuses(host: Any) -> str | None:
+    """Return why this model cannot be routed, or None."""
+    layers = attentions(host)
+    if getattr(layers[0], "slow_but_exact", False) and layers[0].pretraining_tp > 1:
+        return "slow_but_exact asks for the sums of pretraining_tp slices in their own order"
+    if type(host).__name__ == "FalconModel" and math.log2(layers[0].head_dim) % 2:
+        return f"Falcon rounds biases to bfloat16 before it divides them by the root of head_dim={layers[0].head_dim}"
+    return next(filter(None, (patching.taken(module, "forward") for module in layers)), None)
+
+
+def route(host: nn.Module) -> None:
+    """Replace the forward of each attention, and let the model make masks for `attend`."""
+    kind, layers = _kind(host), attentions(host)
+    encoding, ahead = _encodings(host)
+    own = patching.own_class(layers[0]).forward
+    forward = partial(_forward, own=own, here=kind.forward, encoding=encoding, ahead=ahead, config=host.config)
+    patching.replace(layers, forward=forward)
+    route_masks(host, counts=kind.counts, hides=kind.hides)
+
+
+def said(host: Any) -> str:
+    """Return in a few words what runs."""
+    encoding, _ = _encodings(host)
+    note = f"self attention of {len(attentions(host))} layers by ALiBi({encoding.extra_repr()})"
+    bias_max = getattr(getattr(host.config, "attn_config", None), "alibi_bias_max", encoding.bias_max)
+    if bias_max != encoding.bias_max:
+        note += f"; the configuration's alibi_bias_max={bias_max} is left unread, as transformers does"
+    return note
+
+
+def _encodings(host: Any) -> tuple[ALiBi, ALiBi]:
+    """Return the bias where queries see no keys ahead, and where they may."""
+    module = attentions(host)[0]
+    n_heads = module.n_heads if hasattr(module, "n_heads") else module.num_heads
+    if type(host).__name__ == "FalconModel":
+        scale = module.head_dim**-0.5  # a power of two, which rounding to bfloat16 does not see
+        slopes = (ALiBi(n_heads=n_heads).slope(torch.arange(n_heads), torch.float64) * scale).tolist()
+        own = ALiBi(n_heads=n_heads, slopes=slopes, sides="key", precision="falcon-bfloat16")
+        return own, own
+    # a slope times the key's position, as these compute it; symmetric it runs faster
+    return ALiBi(n_heads=n_heads), ALiBi(n_heads=n_heads, sides="key")
+
+
+def _forward(
+    module: Any, *args: Any, own: Any, here: Any, encoding: ALiBi, ahead: ALiBi, config: Any, **kwargs: Any
+) -> Any:
+    """Run the attention; its own forward for one query, which comes with a mask of its own."""
+    mask = next((value for value in (*args, *kwargs.values()) if isinstance(value, Mask)), None)
+    if mask is None:
+        return own(module, *args, **kwargs)
+    attend = partial(attend_cached, encoding=encoding, ahead=ahead, causal=is_causal(config), mask=mask.seen)
+    return here(module, *args, attend=partial(attend, k_pos=mask.k_pos), **kwargs), None
+
+
+def _bloom(
+    module: Any, hidden_states: Tensor, residual: Tensor, *args: Any, attend: Any, layer_past: Any = None, **kwargs: Any
+) -> Tensor:
+    q, k, v = module._reshape(module.query_key_value(hidden_states))
+    dropout_p = module.attention_dropout.p if module.training else 0.0
+    out = _cached(module, q, k, v, layer_past, attend, scale=module.inv_norm_factor, dropout_p=dropout_p)
+    return residual + F.dropout(module.dense(out), p=module.hidden_dropout, training=module.training)
+
+
+def _mpt(
+    module: Any,
+    hidden_states: Tensor,
+    *args: Any,
+    attend: Any,
+    past_key_values: Any = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> Tensor:
+    mixed = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+    q, k, v = (t.unflatten(-1, (module.n_heads, module.head_dim)).transpose(1, 2) for t in mixed.chunk(3, dim=-1))
+    dropout_p = float(module.attn_dropout_p) if module.training else 0.0
+    past = past_key_values if cache is None else cache  # its name since transformers 5.24
+    out = _cached(module, q, k, v, past, attend, scale=float(module.softmax_scale), dropout_p=dropout_p)
+    return module.out_proj(out)  # type: ignore[no-any-return]
+
+
+def _falcon(
+    module: Any, hidden_states: Tensor, *args: Any, attend: Any, layer_past: Any = None, **kwargs: Any
+) -> Tensor:
+    q, k, v = (t.transpose(1, 2) for t in module._split_heads(module.query_key_value(hidden_states)))
+    dropout_p = module.attention_dropout.p if module.training else 0.0
+    out = _cached(module, q, k, v, layer_past, attend, scale=module.inv_norm_factor, dropout_p=dropout_p)
+    return module.dense(out)  # type: ignore[no-any-return]
+
+
+def _cached(module: Any, q: Tensor, k: Tensor, v: Tensor, cache: Any, attend: Any, **options: Any) -> Tensor:
+    past = seen(cache, module.layer_idx)
+    if cache is not None:
+        k, v = cache.update(k, v, module.layer_idx)
+    out: Tensor = attend(q, k, v, past=past, **options)
+    return out.transpose(1, 2).flatten(2)
+
+
+_KINDS = {
+    "BloomModel": _Kind("h", "self_attention", _bloom),
+    "MptModel": _Kind("blocks", "attn", _mpt, counts=False, hides=True),
+    "FalconModel": _Kind("h", "self_attention", _falcon),
+}
+
+
+def _kind(host: nn.Module) -> _Kind:
+    return next(_KINDS[cls.__name__] for cls in type(host).__mro__ if cls.__name__ in _KINDS)
