@@ -15,6 +15,7 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
+from posenc.interop import convert_checkpoint
 from posenc.verify import codes, models
 from posenc.verify.models import loading
 from small_models import build, finite, small
@@ -94,6 +95,22 @@ def test_layers_without_rotation_are_said_to_be_so(name, still):
     layers = judged(name).measured["layers"]
     assert [one["layer"] for one in layers if one["status"] == "no rotation"] == still
     assert {one["status"] for one in layers} == {"pass", "no rotation"}
+
+
+@pytest.mark.parametrize("floor_scale", [3, 50, 8192])
+def test_queries_that_grow_by_the_count_of_tokens_are_no_rotation(floor_scale):
+    config = small("llama4_text", num_hidden_layers=4, floor_scale=floor_scale, attn_scale=0.4)
+    assert models.check_model(build(config), finite(config.to_dict())).status == "pass"
+
+
+def test_files_marked_with_another_pairing_are_named(tmp_path):
+    config = small("llama")
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "half")
+    convert_checkpoint(tmp_path / "half", tmp_path / "interleaved", to="interleaved")
+    assert models.verify_model(tmp_path / "half").status == "pass"
+    found = models.verify_model(tmp_path / "interleaved")
+    assert [cause.code for cause in found.causes] == ["model.rotation.pairing"]
+    assert "marked with the pairing interleaved, and transformers rotates llama by half" in found.causes[0].message
 
 
 def test_gains_are_seen():

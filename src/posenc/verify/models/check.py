@@ -11,11 +11,13 @@ from posenc.compose import PerLayer
 from posenc.config import kinds, unrotated
 from posenc.config.model import Model, open_model
 from posenc.config.reading import Checked
+from posenc.encodings import RoPE
+from posenc.interop.shards import open_shard
 from posenc.verify.models import biased, biases, loading
 from posenc.verify.models.judging import judge
 from posenc.verify.models.report import reported
 from posenc.verify.models.runs import TOKENS, once, run_all
-from posenc.verify.report import Findings, Report
+from posenc.verify.report import Cause, Findings, Report
 
 CONVENTION = "model"
 
@@ -35,7 +37,9 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
         ValueError: The directory is unsafe (pickles, `auto_map`), damaged or not there.
         ModuleNotFoundError: transformers is not installed.
     """
-    loading.inspect_directory(Path(target))  # before anything heavy is imported
+    fields, _ = loading.inspect_directory(Path(target))  # before anything heavy is imported
+    if (marked := _marked(Path(target), fields)) is not None:
+        return Findings(causes=[marked]).report(CONVENTION)
     with loading.offline():
         try:
             loaded = loading.load(Path(target), small=small)
@@ -44,6 +48,24 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
         report = check_model(loaded.model, loaded.fields)
     report.measured.update(weights=loaded.weights, weights_because=loaded.why)
     return report
+
+
+def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
+    """Say where files are marked, as `posenc convert` marks them, with another pairing than their type has."""
+    marks = {open_shard(path).pairing for path in target.glob("*.safetensors")} - {None}
+    try:
+        pairings = {e.pairing for e in PerLayer.from_config(dict(fields)).modules() if isinstance(e, RoPE)}
+    except (ValueError, TypeError):
+        return None
+    if not marks or not pairings or marks <= pairings:
+        return None
+    return Cause(
+        "model.rotation.pairing",
+        f"its files are marked with the pairing {', '.join(map(str, marks))}, and transformers rotates "
+        f"{fields.get('model_type')} by {', '.join(sorted(pairings))}: it computes other logits",
+        float(len(marks)),
+        help="Load them into the program that they were converted for, or convert them back with posenc convert.",
+    )
 
 
 def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
