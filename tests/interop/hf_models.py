@@ -1,5 +1,6 @@
 """Small random models with position biases, and what they are asked in the tests of posenc.hf."""
 
+import inspect
 from unittest import mock
 
 import torch
@@ -84,6 +85,12 @@ MODELS = {
 }
 ATTENTIONS = dict.fromkeys(MODELS, 6) | dict.fromkeys(("bloom", "mpt", "falcon", "deberta"), 3)  # in one forward
 DECODERS = [name for name in MODELS if name != "deberta"]
+
+
+def cached(called, cache):
+    """Return the argument by which a model or a function takes a cache: its name changed in transformers 5.24."""
+    names = inspect.signature(getattr(called, "forward", called)).parameters
+    return {"cache" if "cache" in names else "past_key_values": cache}
 
 
 def shaken(model, seed=1, dtype=torch.float64):

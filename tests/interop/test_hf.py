@@ -18,6 +18,7 @@ from interop.hf_models import (
     attended,
     bloom,
     built,
+    cached,
     deberta,
     gradients,
     logits,
@@ -113,8 +114,8 @@ def test_a_cache_gives_what_the_whole_text_gives(name):
     for begin, end in ((0, 9), (9, 10), (10, text.shape[1])):
         part = inputs | {key: text[:, begin:end], mask_key: mask[:, :end]}
         with torch.no_grad():
-            out = model(**part, past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
+            out = model(**part, **cached(model, cache), use_cache=True)
+        cache = next(out[name] for name in ("cache", "past_key_values") if name in out)
         found.append(out.logits)
     same(torch.cat(found, 1)[mask.bool()], wanted, 1e-5)  # one token goes the model's own way, in float32
 
@@ -123,7 +124,7 @@ def test_mpt_takes_a_cache_by_the_name_that_it_has_since_transformers_5_24():
     model = posenc.hf.use(built("mpt"))
     attention, found, mask = model.transformer.blocks[0].attn, [], {"attention_mask": Mask(None)}
     x = torch.randn(1, 6, model.config.hidden_size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    for name in ("past_key_values", "cache"):
+    for name in ("past_key_values", "cache"):  # both ways, whatever version is here
         cache = transformers.DynamicCache()
         with torch.no_grad():
             attention(x[:, :5], **{name: cache}, **mask)

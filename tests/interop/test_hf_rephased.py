@@ -11,6 +11,7 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import posenc
+from interop.hf_models import cached
 from interop.rotary_models import DYNAMIC, LONGROPE, built, counted, padding, shaken, text
 from small_models import small
 
@@ -98,7 +99,7 @@ def test_deeper_models_attend_to_keys_turned_on(name):
         for begin in (None, *range(10)):
             part = ids if begin is None else more[:, begin : begin + 1]
             with torch.no_grad():
-                into.append(run(part, past_key_values=kept).logits)
+                into.append(run(part, **cached(model, kept)).logits)
     for a, b in zip(got, wanted, strict=True):
         same(a, b)
 
@@ -109,9 +110,9 @@ def test_a_short_text_again_behind_a_long_one(name):
     model = posenc.hf.use(MODELS[name](1))
     ids, cache = text(), transformers.DynamicCache(config=model.config)
     with torch.no_grad():
-        model(torch.cat((ids, text(8, seed=4)), 1), past_key_values=cache)
+        model(torch.cat((ids, text(8, seed=4)), 1), **cached(model, cache))
         cache.crop(-8)
-        got = model(ids[:, -1:], past_key_values=cache).logits[:, -1]
+        got = model(ids[:, -1:], **cached(model, cache)).logits[:, -1]
     whole = torch.cat((ids, ids[:, -1:]), 1)
     same(got, fresh(model, whole, torch.ones_like(whole)))
 
@@ -139,9 +140,9 @@ def test_a_cache_that_was_filled_before():
     ids, cache = text(), transformers.DynamicCache(config=model.config)
     more = text(8, seed=4)
     with torch.no_grad():
-        model(ids, past_key_values=cache)
+        model(ids, **cached(model, cache))
         posenc.hf.use(model)
-        got = model(more, past_key_values=cache).logits[:, -1]
+        got = model(more, **cached(model, cache)).logits[:, -1]
     whole = torch.cat((ids, more), 1)
     same(got, fresh(model, whole, torch.ones_like(whole)))
 

@@ -23,6 +23,7 @@ from interop.hf_models import (
     attended,
     bloom,
     built,
+    cached,
     deberta,
     gradients,
     logits,
@@ -281,7 +282,8 @@ def test_transformers_is_imported_by_use_alone():
 def masks(config, name, **given):
     config._attn_implementation = name
     x = torch.empty(2, 6, 0)
-    return transformers.masking_utils.create_causal_mask(config, x, past_key_values=None, **given)
+    create = transformers.masking_utils.create_causal_mask
+    return create(config, x, **cached(create, None), **given)
 
 
 def test_masks_of_other_patterns_are_built_whole():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from posenc.encodings import ALiBi
 from posenc.interop.hf import patching
-from posenc.interop.hf.interface import Mask, attend_cached, is_causal, route_masks, seen
+from posenc.interop.hf.interface import CACHES, Mask, attend_cached, is_causal, route_masks, seen
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,16 @@ def _forward(
     mask = next((value for value in (*args, *kwargs.values()) if isinstance(value, Mask)), None)
     if mask is None:
         return own(module, *args, **kwargs)
+    cache = next((kwargs[name] for name in CACHES if kwargs.get(name) is not None), None)
     attend = partial(attend_cached, encoding=encoding, ahead=ahead, causal=is_causal(config), mask=mask.seen)
-    return here(module, *args, attend=partial(attend, k_pos=mask.k_pos), **kwargs), None
+    attend = partial(_cached, module, cache, partial(attend, k_pos=mask.k_pos))
+    return here(module, *args, attend=attend, **kwargs), None
 
 
-def _bloom(
-    module: Any, hidden_states: Tensor, residual: Tensor, *args: Any, attend: Any, layer_past: Any = None, **kwargs: Any
-) -> Tensor:
+def _bloom(module: Any, hidden_states: Tensor, residual: Tensor, *args: Any, attend: Any, **kwargs: Any) -> Tensor:
     q, k, v = module._reshape(module.query_key_value(hidden_states))
     dropout_p = module.attention_dropout.p if module.training else 0.0
-    out = _cached(module, q, k, v, layer_past, attend, scale=module.inv_norm_factor, dropout_p=dropout_p)
+    out = attend(q, k, v, scale=module.inv_norm_factor, dropout_p=dropout_p)
     return residual + F.dropout(module.dense(out), p=module.hidden_dropout, training=module.training)
 
 
@@ -106,8 +106,6 @@ def _mpt(
     hidden_states: Tensor,
     *args: Any,
     attend: Any,
-    past_key_values: Any = None,
-    cache: Any = None,
     **kwargs: Any,
 ) -> Tensor:
     mixed = module.Wqkv(hidden_states)
@@ -115,21 +113,18 @@ def _mpt(
         mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
     q, k, v = (t.unflatten(-1, (module.n_heads, module.head_dim)).transpose(1, 2) for t in mixed.chunk(3, dim=-1))
     dropout_p = float(module.attn_dropout_p) if module.training else 0.0
-    past = past_key_values if cache is None else cache  # its name since transformers 5.24
-    out = _cached(module, q, k, v, past, attend, scale=float(module.softmax_scale), dropout_p=dropout_p)
+    out = attend(q, k, v, scale=float(module.softmax_scale), dropout_p=dropout_p)
     return module.out_proj(out)  # type: ignore[no-any-return]
 
 
-def _falcon(
-    module: Any, hidden_states: Tensor, *args: Any, attend: Any, layer_past: Any = None, **kwargs: Any
-) -> Tensor:
+def _falcon(module: Any, hidden_states: Tensor, *args: Any, attend: Any, **kwargs: Any) -> Tensor:
     q, k, v = (t.transpose(1, 2) for t in module._split_heads(module.query_key_value(hidden_states)))
     dropout_p = module.attention_dropout.p if module.training else 0.0
-    out = _cached(module, q, k, v, layer_past, attend, scale=module.inv_norm_factor, dropout_p=dropout_p)
+    out = attend(q, k, v, scale=module.inv_norm_factor, dropout_p=dropout_p)
     return module.dense(out)  # type: ignore[no-any-return]
 
 
-def _cached(module: Any, q: Tensor, k: Tensor, v: Tensor, cache: Any, attend: Any, **options: Any) -> Tensor:
+def _cached(module: Any, cache: Any, attend: Any, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     past = seen(cache, module.layer_idx)
     if cache is not None:
         k, v = cache.update(k, v, module.layer_idx)

@@ -1,4 +1,7 @@
-"""GPT-J and CodeGen: each attention holds a table of sines and cosines, and looks positions up in it."""
+"""GPT-J and CodeGen: positions are looked up in a table of sines and cosines.
+
+Each attention holds one; since transformers 5.24, one module for all of them.
+"""
 
 from typing import Any
 
@@ -10,13 +13,13 @@ from posenc.interop.hf import copied, patching, tables, turning
 
 
 def holds_table(module: nn.Module) -> bool:
-    """Whether an attention turns by a table of its own."""
+    """Whether a module holds such a table."""
     return "embed_positions" in module._buffers and hasattr(module, "pos_embd_dim")
 
 
-def planned(host: Any, callers: list[Any]) -> tuple[RoPE, Tensor] | str:
+def planned(host: Any) -> tuple[RoPE, Tensor] | str:
     """Return the encoding and its table (max_positions, rotary_dim), sines first; or a sentence why not."""
-    theirs = callers[0].embed_positions
+    theirs = next(module for module in host.modules() if holds_table(module)).embed_positions
     if theirs.is_meta:
         return "its tables have no values yet: they are on the meta device"
     try:
@@ -32,8 +35,16 @@ def planned(host: Any, callers: list[Any]) -> tuple[RoPE, Tensor] | str:
     return rope, table
 
 
-def replace(module: Any, rope: RoPE, table: Tensor, function_name: str) -> None:
-    """Put the exact table and the turn into one attention."""
+def replace(host: Any, callers: list[Any], rope: RoPE, table: Tensor, function_name: str) -> None:
+    """Put exact tables and the turn into a model."""
+    for module in host.modules():
+        if holds_table(module):
+            patching.swap(module, embed_positions=table)
+    for module in callers:
+        _turn(module, rope, function_name)
+
+
+def _turn(module: Any, rope: RoPE, function_name: str) -> None:
     turn = turning.SineFirst(rope.pairing)
     turn.widths(module.head_dim, n_pairs=rope.rotary_dim // 2)
     cls = patching.own_class(module)
@@ -41,7 +52,6 @@ def replace(module: Any, rope: RoPE, table: Tensor, function_name: str) -> None:
     if hasattr(module, "_get_embed_positions"):
         functions["_get_embed_positions"] = _get_embed_positions
     patching.replace([module], **functions)
-    patching.swap(module, embed_positions=table)
 
 
 def _get_embed_positions(module: Any, position_ids: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from posenc.interop.hf import patching
 from posenc.interop.hf.copied import Copied, found
 
 NAME = "posenc"
+CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")  # the first since transformers 5.24
 _MASKS = ("create_causal_mask", "create_bidirectional_mask")
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from posenc.encodings import LongRoPE
 from posenc.families import Rotary
 from posenc.interop.hf import copied, patching
+from posenc.interop.hf.interface import CACHES
 from posenc.interop.hf.tables import Places
 from posenc.interop.hf.turning import Turn
 from posenc.rephasing import rephase
 
-_CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")  # the first since transformers 5.24
 _STATE = "_posenc_turned"  # of one layer of a cache: what its keys are turned by, and their positions
 _IN_PLACE = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
@@ -132,7 +132,7 @@ def _same(before: Rotary, now: Rotary) -> bool:
 
 def _cache_argument(module: nn.Module) -> str | None:
     named = inspect.signature(patching.own_class(module).forward).parameters
-    return next((name for name in _CACHES if name in named), None)
+    return next((name for name in CACHES if name in named), None)
 
 
 def _kind(module: Any, places: Places) -> str | None:

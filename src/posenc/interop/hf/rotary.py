@@ -108,7 +108,7 @@ def _tried(group: Group, plan: Plan, pairs: list[tuple[Any, tables.Tables]]) -> 
 
 
 def _by_table(group: Group, plan: Plan) -> Plan | str:
-    made = gptj.planned(group.owner, list(group.callers.values()))
+    made = gptj.planned(group.owner)
     if isinstance(made, str):
         return made
     plan.by_table = made
@@ -129,12 +129,12 @@ def _undo(found: Mapping[str, Group]) -> None:
 
 def _replace(model: nn.Module, group: Group, plan: Plan) -> None:
     copies: dict[Any, Any] = {}
+    if plan.by_table is not None:
+        callers = list(group.callers.values())
+        gptj.replace(group.owner, callers, *plan.by_table, next(iter(groups.functions(callers[0]))))
     by_length = next((places for places in plan.places.values() if places.by_length), None)
-    for module in group.callers.values():
+    for module in [] if plan.by_table else group.callers.values():
         functions = groups.functions(module)
-        if plan.by_table is not None:
-            gptj.replace(module, *plan.by_table, next(iter(functions)))
-            continue
         for encoding in (e for places in plan.places.values() for e in places.encodings.values()):
             for function in functions.values():
                 plan.turns[function].widths(*groups.widths(module), n_pairs=encoding.rotary_dim // 2)
