@@ -122,7 +122,7 @@ def test_a_cache_gives_what_the_whole_text_gives(name):
 
 def test_mpt_takes_a_cache_by_the_name_that_it_has_since_transformers_5_24():
     model = posenc.hf.use(built("mpt"))
-    attention, found, mask = model.transformer.blocks[0].attn, [], {"attention_mask": Mask(None)}
+    attention, found, mask = model.transformer.blocks[0].attn, [], {"attention_mask": Mask(None, causal=True)}
     x = torch.randn(1, 6, model.config.hidden_size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     for name in ("past_key_values", "cache"):  # both ways, whatever version is here
         cache = transformers.DynamicCache()

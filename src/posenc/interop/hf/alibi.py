@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from posenc.encodings import ALiBi
 from posenc.interop.hf import patching
-from posenc.interop.hf.interface import CACHES, Mask, attend_cached, is_causal, route_masks, seen
+from posenc.interop.hf.interface import CACHES, Mask, attend_cached, route_masks, seen
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def route(host: nn.Module) -> None:
     kind, layers = _kind(host), attentions(host)
     encoding, ahead = _encodings(host)
     own = patching.own_class(layers[0]).forward
-    forward = partial(_forward, own=own, here=kind.forward, encoding=encoding, ahead=ahead, config=host.config)
+    forward = partial(_forward, own=own, here=kind.forward, encoding=encoding, ahead=ahead)
     patching.replace(layers, forward=forward)
     route_masks(host, counts=kind.counts, hides=kind.hides)
 
@@ -81,15 +81,13 @@ def _encodings(host: Any) -> tuple[ALiBi, ALiBi]:
     return ALiBi(n_heads=n_heads), ALiBi(n_heads=n_heads, sides="key")
 
 
-def _forward(
-    module: Any, *args: Any, own: Any, here: Any, encoding: ALiBi, ahead: ALiBi, config: Any, **kwargs: Any
-) -> Any:
+def _forward(module: Any, *args: Any, own: Any, here: Any, encoding: ALiBi, ahead: ALiBi, **kwargs: Any) -> Any:
     """Run the attention; its own forward for one query, which comes with a mask of its own."""
     mask = next((value for value in (*args, *kwargs.values()) if isinstance(value, Mask)), None)
     if mask is None:
         return own(module, *args, **kwargs)
     cache = next((kwargs[name] for name in CACHES if kwargs.get(name) is not None), None)
-    attend = partial(attend_cached, encoding=encoding, ahead=ahead, causal=is_causal(config), mask=mask.seen)
+    attend = partial(attend_cached, encoding=encoding, ahead=ahead, causal=mask.causal, mask=mask.seen)
     attend = partial(_cached, module, cache, partial(attend, k_pos=mask.k_pos))
     return here(module, *args, attend=attend, **kwargs), None
 

@@ -33,10 +33,12 @@ class Mask:
 
     Args:
         seen: (batch, 1, 1, k_len) of padding, (batch, 1, q_len, k_len) which says all, or None.
+        causal: Whether keys ahead are hidden too.
         k_pos: Positions of the keys (batch, k_len), where they are no plain indices.
     """
 
     seen: Tensor | None
+    causal: bool
     k_pos: Tensor | None = None
     ndim = 0  # Falcon adds its bias to masks of four dimensions
 
@@ -85,7 +87,8 @@ def _mask(*args: Any, create: Any, counts: bool, hides: bool, config: Any, **kwa
     seen, given = create(*args, config=_Named(config), **kwargs), kwargs.get("attention_mask")
     if hides and given is not None and given.ndim == 4:
         seen = ~given.bool()
-    return Mask(seen, _counted(given) if counts and given is not None else None)
+    causal = create.__name__ == "create_causal_mask" and bool(getattr(config, "is_causal", True))
+    return Mask(seen, causal, _counted(given) if counts and given is not None else None)
 
 
 def _counted(mask: Tensor) -> Tensor | None:
@@ -147,6 +150,7 @@ def attention(
         return theirs(module, query, key, value, attention_mask, **more)
     if not isinstance(position_bias, Bias):  # zeros, for attention to another sequence
         position_bias = Bias(Encoding(), 0, crossing=True)
+    mask = attention_mask if isinstance(attention_mask, Mask) else Mask(attention_mask, causal=False)
     out = attend_cached(
         query,
         key,
@@ -154,8 +158,8 @@ def attention(
         position_bias.encoding,
         past=position_bias.past,
         crossing=position_bias.crossing,
-        causal=bool(getattr(module, "is_causal", False)) and is_causal(getattr(module, "config", None)),
-        mask=attention_mask.seen if isinstance(attention_mask, Mask) else attention_mask,
+        causal=mask.causal,
+        mask=mask.seen,
         scale=scaling,
         dropout_p=float(dropout),
     )
@@ -254,11 +258,6 @@ def padding_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **kwargs
         )
     return mask  # type: ignore[no-any-return]
-
-
-def is_causal(config: object) -> bool:
-    """Whether transformers builds causal masks for this configuration; it may say no, also for decoders."""
-    return bool(getattr(config, "is_causal", True))
 
 
 def seen(cache: Any, layer: int | None) -> int:
