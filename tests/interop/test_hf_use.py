@@ -195,7 +195,7 @@ def test_a_model_beside_others():
     said = posenc.hf.report(model)
     assert [part.name for part in said.replaced] == ["one", "three.model.rotary_emb"]
     assert [str(part) for part in said.left] == [
-        "two: GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing"
+        "two: GPT2LMHeadModel is of type 'gpt2', in which posenc replaces nothing: positions enter by a learned table"
     ]
     assert (model["two"].config._attn_implementation, model["three"].config._attn_implementation) == chosen
     assert model["one"].config._attn_implementation != "posenc"
@@ -209,6 +209,23 @@ def test_other_models_are_refused():
     assert f"Pass a rotary model, or one of these types: {', '.join(posenc.hf.MODEL_TYPES)}." in str(caught.value)
     with pytest.raises(ValueError, match="it holds no model of transformers"):
         posenc.hf.use(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("longt5", "block by block"),
+        ("deberta", "in one tensor"),
+        ("mpnet", "in code of its own"),
+        ("xlnet", "nothing\n"),
+    ],
+)
+def test_types_that_are_left_say_why(kind, why):
+    fields = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_layers": 1, "n_layer": 1}
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **fields))
+    with pytest.raises(ValueError, match=f"is of type '{kind}', in which posenc replaces nothing") as caught:
+        posenc.hf.use(model)
+    assert why in str(caught.value)
 
 
 @pytest.mark.parametrize("function", [posenc.hf.use, posenc.hf.restore, posenc.hf.report])

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from posenc.config.models import UNROTATED
 from posenc.interop.hf import patching
 
 __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
@@ -30,6 +31,11 @@ _HOSTS = {
     "roformer.modeling_roformer.RoFormerEncoder": "roformer",
 }
 MODEL_TYPES = ("bloom", "deberta-v2", "falcon", "mpt", "mt5", "switch_transformers", "t5", "umt5")
+_LEFT = {  # types that a user may look for among them
+    "longt5": "its encoder attends block by block, to a window and to sums of the text",
+    "deberta": "its attention projects queries, keys and values in one tensor, with a bias of its own",
+    "mpnet": "its attention adds buckets of distances to scores in code of its own",
+}
 
 Model = TypeVar("Model", bound=nn.Module)
 _ROUTABLE = "it can be routed; posenc.hf.use(model) does so"
@@ -136,7 +142,9 @@ def report(model: nn.Module) -> Report:
         kind = getattr(module.config, "model_type", None) if is_model else None
         around = any(_within(part, name) or _within(name, part) for part in known)
         if kind and not around and not any(_within(name, part.name) for part in left):
-            left.append(Part(name, f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"))
+            why = _LEFT.get(kind) or (f"positions enter by {UNROTATED[kind]}" if kind in UNROTATED else "")
+            said = f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"
+            left.append(Part(name, f"{said}: {why}" if why else said))
     return Report(tuple(replaced), tuple(left))
 
 
