@@ -217,7 +217,6 @@ def test_other_models_are_refused():
         ("longt5", "block by block"),
         ("deberta", "in one tensor"),
         ("mpnet", "in code of its own"),
-        ("xlnet", "nothing\n"),
     ],
 )
 def test_types_that_are_left_say_why(kind, why):
