@@ -122,7 +122,7 @@ def check_taylor_view(text):
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS])
 def test_an_example_runs_and_shows_what_it_claims(script, tmp_path):
     draws = script.startswith("gallery_")

@@ -135,7 +135,7 @@ def without() -> dict[str, float]:
     return {task.__name__: accuracy(trained(posenc.NoPE(), task), task) for task in (nearest, three_back)}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_bias_learns_that_near_counts_more_than_far(name: str, without) -> None:
     encoding = flat(name)

@@ -135,7 +135,7 @@ def test_blocks_have_fewer_queries_where_documents_are_short() -> None:
     assert sizes == [(0, 8, 0), (8, 18, 5), (18, 38, 18), (38, 58, 18), (58, 60, 58), (60, 70, 58), (70, 80, 64)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [

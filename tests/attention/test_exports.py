@@ -53,6 +53,7 @@ def exported(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_known_lengths_are_exported(strict: bool) -> None:
     step, arguments = Step(made("t5"), window=7), given(N, N)

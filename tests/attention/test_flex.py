@@ -172,7 +172,7 @@ def placed_for(encoding: posenc.Encoding, q_len: int, k_len: int) -> tuple[Any, 
     return everything.last(q_len), everything.last(k_len)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", BIASES)
 @torch.no_grad()

@@ -86,6 +86,7 @@ def test_documents_restart_and_windows_end():
     torch.testing.assert_close(out[:, :, ::8], made.v[:, :, ::8])  # the first of a document sees itself alone
 
 
+@pytest.mark.slow
 def test_a_row_is_told_in_full(no_children):
     found = attend.measure_row(NAMED)
     assert found["skipped"] is None

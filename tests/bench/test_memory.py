@@ -26,6 +26,7 @@ def test_a_temporary_of_64_mib_is_seen():
     assert found.total > 128 * MIB  # Python and torch as well
 
 
+@pytest.mark.slow
 def test_what_is_returned_counts_and_what_was_there_does_not():
     assert 63.5 * MIB < peak(bench_calls.kept).extra < 67 * MIB
     assert peak(bench_calls.inputs_only).extra < 3 * MIB

@@ -173,6 +173,7 @@ def test_a_reader_that_leaves_gets_no_traceback(command):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_one_line():
     with open("/dev/full", "wb") as full:

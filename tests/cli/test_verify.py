@@ -215,6 +215,7 @@ def test_it_is_quick_and_leaves_no_traceback(subject):
     assert "subject.import_fails" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_child_too(tmp_path):
     path = tmp_path / "subject.py"
     path.write_text("import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(300)")

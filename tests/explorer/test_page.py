@@ -61,7 +61,7 @@ def test_the_views_named_here_are_those_of_encodings(start):
     assert sorted(VIEWS) == sorted(view["id"] for view in start["views"] if view["of_encoding"])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
     fitting = [encoding["name"] for encoding in start["encodings"] if view in encoding["views"]]
@@ -290,6 +290,7 @@ def test_the_shelf_is_searched_and_a_model_drawn(tab):
     tab.assert_calm()
 
 
+@pytest.mark.slow
 def test_a_config_of_ones_own_is_read(tab):
     tab.open("view=model")
     tab.after(lambda: tab.give(("config.json", json.dumps(CONFIG).encode())))

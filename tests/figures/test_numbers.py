@@ -113,6 +113,7 @@ def test_lanes_has_a_panel_for_each_position():
     np.testing.assert_allclose(drawn, sinusoids([0, 10, 20, 30, 40], 32), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_oscillatory_integrals_have_their_known_values():
     near, far = figures.oscillatory_integrals(near=100.0, far=1000.0).axes
     drawn = lines_of(near)

@@ -295,6 +295,7 @@ def test_too_little_space_is_told_before_anything_is_written(model, tmp_path, mo
         convert_checkpoint(model, tmp_path / "out", "interleaved")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_kill_half_way_leaves_nothing_that_looks_finished(model, tmp_path):
     code = f"""

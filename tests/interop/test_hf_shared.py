@@ -26,6 +26,7 @@ def said(model, ids):
         return model(input_ids=ids, use_cache=False).logits
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_the_same_configuration_are_left_alone(name):
     model = built(name)
@@ -139,6 +140,7 @@ def test_phi_moe_is_used_as_it_runs():
         torch.testing.assert_close(got, wanted, rtol=0, atol=3e-5 * float(wanted.abs().max()))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["t5", "umt5", "falcon", "bloom"])
 def test_another_attention_implementation_changes_nothing(name, implementation):

@@ -49,6 +49,7 @@ def implementations(model):
     return [m.config._attn_implementation for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_restore_leaves_no_trace(name):
     model = built(name)
@@ -67,6 +68,7 @@ def test_restore_leaves_no_trace(name):
     posenc.hf.restore(model)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_using_twice_is_using_once(name):
     model = posenc.hf.use(built(name))
@@ -77,6 +79,7 @@ def test_using_twice_is_using_once(name):
     posenc.hf.restore(model)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_and_files_stay(name, tmp_path):
     model = built(name)

@@ -119,6 +119,7 @@ def test_q_and_k_are_one_node_each_at_every_length(
             torch.testing.assert_close(got.double(), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_far_positions_are_as_exact_as_near_ones(tmp_path: Path) -> None:
     """A graph that formed angles in float32 would be off by a tenth."""
     rope = posenc.RoPE(head_dim=HEAD_DIM)

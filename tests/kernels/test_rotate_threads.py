@@ -317,7 +317,7 @@ HOWS = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_without_numba(how: str) -> None:
     """What one has installed decides how fast it is, never whether it works."""

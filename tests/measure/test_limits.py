@@ -77,7 +77,7 @@ def test_the_zeros_of_a_law_are_those_of_its_closed_form() -> None:
     np.testing.assert_allclose(waves, np.pi * np.arange(1, 7), rtol=1e-9)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [2.0, 1e4, 5e5])
 def test_the_closed_form_is_the_integral_that_mpmath_finds(base: float) -> None:
     x = [0.5, 3.0, 250.0, 8_000.0, 1e6]

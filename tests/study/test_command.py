@@ -157,7 +157,7 @@ def test_an_encoding_that_fails_or_dies_is_named_and_the_others_go_on(tmp_path, 
         (["--budget", "soon"], "soon"),
         (["--out", "thesis"], "holds thesis.tex and no run.json"),
         (["--out", "empty.txt"], "cannot write to --out empty.txt"),
-        (["--encodings", "nope", "--budget", "1s"], "too small for one step"),
+        pytest.param(["--encodings", "nope", "--budget", "1s"], "too small for one step", marks=pytest.mark.slow),
     ],
 )
 def test_bad_input_gives_one_clear_line_and_exit_code_2(tmp_path, arguments, said):

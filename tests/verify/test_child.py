@@ -194,6 +194,7 @@ while len([name for name in os.listdir(here) if name.startswith("pid")]) < 2:
     assert [pid for pid in pids if is_alive(pid)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_the_child_ends_with_its_parent(tmp_path):
     path = tmp_path / "subject.py"
