@@ -48,6 +48,7 @@ def test_without_a_small_call_the_call_itself_runs_first():
     assert 63.5 * MIB < found.extra < 67 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
     """Where one block is all there is, what is copied of it counts most: 1.8 times q, and 3 for all heads."""
@@ -58,7 +59,7 @@ def test_a_short_call_with_a_bias_turns_round_some_heads_at_a_time(name):
     assert found.extra < 2.3 * row.q_bytes
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "length", "dtype", "of_q"),
     [
