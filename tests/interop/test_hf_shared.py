@@ -233,3 +233,13 @@ def test_parts_without_positions_are_not_reported():
 
     model = nn.ModuleDict({"one": rotary(), "two": Connector(transformers.GPT2Config())})
     assert posenc.hf.report(posenc.hf.use(model)).left == ()
+
+
+@pytest.mark.parametrize("build", [rotary, lambda: rotary("gptj"), lambda: built("umt5"), lambda: built("bloom")])
+def test_layers_share_a_class(build):
+    """So that a compiler of one layer compiles once."""
+    model = posenc.hf.use(build())
+    own = [type(m) for name, m in model.named_modules() if name.endswith(("self_attn", ".attn", "SelfAttention"))]
+    own += [type(m) for name, m in model.named_modules() if name.endswith("self_attention")]
+    stacks = 2 if "umt5" in model.config.model_type else 1  # an encoder's bias is another than a decoder's
+    assert len(own) > len({*own}) == stacks

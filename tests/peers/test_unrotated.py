@@ -40,6 +40,7 @@ LEARNED = {
     "biogpt": SMALL | TEXT,
     "opt": SMALL | TEXT | {"ffn_dim": 16, "word_embed_proj_dim": 24},
 }  # fmt: skip
+DEBERTA = SMALL | {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
 PICTURES = {kind: SMALL | {"image_size": 32, "patch_size": 8} for kind in ("vit", "deit")}
 
 
@@ -131,6 +132,9 @@ def test_the_commands_say_it(tmp_path, capsys):
     [
         ({"model_type": "bloom", "n_layer": 2}, ValueError, "num_attention_heads must stand in the file"),
         ({"model_type": "bloom", "n_layer": 2, "n_head": "4"}, TypeError, "n_head"),
+        (DEBERTA | {"max_relative_positions": "16"}, TypeError, "max_relative_positions"),
+        (DEBERTA | {"position_buckets": []}, TypeError, "position_buckets"),
+        (DEBERTA | {"pos_att_type": 7}, TypeError, "pos_att_type"),
         ({"model_type": "t5", "num_layers": 2, "num_heads": 0}, ValueError, "num_heads"),
         ({"model_type": "gpt2", "n_layer": 10**9, "n_embd": 8, "n_positions": 8}, ValueError, "n_layer"),
     ],

@@ -69,11 +69,6 @@ def _alibi(fields: Mapping[str, Any]) -> list[Way]:
     return [Way("layers", _depth(fields), "alibi", {"n_heads": _heads(fields)})]
 
 
-def _mpt(fields: Mapping[str, Any]) -> list[Way]:
-    # transformers' MPT leaves attn_config's alibi and alibi_bias_max unread
-    return _alibi(fields)
-
-
 def _falcon(fields: Mapping[str, Any]) -> list[Way]:
     n_heads = _heads(fields)
     root = math.sqrt(_whole(fields, "hidden_size") // n_heads)
@@ -101,13 +96,19 @@ def _t5(fields: Mapping[str, Any]) -> list[Way]:
 
 def _deberta(fields: Mapping[str, Any]) -> list[Way]:
     said = fields.get("pos_att_type") or ()
-    words = said.lower().split("|") if isinstance(said, str) else [str(word).lower() for word in said]
+    given = said.split("|") if isinstance(said, str) else values.sequence(WHO, "pos_att_type", said, longest=3)
+    words = [str(word).strip().lower() for word in given]
     terms = tuple(term for term in ("c2p", "p2c") if term in words)
     if not fields.get("relative_attention") or not terms:
         return [Way("layers", _depth(fields), "nope", {})]
-    n_heads, far = _heads(fields), fields.get("max_relative_positions", -1)
-    far = _whole(fields, "max_relative_positions" if far > 0 else "max_position_embeddings", default=512)
-    bucketed = fields.get("position_buckets", -1) > 0
+    n_heads, (clipped, bucketed) = (
+        _heads(fields),
+        (
+            values.integer(WHO, key, fields.get(key, -1), low=-1, high=_MOST) > 0
+            for key in ("max_relative_positions", "position_buckets")
+        ),
+    )
+    far = _whole(fields, "max_relative_positions" if clipped else "max_position_embeddings", default=512)
     n_buckets = _whole(fields, "position_buckets", high=4096) if bucketed else 2 * far
     options = {
         "n_heads": n_heads,
@@ -137,11 +138,6 @@ def _table(offset: int = 0, padded: bool = False) -> Callable[[Mapping[str, Any]
     return read
 
 
-def _opt(fields: Mapping[str, Any]) -> list[Way]:
-    options = {"d_model": _whole(fields, "hidden_size"), "max_len": _whole(fields, "max_position_embeddings")}
-    return [Way("layers", _depth(fields), "learned", options | {"offset": 2})]
-
-
 def _vit(fields: Mapping[str, Any]) -> list[Way]:
     side = _whole(fields, "image_size", default=224) // _whole(fields, "patch_size", default=16)
     first = 2 if fields.get("model_type") == "deit" else 1  # tokens before those of patches
@@ -155,15 +151,14 @@ def _none(fields: Mapping[str, Any]) -> list[Way]:
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], list[Way]]] = {
     "bloom": _alibi,
-    "mpt": _mpt,
+    "mpt": _alibi,  # transformers leaves attn_config's alibi and alibi_bias_max unread
     "falcon": _falcon,
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _t5),
     "deberta-v2": _deberta,
     **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode"), _table()),
     **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), _table()),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _table(padded=True)),
-    "biogpt": _table(offset=2),
-    "opt": _opt,
+    **dict.fromkeys(("biogpt", "opt"), _table(offset=2)),
     **dict.fromkeys(("vit", "deit"), _vit),
     **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), _none),
 }

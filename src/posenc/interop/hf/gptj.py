@@ -40,18 +40,14 @@ def replace(host: Any, callers: list[Any], rope: RoPE, table: Tensor, function_n
     for module in host.modules():
         if holds_table(module):
             patching.swap(module, embed_positions=table)
-    for module in callers:
-        _turn(module, rope, function_name)
-
-
-def _turn(module: Any, rope: RoPE, function_name: str) -> None:
+    module = callers[0]
     turn = turning.SineFirst(rope.pairing)
     turn.widths(module.head_dim, n_pairs=rope.rotary_dim // 2)
     cls = patching.own_class(module)
     functions: dict[str, Any] = {"forward": copied.Copied(cls, "forward", {function_name: turn})}
     if hasattr(module, "_get_embed_positions"):
         functions["_get_embed_positions"] = _get_embed_positions
-    patching.replace([module], **functions)
+    patching.replace(callers, **functions)
 
 
 def _get_embed_positions(module: Any, position_ids: Tensor) -> Tensor:

@@ -128,21 +128,20 @@ def _undo(found: Mapping[str, Group]) -> None:
 
 
 def _replace(model: nn.Module, group: Group, plan: Plan) -> None:
-    copies: dict[Any, Any] = {}
+    by_class: dict[Any, list[Any]] = {}  # layers share a subclass, so that a compiler sees one code
     if plan.by_table is not None:
         callers = list(group.callers.values())
         gptj.replace(group.owner, callers, *plan.by_table, next(iter(groups.functions(callers[0]))))
     by_length = next((places for places in plan.places.values() if places.by_length), None)
     for module in [] if plan.by_table else group.callers.values():
         functions = groups.functions(module)
+        by_class.setdefault(patching.own_class(module), []).append(module)
         for encoding in (e for places in plan.places.values() for e in places.encodings.values()):
             for function in functions.values():
                 plan.turns[function].widths(*groups.widths(module), n_pairs=encoding.rotary_dim // 2)
-        cls = patching.own_class(module)
-        if cls not in copies:
-            turns = {name: plan.turns[function] for name, function in functions.items()}
-            copies[cls] = _copy(cls, turns, by_length)
-        patching.replace([module], forward=copies[cls])
+    for cls, modules in by_class.items():
+        turns = {name: plan.turns[function] for name, function in groups.functions(modules[0]).items()}
+        patching.replace(modules, forward=_copy(cls, turns, by_length))
     if by_length is not None:
         rephased.keep_caches(model)
     for name, rotary in group.rotaries.items():

@@ -37,16 +37,16 @@ def refuses(host: nn.Module) -> str | None:
 
 def route(host: nn.Module) -> None:
     """Let layers with a table pass on the encoding instead of a bias, and all layers find our attention function."""
-    crossing = _of(host, "EncDecAttention")
-    for module in attentions(host):
-        cls = patching.own_class(module)
+    own, crossing = _of(host, "SelfAttention"), _of(host, "EncDecAttention")
+    for modules in filter(None, (own, crossing)):  # which share a subclass, so that a compiler sees one code
+        cls = patching.own_class(modules[0])
         ours: Any = Functions(found(cls.forward, _TABLE.__eq__)[_TABLE])
         forward: Any = Copied(cls, "forward", {_TABLE: ours})
-        if module in crossing and not _is_umt5(module):
+        if modules is crossing and not _is_umt5(modules[0]):
             forward = partial(_cross, copied=forward)
-        patching.replace([module], forward=forward)
-    for module in _with_tables(host):
-        patching.replace([module], compute_bias=partial(_compute_bias, encoding=_encoding(module)))
+        patching.replace(modules, forward=forward)
+    holders = _with_tables(host)
+    patching.replace(holders, compute_bias=partial(_compute_bias, encoding=_encoding(holders[0])))
     route_masks(host)
 
 
