@@ -154,8 +154,11 @@ def is_product(leaf: Leaf) -> bool:
 
 def hidden(encoding: Encoding) -> str | None:
     """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
-    named = ((m, name, t) for m in encoding.modules() for name, t in vars(m).items() if isinstance(t, Tensor))
-    return next((f"{type(m).__name__}.{name}" for m, name, t in named if t.requires_grad), None)
+    for module in encoding.modules():
+        for name, t in vars(module).items():
+            if isinstance(t, Tensor) and t.requires_grad:
+                return f"{type(module).__name__}.{name}"
+    return None
 
 
 def holds(encoding: Encoding, promise: str) -> bool:

@@ -29,6 +29,7 @@ from posenc.encoding import Placed
 from posenc.families import Rotary
 from posenc.kernels import eager
 from posenc.kernels.job import Pairing, Side
+from posenc.versions import is_exporting
 
 __all__ = ["export", "rotary_nodes"]
 
@@ -110,12 +111,12 @@ def rotary_nodes(module: nn.Module, *, max_len: int | None = None) -> Iterator[N
     plain_turn, plain_parts = eager.turn, Rotary.parts
 
     def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
-        turned = _node if torch.compiler.is_exporting() and _fits(x, cos, side) else plain_turn
+        turned = _node if is_exporting() and _fits(x, cos, side) else plain_turn
         return turned(x, cos, sin, pairing=pairing, side=side)
 
     def parts(self: Rotary, pos: Tensor, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> Any:
         tables = stored.get(self)
-        if tables is None or pos.is_floating_point() or dtype != torch.float32 or not torch.compiler.is_exporting():
+        if tables is None or pos.is_floating_point() or dtype != torch.float32 or not is_exporting():
             return plain_parts(self, pos, x, past, dtype)
         return tuple(F.embedding(pos, t.to(pos.device)) for t in tables)  # becomes one Gather
 
