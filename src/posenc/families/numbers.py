@@ -73,7 +73,7 @@ def entries(who: str, name: str, values: Any) -> list[Any]:
     if isinstance(values, Tensor):
         found = None if values.is_meta else values.detach().flatten()
     found = found.tolist() if hasattr(found, "tolist") else found
-    if isinstance(found, str | bytes) or not isinstance(found, Sequence):
+    if isinstance(found, (str, bytes)) or not isinstance(found, Sequence):
         raise TypeError(f"{who}: {name} must be a list of numbers; got {name}={short(values)}.")
     return list(found)
 
