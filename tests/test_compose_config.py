@@ -236,6 +236,26 @@ def test_a_model_with_vision_counts_as_its_text():
     assert [layers.distinct[i].base for i in (0, 1)] == [1e4, 1e6]
 
 
+def test_layers_that_count_on_several_axes():
+    """Qwen3.5, whose linear attention takes the same positions; what depends on the length must know it."""
+    qwen = {"model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_dim": 256, "rope_parameters": dict(PLAIN)}
+    layers = PerLayer.from_config(qwen)
+    still, turns = layers.distinct
+    assert (layers.index, layers.n_axes, still.options()) == ((0, 0, 0, 1), 3, {"n_axes": 3})
+    assert (turns.sections, turns.layout, turns.rotary_dim) == ((11, 11, 10), "interleaved", 64)
+    with refuses(ValueError, "works on 3 position axes", "positions.on_each_axis"):
+        layers.place(torch.arange(5))
+    qwen["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
+    qwen["max_position_embeddings"] = 64
+    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text turns by several axes"):
+        PerLayer.from_config(qwen)
+    long = PerLayer.from_config(qwen, seq_len=100).distinct[1].frequencies().sum(0)
+    wanted = posenc.RoPE.from_config(qwen).resolve(100).frequencies()[0]
+    assert torch.equal(long, wanted)
+    with refuses(ValueError, "MRoPE: a configuration must say which axis", "got no mrope_section in llama"):
+        posenc.MRoPE.from_config({"model_type": "llama", "head_dim": 8})
+
+
 LLAMA4 = of(model_type="llama4_text")
 BEAM = of(model_type="beam", num_hidden_layers=4)
 MINISTRAL = of(model_type="ministral3", rope_parameters=yarn(**GROWS))

@@ -41,10 +41,12 @@ def by_layer(
     models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
-    for kind, base in kinds.distinct(ways):
+    n_axes = 1  # of the kinds that turn, which come first, so that the others take the same positions
+    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.turns(way[0])):
         if base is not None:
             fields = Checked({**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)})
-        parts = _of_kind(fields, kind, pairing, seq_len)
+        parts = _of_kind(fields, kind, pairing, seq_len) or (registry.create("nope", n_axes=n_axes),)
+        n_axes = max(part.n_axes for part in parts)
         options = [(part.name, part.options()) for part in parts]
         chosen[kind, base] = made.setdefault(repr(options), parts)  # which shows numbers to the last digit
     return [chosen[way] for way in ways]
@@ -74,14 +76,15 @@ def _ways(model: Model) -> list[tuple[str, Any]]:
 
 
 def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> tuple[Encoding, ...]:
-    """Construct what works in one kind of layer."""
+    """Construct what works in one kind of layer, if anything does."""
     parts: list[Encoding] = []
     if kinds.turns(kind):
-        rope: Any = registry.find_class("rope")
-        parts.append(rope.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+        layout = config.rotary(source, kind, pairing=pairing).layout
+        rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
+        parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
     if (growth := _growth(source, kind, pairing)) is not None:
         parts.append(growth)
-    return tuple(parts) or (registry.create("nope"),)
+    return tuple(parts)
 
 
 def _growth(source: Checked, kind: str, pairing: config.Pairing | None) -> Encoding | None:

@@ -19,17 +19,9 @@ InvFreq = Float64[Tensor, " n_pairs"]
 Fate = Literal["kept", "blended", "divided"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _OF_ROTATION = (
-    *("pairing", "head_dim", "rotary_dim", "base", "rope_type", "factor", "inv_freq", "attention_factor"),
-    *(
-        "score_factor",
-        "original_max_len",
-        "max_len",
-        "window",
-        "pairs",
-        "critical_dim",
-        "first_negative",
-        "phase_error",
-    ),
+    *("pairing", "head_dim", "rotary_dim", "axes", "sections", "layout", "base", "rope_type", "factor", "inv_freq"),
+    *("attention_factor", "score_factor", "original_max_len", "max_len", "window", "pairs", "critical_dim"),
+    *("first_negative", "phase_error"),
 )
 
 
@@ -41,7 +33,8 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         pairing: Which lanes turn together; None takes what the model type does.
 
     Returns:
-        `layers`, one entry a kind: frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
+        `layers`, one entry a kind: how many axes its positions have, which pairs read which (`sections`, `layout`;
+        None where there is one), frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
         and the first distance at which the sum of cosines is negative (Men 2024), the phase error by dtype at the
         longest text; and `warnings`. Where frequencies depend on the length, they are those of the longest text.
 
@@ -112,6 +105,9 @@ def _layer(
         "pairing": whole.pairing,
         "head_dim": rotary.head_dim,
         "rotary_dim": rotary.rotary_dim,
+        "axes": len(rotary.sections or (0,)),
+        "sections": rotary.sections and list(rotary.sections),
+        "layout": rotary.layout,
         "base": rotary.base,
         "rope_type": rotary.rope_type,
         "factor": rotary.factor,

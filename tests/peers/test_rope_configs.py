@@ -476,7 +476,7 @@ def test_a_model_with_vision_counts_as_its_text(tmp_path):
     theirs.save_pretrained(tmp_path)
     rotary = config.rotary(tmp_path)
     assert (rotary.model_type, rotary.base) == ("qwen2_vl_text", 1e6)
-    assert rotary.parameters["mrope_section"] == (16, 24, 24)
+    assert (rotary.sections, rotary.layout) == ((16, 24, 24), "blocks")
 
 
 def test_the_function_of_a_length_is_theirs():

@@ -70,6 +70,9 @@ RIGHT = [
     *(("phi3", LONG), ("gptj", {"rotary_dim": 8}), ("gpt_neox", {}), ("cohere", {}), ("cohere2", {}), ("glm4", {})),
     *(("deepseek_v3", {}), ("smollm3", {}), ("gpt_oss", {}), ("llama", YARN), ("nanochat", {}), ("llama4_text", {})),
     *(("codegen", {"rotary_dim": 8}), ("falcon", {}), ("olmo_hybrid", {}), ("hrm_text", {})),
+    ("qwen2_vl_text", scaled("yarn", factor=8.0, original_max_position_embeddings=64, mrope_section=[2, 3, 3])),
+    ("glm4v_text", scaled("default", mrope_section=[1, 1, 2], partial_rotary_factor=0.5)),
+    ("qwen3_5_text", {"head_dim": 32}),  # text, whose layers without position count on three axes too
     ("openai_privacy_filter", {}),  # the root of head_dim is divided out of queries and keys, not of scores
     ("hunyuan_v1_dense", {}),  # normalises what it has turned
     ("llama", scaled("dynamic", factor=4.0) | {"max_position_embeddings": 512}),

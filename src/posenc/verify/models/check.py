@@ -11,7 +11,7 @@ from posenc.compose import PerLayer
 from posenc.config import kinds, unrotated
 from posenc.config.model import open_model
 from posenc.config.reading import Checked
-from posenc.encodings import RoPE
+from posenc.families import Rotary
 from posenc.interop.shards import open_shard
 from posenc.verify.models import biased, biases, loading, paths
 from posenc.verify.models.judging import judge
@@ -67,7 +67,8 @@ def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
     """Say where files are marked, as `posenc convert` marks them, with another pairing than their type has."""
     marks = {open_shard(path).pairing for path in target.glob("*.safetensors")} - {None}
     try:
-        pairings = {e.pairing for e in PerLayer.from_config(dict(fields)).modules() if isinstance(e, RoPE)}
+        layers = PerLayer.from_config(dict(fields), seq_len=1)
+        pairings = {e.pairing for e in layers.modules() if isinstance(e, Rotary)}
     except (ValueError, TypeError):
         return None
     if not marks or not pairings or marks <= pairings:
@@ -97,7 +98,7 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         ways = None if biases.has_bias(opened) else unrotated.ways(opened)
         order = kinds.layers(opened) if ways is None and not biases.has_bias(opened) else ()
         if order:
-            PerLayer.from_config(dict(fields))
+            PerLayer.from_config(dict(fields), seq_len=1)
     except (ValueError, TypeError) as error:
         because = f"the configuration does not say what turns: {error} `posenc verify-config` says more."
         return Findings(unknown=because).report(CONVENTION)
