@@ -54,9 +54,10 @@ def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
     """Construct what works in each layer of a model that does not rotate."""
     found: list[tuple[Encoding, ...]] = []
     for way in ways:
-        made, nope = (registry.create(way.encoding, **way.options),), (registry.create("nope"),)
         added = registry.card(way.encoding).family == "additive"  # before the first layer, and in no other
-        found += [made] + [nope] * (way.count - 1) if added else [made] * way.count
+        n_own = 1 if added or way.shared else way.count
+        made = [(registry.create(way.encoding, **way.options),) for _ in range(n_own)]
+        found += made + [(registry.create("nope"),) if added else made[0]] * (way.count - n_own)
     return found
 
 
