@@ -219,7 +219,8 @@ def test_kinds_that_differ_must_be_named():
     assert config.rotary(gemma, "full_attention").base == 1e6
     assert config.rotary(gemma, "sliding_attention").base == 1e4
     refused(LLAMA, "here 'full_attention'", layer_type="nope")
-    refused({"model_type": "falcon", "alibi": True}, "no layer of this model rotates")
+    still = {"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [0, 0]}
+    refused(still, "no layer of this model rotates")
     nested = llama({"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 2e4}})
     assert config.rotary(nested, "sliding_attention").base == 2e4
     four = ["full_attention"] * 3 + ["chunked_attention"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from posenc import config, registry
 from posenc.config import kinds, models, unrotated, values
-from posenc.config.model import WHO, Model, open_model
+from posenc.config.model import WHO, Model, open_model, stacks
 from posenc.config.reading import Checked
 from posenc.config.spelling import spelled
 from posenc.encoding import Encoding
@@ -34,7 +34,9 @@ def by_layer(
     >>> [parts[0].name for parts in by_layer(smollm3, pairing=None, seq_len=None)]
     ['RoPE', 'RoPE', 'RoPE', 'NoPE']
     """
-    fields = Checked(config.read(source))
+    fields, *more = stacks(source).values()
+    if more:
+        return [parts for one in (fields, *more) for parts in by_layer(one, pairing=pairing, seq_len=seq_len)]
     model = open_model(fields)
     if (other := unrotated.ways(model)) is not None:
         return _unrotated(other)
@@ -56,9 +58,10 @@ def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
     """Construct what works in each layer of a model that does not rotate."""
     found: list[tuple[Encoding, ...]] = []
     for way in ways:
-        made, nope = (registry.create(way.encoding, **way.options),), (registry.create("nope"),)
         added = registry.card(way.encoding).family == "additive"  # before the first layer, and in no other
-        found += [made] + [nope] * (way.count - 1) if added else [made] * way.count
+        n_own = 1 if added or way.shared else way.count
+        made = [(registry.create(way.encoding, **way.options),) for _ in range(n_own)]
+        found += made + [(registry.create("nope"),) if added else made[0]] * (way.count - n_own)
     return found
 
 

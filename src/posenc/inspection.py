@@ -12,8 +12,7 @@ from torch import Tensor
 from posenc import config, frequencies
 from posenc.config import kinds, unrotated
 from posenc.config.known import known_models
-from posenc.config.model import open_model
-from posenc.config.reading import Checked
+from posenc.config.model import open_model, stacks
 
 InvFreq = Float64[Tensor, " n_pairs"]
 Fate = Literal["kept", "blended", "divided"]
@@ -51,7 +50,11 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         known = models[target]
         target, trained = known["config"], known["original_max_len"]
         pairing = known["pairing"] if pairing is None else pairing
-    target = Checked(config.read(target))  # once, and not for each kind
+    if len(parts := stacks(target)) > 1:
+        each = {name: inspect(part, pairing=pairing) for name, part in parts.items()}
+        rows = [row | {"kind": f"{name} {row['kind']}"} for name, found in each.items() for row in found["layers"]]
+        return {"layers": rows, "warnings": [one for found in each.values() for one in found["warnings"]]}
+    (target,) = parts.values()  # read once, and not for each kind
     if (ways := unrotated.ways(open_model(target))) is not None:
         rows = [{"kind": w.part, "count": w.count, "encoding": w.encoding, "options": dict(w.options)} for w in ways]
         return {"layers": [row | dict.fromkeys(_OF_ROTATION) for row in rows], "warnings": []}

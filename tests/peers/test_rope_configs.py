@@ -248,8 +248,6 @@ def test_every_type_as_it_is_by_default(name):
         return
     if name in ELSEWHERE:
         return
-    if name == "recurrent_gemma":  # its file has a rule in the place of the list
-        written["layer_types"] = theirs.layer_types
     for kind in set(config.layer_types(written)) - STILL:
         label = kind if name != "deepseek_v4" else "compress"
         agree(frequencies.from_config(written, kind), *embedding(theirs, label))

@@ -108,19 +108,6 @@ LABELS = {
 # the old spelling scales their layers of full attention only
 SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
 
-_TABLES = (
-    "gpt2 openai-gpt gpt_neo gpt_bigcode bert electra distilbert albert clip_text_model roberta xlm-roberta camembert"
-)
-# types that do not rotate, and what they do (`unrotated` reads it); Falcon rotates or not by its `alibi`
-UNROTATED = {
-    "bloom": "ALiBi",
-    "mpt": "ALiBi",
-    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), "T5's buckets of distances"),
-    "deberta-v2": "DeBERTa's products with tables of distances",
-    **dict.fromkeys((*_TABLES.split(), "biogpt", "opt", "vit", "deit"), "a learned table"),
-    **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), "no encoding: its layers have none"),
-}
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -144,11 +131,6 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
     """
     if pairing not in (None, "half", "interleaved"):
         raise ValueError(f"config.rotary: pairing must be 'half' or 'interleaved'; got {short(pairing)}. Pass one.")
-    if model_type in UNROTATED:
-        raise ValueError(
-            f"config.rotary: {model_type} does not rotate, so no pairing of lanes belongs to it; positions enter by "
-            f"{UNROTATED[model_type]}. posenc.PerLayer.from_config constructs it."
-        )
     name = model_type if model_type in TYPES else f"{model_type}_text"
     if name in TYPES:
         known = TYPES[name]

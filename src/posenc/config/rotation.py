@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, oddities, patterns, spelling, values
+from posenc.config import kinds, oddities, patterns, spelling, unrotated, values
 from posenc.config.axes import axes
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Layout, Pairing, facts
@@ -86,6 +86,11 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     (500000.0, 32, 'half', 'default')
     """
     model = open_model(source)
+    if (other := unrotated.kind(model)) is not None:
+        raise ValueError(
+            f"config.rotary: {model.model_type} does not turn by one position, so no pairing of lanes belongs to it; "
+            f"positions enter by {other.said}. posenc.PerLayer.from_config constructs what posenc has of it."
+        )
     known = facts(model.model_type, pairing)
     listed = kinds.layers(model, unknown=24)
     kind = _kind(model, listed, layer_type)
