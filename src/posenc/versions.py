@@ -8,6 +8,8 @@ SHARES_KEYS, READS_STRIDES = RELEASE >= (2, 9), RELEASE >= (2, 8)
 # torch.nn.RMSNorm without eps takes that of float32 for numbers of two bytes, not their own
 WIDE_EPS = RELEASE >= (2, 7)
 
+# its exporters say that they export, and follow what posenc does; releases between 2.6 and 2.9 were not tried
+EXPORTS = RELEASE >= (2, 9)
 # a compiler follows what a module holds; 2.9 does not, releases between were not tried
 FOLLOWS_VARS = RELEASE >= (2, 13)
 
