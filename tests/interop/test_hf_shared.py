@@ -196,7 +196,7 @@ class Logits(nn.Module):
 def test_a_trace_is_of_the_model_that_is_used():
     model, ids = Logits(posenc.hf.use(rotary())), text()
     traced = torch.jit.trace(model, (ids,), check_trace=False)
-    torch.testing.assert_close(traced(ids), model(ids))
+    torch.testing.assert_close(traced(ids), model(ids), rtol=1e-5, atol=1e-4)  # a trace fuses
 
 
 def test_the_report_is_of_the_model_as_it_is_now():

@@ -42,6 +42,7 @@ def test_kernel_in_the_interpreter(pytestconfig: pytest.Config) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
     command += ["--jaxtyping-packages=posenc.kernels,beartype.beartype"] if hooked else []
     command += ["--whole"] if pytestconfig.getoption("whole") else []
+    command += ["-W", "ignore:Conversion of an array:DeprecationWarning"]  # of older interpreters, with NumPy
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     child = subprocess.run(
