@@ -1,6 +1,8 @@
 """Synthetic tasks against solvers that read their lines as text, written from the papers' definitions."""
 
-import hashlib
+import contextlib
+import io
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -143,10 +145,7 @@ def split(read, asked):
     first = next(i for i, word in enumerate(asked) if word is not None)
     answer = [word for word in asked[first:] if word is not None]
     assert asked == [None] * first + answer + [None] * (len(asked) - first - len(answer))
-    assert (
-        read[first + 1 :] == (answer[:-1] + ["."] + ["pad"] * len(read))[: len(read) - first - 1]
-        or read[first + 1 :] == (answer[:-1] + ["pad"] * len(read))[: len(read) - first - 1]
-    )
+    assert read[first + 1 :] == (answer + ["pad"] * len(read))[: len(read) - first - 1]
     assert read[0] == "^"
     return read[1:first], read[first], answer
 
@@ -364,8 +363,8 @@ def test_a_stream_is_what_a_loop_over_the_words_finds(name, stream):
 def test_training_offsets_reach_the_positions_of_the_longest_test(name, stream):
     task, generator = tasks.find(name), seeded()
     size, seen = task.sizes()[stream], set()
-    for _ in range(300):
-        batch = task.mixed((1, 2, 5), 8, generator)
+    for _ in range(400 if stream == "abacus" else 60):
+        batch = task.mixed((1, 2, 5), 16, generator)
         base, shifted = task.kinds[stream](batch.tokens), batch.streams[stream]
         assert torch.equal(base == 0, shifted == 0)
         offsets = (shifted - base)[base > 0]
@@ -374,7 +373,8 @@ def test_training_offsets_reach_the_positions_of_the_longest_test(name, stream):
             assert (moved - row)[row > 0].unique().numel() == 1  # one offset a line
         assert int(offsets.min()) >= 0
         seen |= set(shifted.unique().tolist())
-    assert seen == set(range(size))
+    unused = {1} if name == "reverse" else set()  # nothing stands before its first word or between two
+    assert seen == set(range(size)) - unused
     longest = task.sample(max(task.test_lengths), 50, seeded(), training=False)
     assert size - 3 <= int(longest.streams[stream].max()) < size
 
@@ -384,7 +384,7 @@ def test_randomised_positions_are_a_sorted_draw_for_the_batch():
     size = task.sizes()["randomised"]
     assert size == 4 * task.seq_len(80)
     for training in (True, False):
-        for seed in range(200):
+        for seed in range(100):
             batch = task.mixed((2, 4), 3, seeded(seed), training=training)
             first = batch.streams["randomised"][0].tolist()
             assert first == sorted(set(first))
@@ -438,12 +438,11 @@ for name in (*tasks.NAMES, *tasks.FORMATS):
 
 
 def test_a_seed_gives_the_same_lines_in_two_processes():
-    runs = [
-        subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert runs[0] == runs[1]
-    assert len(set(runs[0].split())) == 2 * len(EVERY)
+    other = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True).stdout
+    with contextlib.redirect_stdout(io.StringIO()) as here:
+        exec(DIGEST, {})
+    assert other == here.getvalue()
+    assert len(set(other.split())) == 2 * len(EVERY)
 
 
 def test_neither_training_nor_the_streams_change_the_lines():
@@ -455,7 +454,6 @@ def test_neither_training_nor_the_streams_change_the_lines():
     for a, b in zip(*batches.values(), strict=True):
         assert torch.equal(a.tokens, b.tokens)
         assert not torch.equal(a.streams["abacus"], b.streams["abacus"])
-    assert hashlib.sha256(str([b.tokens.tolist() for b in batches[True]]).encode()).digest() != b""
 
 
 def test_a_score_is_exact_where_all_that_counts_is_right():
@@ -480,8 +478,6 @@ def test_a_score_is_exact_where_all_that_counts_is_right():
     ],
 )
 def test_a_line_is_shown_with_its_answer_in_brackets(name, length, shown):
-    import re
-
     task = tasks.find(name)
     batch = task.mixed((length,), 3, seeded())
     assert all(re.fullmatch(shown, task.show(batch, i)) for i in range(3)), task.show(batch, 0)
