@@ -14,9 +14,8 @@ from posenc.study.tasks.lines import ASK, FIRST
 
 Positions = Int64[Tensor, "n seq_len"]
 Stream = Callable[[Int64[Tensor, "n seq_len"]], Positions]
-PER_BATCH = (
-    "abacus",
-)  # one offset for the lines of a batch; `coupling` draws one for each line. Both as their authors
+# As their authors do: one offset for the lines of a batch here, and for `coupling` one for each line.
+PER_BATCH = ("abacus",)
 
 
 def abacus(tokens: Int64[Tensor, "n seq_len"], values: range) -> Positions:
@@ -42,7 +41,7 @@ def coupling(
         tokens: A batch of lines.
         values: The ids of digits, or of words.
         question_falls: The significance of the question's symbols falls, as when a number is written as usual.
-        answer_falls: The answer's falls. Its length must be the question's, or the positions would tell the length.
+        answer_falls: The answer's falls, from the number of the question's symbols, which must be its own.
     """
     own, rising, marks = _among(tokens, values), abacus(tokens, values), tokens == ASK
     answer = marks.cumsum(1) > 0
