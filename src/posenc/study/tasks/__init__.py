@@ -1,0 +1,36 @@
+"""Synthetic tasks that separate position encodings: `find` one by name, `sample` its lines, `score` an answer."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from posenc.study.tasks import chomsky, flip_flop, retrieval, sums, words  # noqa: F401 - each registers its tasks
+from posenc.study.tasks.task import TASKS, Batch, Score, Task, score
+
+__all__ = ["FORMATS", "NAMES", "Batch", "Score", "Task", "cards", "find", "score"]
+
+NAMES = tuple(sorted(name for name in TASKS if ":" not in name))
+FORMATS = tuple(sorted(set(TASKS) - set(NAMES)))  # other formats of the same tasks, such as addition:reversed
+
+
+def find(name: str) -> Task:
+    """Return the task of a name, or of a name with a format such as `addition:reversed`.
+
+    Raises:
+        ValueError: No task has this name; the nearest ones are given.
+
+    >>> find("parity").arxiv
+    '2305.19466'
+    """
+    if name in TASKS:
+        return TASKS[name]
+    near = get_close_matches(name.lower(), TASKS, n=3, cutoff=0.5)
+    raise ValueError(
+        f"unknown task {name!r}"
+        + (f": did you mean {' or '.join(map(repr, near))}?" if near else ".")
+        + f" Known: {', '.join((*NAMES, *FORMATS))}."
+    )
+
+
+def cards() -> list[dict[str, Any]]:
+    """Return what is known of every task, in alphabetical order."""
+    return [find(name).card() for name in (*NAMES, *FORMATS)]
