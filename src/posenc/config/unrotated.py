@@ -95,7 +95,7 @@ def _t5(fields: Mapping[str, Any]) -> list[Way]:
 
 
 def _deberta(fields: Mapping[str, Any]) -> list[Way]:
-    said = fields.get("pos_att_type") or ()
+    said = fields.get("pos_att_type") or []
     given = said.split("|") if isinstance(said, str) else values.sequence(WHO, "pos_att_type", said, longest=3)
     words = [str(word).strip().lower() for word in given]
     terms = tuple(term for term in ("c2p", "p2c") if term in words)
