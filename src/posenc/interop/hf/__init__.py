@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from posenc.config.models import UNROTATED
+from posenc.config.unrotated import KINDS
 from posenc.interop.hf import patching
 
 __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
@@ -140,7 +140,7 @@ def report(model: nn.Module) -> Report:
         kind = getattr(module.config, "model_type", None) if is_model else None
         around = any(_within(part, name) or _within(name, part) for part in hosts)
         if kind and not around and not any(_within(name, part.name) for part in left):
-            why = _LEFT.get(kind) or (f"positions enter by {UNROTATED[kind]}" if kind in UNROTATED else "")
+            why = _LEFT.get(kind) or (f"positions enter by {KINDS[kind].said}" if kind in KINDS else "")
             said = f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"
             left.append(Part(name, f"{said}: {why}" if why else said))
     return Report(tuple(replaced), tuple(left))
@@ -179,7 +179,7 @@ def _rotary() -> Any:
 
 
 def _hosts(model: nn.Module) -> dict[str, Any]:
-    """Return by name the modules of a model in which positions enter."""
+    """Return by name the modules of a model in which positions enter, in the order of its modules."""
     homes = {f"transformers.models.{folder}.modeling_{folder}.{cls}": kind
              for folder, (cls, kind) in ((key.replace("-", "_"), row) for key, row in _HOSTS.items())}  # fmt: skip
     found: dict[str, Any] = {}
@@ -188,7 +188,8 @@ def _hosts(model: nn.Module) -> dict[str, Any]:
         kind = next((homes[path] for path in full if path in homes), None)
         if kind is not None and getattr(getattr(module, "config", None), "alibi", True):  # Falcon may rotate
             found[name] = _Biased(name, module, kind)
-    return {**_rotary().find(model, without=found), **found}
+    found = {**_rotary().find(model, without=found), **found}
+    return {name: found[name] for name, _ in model.named_modules() if name in found}
 
 
 def _within(name: str, outer: str) -> bool:

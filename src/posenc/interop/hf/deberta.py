@@ -10,11 +10,16 @@ from torch import Tensor, nn
 from posenc.encoding import Encoding
 from posenc.encodings import DeBERTa
 from posenc.interop.hf import patching
+<<<<<<< HEAD
 from posenc.interop.hf.interface import Bias, Mask, attend_cached, configured, note, padding, with_masks, with_tables
 from posenc.interop.hf.patching import LeftError, Plan
 
 _FIELDS = ("num_attention_heads", "attention_head_size", "relative_attention", "pos_att_type", "position_buckets",
            "max_relative_positions")  # fmt: skip  # which an attention has as its configuration has them
+=======
+from posenc.interop.hf.interface import attend_cached, route_masks, with_tables
+from posenc.interop.tables import clipped_rows
+>>>>>>> main
 
 
 def planned(host: Any) -> Plan:
@@ -93,13 +98,8 @@ def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
 
 
 def _rows(module: Any) -> Tensor | None:
-    """Return which row of the model's table is ours, or None if they are the same.
-
-    Without buckets the model clips distances, at `span` ahead and `span - 1` behind: half of twice as many of ours
-    hold one distance each, and the others repeat the rows at the ends.
-    """
-    span = module.pos_ebd_size
-    return None if module.position_buckets > 0 else (torch.arange(4 * span) - span).clamp(0, 2 * span - 1)
+    """Return which row of the model's table is ours, or None if they are the same."""
+    return None if module.position_buckets > 0 else clipped_rows(module.pos_ebd_size)
 
 
 def _check_buckets(module: Any, encoding: DeBERTa) -> None:
