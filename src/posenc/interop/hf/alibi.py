@@ -1,19 +1,11 @@
 """BLOOM, MPT and Falcon with ALiBi: attention modules of their own, which transformers' interface does not reach."""
 
-<<<<<<< HEAD
-import math
 from collections.abc import Callable
-=======
->>>>>>> main
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-<<<<<<< HEAD
 from torch import Tensor
-=======
-from torch import Tensor, nn
->>>>>>> main
 from torch.nn import functional as F
 
 from posenc.encodings import ALiBi
@@ -50,83 +42,8 @@ class _Kind:
     hides: bool = False
 
 
-<<<<<<< HEAD
 def _mpt(module: Any, x: Tensor) -> tuple[Tensor, ...]:
     mixed = module.Wqkv(x)
-=======
-def attentions(host: nn.Module) -> list[Any]:
-    """Return the attentions of a model."""
-    kind = _kind(host)
-    return [getattr(layer, kind.attention) for layer in getattr(host, kind.layers)]
-
-
-def refuses(host: Any) -> str | None:
-    """Return why this model cannot be routed, or None."""
-    layers = attentions(host)
-    if getattr(layers[0], "slow_but_exact", False) and layers[0].pretraining_tp > 1:
-        return "slow_but_exact asks for the sums of pretraining_tp slices in their own order"
-    return next(filter(None, (patching.taken(module, "forward") for module in layers)), None)
-
-
-def route(host: nn.Module) -> None:
-    """Replace the forward of each attention, and let the model make masks for `attend`."""
-    kind, layers = _kind(host), attentions(host)
-    encoding, ahead = _encodings(host)
-    own = patching.own_class(layers[0]).forward
-    forward = partial(_forward, own=own, here=kind.forward, encoding=encoding, ahead=ahead)
-    patching.replace(layers, forward=forward)
-    route_masks(host, counts=kind.counts, hides=kind.hides)
-
-
-def said(host: Any) -> str:
-    """Return in a few words what runs."""
-    encoding, _ = _encodings(host)
-    note = f"self attention of {len(attentions(host))} layers by ALiBi({encoding.extra_repr()})"
-    bias_max = getattr(getattr(host.config, "attn_config", None), "alibi_bias_max", encoding.bias_max)
-    if bias_max != encoding.bias_max:
-        note += f"; the configuration's alibi_bias_max={bias_max} is left unread, as transformers does"
-    return note
-
-
-def _encodings(host: Any) -> tuple[ALiBi, ALiBi]:
-    """Return the bias where queries see no keys ahead, and where they may."""
-    module = attentions(host)[0]
-    n_heads = module.n_heads if hasattr(module, "n_heads") else module.num_heads
-    if type(host).__name__ == "FalconModel":
-        scale = module.head_dim**-0.5  # the bias is divided as the scores are
-        own = ALiBi(n_heads=n_heads, sides="key", precision="falcon-bfloat16", scale=scale)
-        return own, own
-    # a slope times the key's position, as these compute it; symmetric it runs faster
-    return ALiBi(n_heads=n_heads), ALiBi(n_heads=n_heads, sides="key")
-
-
-def _forward(module: Any, *args: Any, own: Any, here: Any, encoding: ALiBi, ahead: ALiBi, **kwargs: Any) -> Any:
-    """Run the attention; its own forward for one query, which comes with a mask of its own."""
-    mask = next((value for value in (*args, *kwargs.values()) if isinstance(value, Mask)), None)
-    if mask is None:
-        return own(module, *args, **kwargs)
-    cache = next((kwargs[name] for name in CACHES if kwargs.get(name) is not None), None)
-    attend = partial(attend_cached, encoding=encoding, ahead=ahead, causal=mask.causal, mask=mask.seen)
-    attend = partial(_cached, module, cache, partial(attend, k_pos=mask.k_pos))
-    return here(module, *args, attend=attend, **kwargs), None
-
-
-def _bloom(module: Any, hidden_states: Tensor, residual: Tensor, *args: Any, attend: Any, **kwargs: Any) -> Tensor:
-    q, k, v = module._reshape(module.query_key_value(hidden_states))
-    dropout_p = module.attention_dropout.p if module.training else 0.0
-    out = attend(q, k, v, scale=module.inv_norm_factor, dropout_p=dropout_p)
-    return residual + F.dropout(module.dense(out), p=module.hidden_dropout, training=module.training)
-
-
-def _mpt(
-    module: Any,
-    hidden_states: Tensor,
-    *args: Any,
-    attend: Any,
-    **kwargs: Any,
-) -> Tensor:
-    mixed = module.Wqkv(hidden_states)
->>>>>>> main
     if module.clip_qkv:
         mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
     return tuple(t.unflatten(-1, (module.n_heads, module.head_dim)).transpose(1, 2) for t in mixed.chunk(3, dim=-1))
@@ -154,10 +71,6 @@ def planned(host: Any) -> Plan:
     layers = [getattr(layer, kind.attention) for layer in getattr(host, kind.layers)]
     if getattr(layers[0], "slow_but_exact", False) and layers[0].pretraining_tp > 1:
         raise LeftError("slow_but_exact asks for the sums of pretraining_tp slices in their own order")
-    if name == "FalconModel" and math.log2(layers[0].head_dim) % 2:
-        raise LeftError(
-            f"Falcon rounds biases to bfloat16 before it divides them by the root of head_dim={layers[0].head_dim}"
-        )
     patching.check_own(layers, "forward")
     if not found(patching.own_class(host).forward, "create_causal_mask".__eq__):
         raise LeftError(f"{type(host).__name__} makes its mask itself in this version of transformers")

@@ -10,16 +10,12 @@ from torch import Tensor, nn
 from posenc.encoding import Encoding
 from posenc.encodings import DeBERTa
 from posenc.interop.hf import patching
-<<<<<<< HEAD
 from posenc.interop.hf.interface import Bias, Mask, attend_cached, configured, note, padding, with_masks, with_tables
 from posenc.interop.hf.patching import LeftError, Plan
+from posenc.interop.tables import clipped_rows
 
 _FIELDS = ("num_attention_heads", "attention_head_size", "relative_attention", "pos_att_type", "position_buckets",
            "max_relative_positions")  # fmt: skip  # which an attention has as its configuration has them
-=======
-from posenc.interop.hf.interface import attend_cached, route_masks, with_tables
-from posenc.interop.tables import clipped_rows
->>>>>>> main
 
 
 def planned(host: Any) -> Plan:

@@ -124,10 +124,10 @@ def find(model: nn.Module, without: Collection[str] = ()) -> dict[str, Group]:
             found[outer].callers[_inside(name, outer)] = module
     for name, group in list(found.items()):
         known = [] if name in without else patching.known(group.owner)
-        turning = _turning(group) if known is None else [key for key in known if key in group.callers]
-        if group.callers and not turning:  # it makes tables and uses none
+        turning = _turning(group) if known is None else known
+        if name in without or (group.callers and not turning):  # it makes tables and uses none
             del found[name]
-        group.callers = {key: group.callers[key] for key in turning}
+        group.callers = {key: module for key, module in group.callers.items() if key in turning}
     return found
 
 
