@@ -298,24 +298,27 @@ def test_transformers_is_imported_by_use_alone():
     assert "hf" in dir(posenc)
 
 
-def masks(config, name, **given):
-    config._attn_implementation = name
-    x = torch.empty(2, 6, 0)
-    create = transformers.masking_utils.create_causal_mask
-    return create(config, x, **cached(create, None), **given)
-
-
 def test_masks_of_other_patterns_are_built_whole():
-    interface.register()
-    config = transformers.LlamaConfig()
+    """Of texts one after the other in a row, as Falcon says them since transformers 5.24; others stay as they are."""
+    config, x = transformers.LlamaConfig(attn_implementation="sdpa"), torch.empty(2, 6, 0)
+    create = transformers.masking_utils.create_causal_mask
+
+    def ours(**given):
+        given = {"config": config, "inputs_embeds": x, **cached(create, None), **given}
+        return create(**given), interface._mask(create=create, counts=False, hides=False, **given)
+
     packed = {"attention_mask": None, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 0, 1, 2, 3, 4]])}
-    wanted = masks(config, "sdpa", **packed)
-    assert wanted.shape == (2, 1, 6, 6)
-    assert torch.equal(masks(config, "posenc", **packed), wanted)
-    assert masks(config, "posenc", attention_mask=None) is None
-    assert masks(config, "posenc", attention_mask=torch.ones(2, 6)) is None
+    theirs, mask = ours(**packed)
+    assert theirs.shape == (2, 1, 6, 6)
+    assert torch.equal(mask.seen, theirs)
+    band = {"attention_mask": None, "and_mask_function": lambda batch, head, i, j: j > i - 2}
+    theirs, mask = ours(**band)
+    assert torch.equal(mask.seen, theirs)
+    plain = {"attention_mask": None, "position_ids": torch.arange(6)[None] + 3}
+    assert ours(**plain)[1] == interface.Mask(None, causal=True)
+    assert ours(attention_mask=torch.ones(2, 6))[1].seen is None
     padding = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
-    assert torch.equal(masks(config, "posenc", attention_mask=padding), padding.bool()[:, None, None])
+    assert torch.equal(ours(attention_mask=padding)[1].seen, padding.bool()[:, None, None])
 
 
 @pytest.mark.slow

@@ -18,19 +18,19 @@ from posenc.interop.hf import patching
 
 __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
 
-# The class that builds masks and biases for its layers -> the module here that routes it.
+# What builds masks and biases for its layers, by model type -> the module here that routes it.
 _HOSTS = {
-    "t5.modeling_t5.T5Stack": "t5",
-    "mt5.modeling_mt5.MT5Stack": "t5",
-    "umt5.modeling_umt5.UMT5Stack": "t5",
-    "switch_transformers.modeling_switch_transformers.SwitchTransformersStack": "t5",
-    "bloom.modeling_bloom.BloomModel": "alibi",
-    "mpt.modeling_mpt.MptModel": "alibi",
-    "falcon.modeling_falcon.FalconModel": "alibi",
-    "deberta_v2.modeling_deberta_v2.DebertaV2Encoder": "deberta",
-    "roformer.modeling_roformer.RoFormerEncoder": "roformer",
+    "bloom": ("BloomModel", "alibi"),
+    "deberta-v2": ("DebertaV2Encoder", "deberta"),
+    "falcon": ("FalconModel", "alibi"),
+    "mpt": ("MptModel", "alibi"),
+    "mt5": ("MT5Stack", "t5"),
+    "switch_transformers": ("SwitchTransformersStack", "t5"),
+    "t5": ("T5Stack", "t5"),
+    "umt5": ("UMT5Stack", "t5"),
+    "roformer": ("RoFormerEncoder", "roformer"),
 }
-MODEL_TYPES = ("bloom", "deberta-v2", "falcon", "mpt", "mt5", "switch_transformers", "t5", "umt5")
+MODEL_TYPES = tuple(_HOSTS)[:-1]  # those with a bias
 _LEFT = {  # types that a user may look for among them
     "longt5": "its encoder attends block by block, to a window and to sums of the text",
     "deberta": "its attention projects queries, keys and values in one tensor, with a bias of its own",
@@ -93,10 +93,12 @@ def use(model: Model, rope_parameters: object = None) -> Model:
         ImportError: transformers is not installed.
     """
     _check(model, "use")
-    _rotary().route(model, rope_parameters)
-    for host in _hosts(model).values():
-        if not _running(host) and _family(host).refuses(host) is None:
-            _family(host).route(host)
+    hosts = _hosts(model)
+    if rope_parameters is not None:
+        _rotary().extend({name: host for name, host in hosts.items() if not isinstance(host, _Biased)}, rope_parameters)
+    for host in hosts.values():
+        if not patching.said(host.owner) and not isinstance(plan := _plan(host), str):
+            plan.put(host.owner)
     if not (said := report(model)).replaced:
         reasons = "\n".join(f"  {part}" for part in said.left) or "  it holds no model of transformers"
         raise ValueError(
@@ -125,22 +127,18 @@ def report(model: nn.Module) -> Report:
         TypeError: `model` is no module.
     """
     _check(model, "report")
-    replaced, left = [], []
-    for name, host in _hosts(model).items():
-        family, running = _family(host), _running(host)
-        if running:
-            changed = len(family.attentions(host)) - running
-            also = f"; {changed} of them have been changed since" if changed else ""
-            replaced.append(Part(name, family.said(host) + also))
-        else:
-            left.append(Part(name, family.refuses(host) or _ROUTABLE))
-    for name, note, sentence in _rotary().parts(model):
-        (replaced if note else left).append(Part(name, note or sentence() or _ROUTABLE))
-    known = [*_hosts(model), *_rotary().owners(model)]
+    replaced, left = list[Part](), list[Part]()
+    hosts = _hosts(model)
+    for host in hosts.values():
+        notes = patching.said(host.owner)
+        why = _ROUTABLE if notes.keys() >= {*host.rotaries} or not isinstance(plan := _plan(host), str) else plan
+        for name in host.rotaries:
+            part = ".".join(filter(None, (host.name, name)))
+            (replaced if name in notes else left).append(Part(part, notes.get(name, why)))
     for name, module in model.named_modules():
         is_model = any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
         kind = getattr(module.config, "model_type", None) if is_model else None
-        around = any(_within(part, name) or _within(name, part) for part in known)
+        around = any(_within(part, name) or _within(name, part) for part in hosts)
         if kind and not around and not any(_within(name, part.name) for part in left):
             why = _LEFT.get(kind) or (f"positions enter by {KINDS[kind].said}" if kind in KINDS else "")
             said = f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"
@@ -148,36 +146,50 @@ def report(model: nn.Module) -> Report:
     return Report(tuple(replaced), tuple(left))
 
 
-def _running(host: nn.Module) -> int:
-    """Return how many attentions of a host run by posenc."""
-    name = getattr(_family(host), "routed", "forward")
-    return sum(patching.runs(module, name) for module in _family(host).attentions(host))
-
-
 def _check(model: object, what: str) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"posenc.hf.{what}: model must be a loaded model of transformers; got {type(model).__name__}.")
+
+
+@dataclass(frozen=True)
+class _Biased:
+    """A host of the table above, as `rotary.Group` is one of rotary modules."""
+
+    name: str
+    owner: nn.Module
+    kind: str
+    rotaries = ("",)
+
+    def plan(self) -> patching.Plan:
+        """Return what to put into it."""
+        plan: patching.Plan = import_module(f"posenc.interop.hf.{self.kind}").planned(self.owner)
+        return plan
+
+
+def _plan(host: Any) -> Any:
+    """Return what to put into a host, or a sentence why it is left."""
+    try:
+        return host.plan()
+    except patching.LeftError as error:
+        return str(error)
 
 
 def _rotary() -> Any:
     return import_module("posenc.interop.hf.rotary")
 
 
-def _hosts(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if _home(module) is not None}
-
-
-def _home(module: nn.Module) -> str | None:
-    full = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__)
-    home = next(
-        (_HOSTS[short] for name in full if (short := name.removeprefix("transformers.models.")) in _HOSTS), None
-    )
-    config: Any = getattr(module, "config", None)
-    return None if getattr(config, "model_type", None) == "falcon" and not config.alibi else home
-
-
-def _family(host: nn.Module) -> Any:
-    return import_module(f"posenc.interop.hf.{_home(host)}")
+def _hosts(model: nn.Module) -> dict[str, Any]:
+    """Return by name the modules of a model in which positions enter, in the order of its modules."""
+    homes = {f"transformers.models.{folder}.modeling_{folder}.{cls}": kind
+             for folder, (cls, kind) in ((key.replace("-", "_"), row) for key, row in _HOSTS.items())}  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        full = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__)
+        kind = next((homes[path] for path in full if path in homes), None)
+        if kind is not None and getattr(getattr(module, "config", None), "alibi", True):  # Falcon may rotate
+            found[name] = _Biased(name, module, kind)
+    found = {**_rotary().find(model, without=found), **found}
+    return {name: found[name] for name, _ in model.named_modules() if name in found}
 
 
 def _within(name: str, outer: str) -> bool:

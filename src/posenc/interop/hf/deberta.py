@@ -8,56 +8,41 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encoding import Encoding
-from posenc.encodings import DeBERTa, NoPE
+from posenc.encodings import DeBERTa
 from posenc.interop.hf import patching
-from posenc.interop.hf.interface import attend_cached, route_masks, with_tables
+from posenc.interop.hf.interface import Bias, Mask, attend_cached, configured, note, padding, with_masks, with_tables
+from posenc.interop.hf.patching import LeftError, Plan
 from posenc.interop.tables import clipped_rows
 
-
-def refuses(host: nn.Module) -> str | None:
-    """Return why this encoder cannot be routed, or None."""
-    layers = attentions(host)
-    sentences = (patching.taken(module, "forward") for module in layers)
-    sentence = patching.taken(host, "get_attention_mask", "get_rel_pos") or next(filter(None, sentences), None)
-    if sentence or not _terms(layers[0]):
-        return sentence
-    try:
-        encoding = _encoding(layers[0])
-    except ValueError as error:
-        return f"posenc.DeBERTa does not take its options: {error}"
-    distance = torch.arange(2 * encoding.max_distance)
-    for sign in (1, -1):
-        ours = encoding.row(sign * distance)
-        if not torch.equal(
-            ours if (of := _rows(layers[0])) is None else of[ours], _their_rows(layers[0], distance, sign)
-        ):
-            return "its buckets are others than those of posenc.DeBERTa"
-    return None
+_FIELDS = ("num_attention_heads", "attention_head_size", "relative_attention", "pos_att_type", "position_buckets",
+           "max_relative_positions")  # fmt: skip  # which an attention has as its configuration has them
 
 
-def route(host: nn.Module) -> None:
+def planned(host: Any) -> Plan:
     """Replace the forward of each attention, and let the encoder build neither masks nor distances of pairs."""
-    layers = attentions(host)
-    encoding = _encoding(layers[0]) if _terms(layers[0]) else NoPE()
-    patching.replace(layers, forward=partial(_forward, encoding=encoding))
-    patching.replace([host], get_attention_mask=_get_attention_mask, get_rel_pos=_get_rel_pos)
-    route_masks(host)
-
-
-def said(host: nn.Module) -> str:
-    """Return in a few words what runs."""
-    layers = attentions(host)
-    encoding = _encoding(layers[0]) if _terms(layers[0]) else NoPE()
-    return f"self attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})"
+    layers = [layer.attention.self for layer in host.layer]
+    patching.check_own([host], "get_attention_mask", "get_rel_pos")
+    patching.check_own(layers, "forward")
+    own = layers[0]
+    fields = {key: getattr(own, key) for key in _FIELDS if hasattr(own, key)}
+    sizes = {"num_hidden_layers": len(layers), "hidden_size": own.all_head_size}
+    encoding = configured(fields | sizes | {"model_type": "deberta-v2"})
+    if isinstance(encoding, DeBERTa):
+        _check_buckets(own, encoding)
+    methods: patching.Methods = {
+        "get_attention_mask": _get_attention_mask,
+        "get_rel_pos": _get_rel_pos,
+        "forward": with_masks(host),
+    }
+    forward: patching.Methods = {"forward": partial(_forward, encoding=encoding)}
+    return Plan(layers, {host: note(layers, encoding)}, {**dict.fromkeys(layers, forward), host: methods})
 
 
 def _get_attention_mask(host: nn.Module, attention_mask: Tensor) -> Tensor | None:
     """Keep a mask of padding (batch, 1, 1, k_len); padded queries then see what others see, and say nothing."""
     if attention_mask.dim() > 2:
         return attention_mask.bool() if attention_mask.dim() == 4 else attention_mask[:, None].bool()
-    if not torch.compiler.is_compiling() and bool(attention_mask.all()):
-        return None
-    return attention_mask[:, None, None].bool()
+    return padding(attention_mask)
 
 
 def _get_rel_pos(
@@ -87,53 +72,25 @@ def _forward(
     encoding: Encoding,
 ) -> tuple[Tensor, None]:
     queries = hidden_states if query_states is None else query_states
-    q, k, v = (
-        _heads(module, linear(x)).transpose(1, 2)
-        for linear, x in (
-            (module.query_proj, queries),
-            (module.key_proj, hidden_states),
-            (module.value_proj, hidden_states),
-        )
-    )
+    projected = module.query_proj(queries), module.key_proj(hidden_states), module.value_proj(hidden_states)
+    q, k, v = (_heads(module, x).transpose(1, 2) for x in projected)
     if rel_embeddings is not None and isinstance(encoding, DeBERTa):
         encoding = _projected(encoding, module, module.pos_dropout(rel_embeddings))
-    terms = sum(term in module.pos_att_type for term in ("c2p", "p2c"))
-    out = attend_cached(
-        q,
-        k,
-        v,
-        encoding,
-        causal=False,
-        mask=attention_mask,
-        scale=float((q.shape[-1] * (1 + terms)) ** -0.5),
-        dropout_p=module.dropout.p if module.training else 0.0,
-    )
-    return out.transpose(1, 2).flatten(2), None
+    scale = float((q.shape[-1] * (1 + sum(term in module.pos_att_type for term in ("c2p", "p2c")))) ** -0.5)
+    dropout_p = module.dropout.p if module.training else 0.0
+    mask = Mask(attention_mask, causal=False)
+    return attend_cached(q, k, v, Bias(encoding), mask, scale=scale, dropout_p=dropout_p).flatten(2), None
 
 
 def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
     """Return the encoding with this layer's tables: another object, which a backward pass finds as it was."""
-    embeddings = embeddings[: 2 * module.pos_ebd_size]
     key, query = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
-    tables: dict[str, Any] = {}
+    rows, tables = _rows(module), dict[str, Any]()
     for term, name, projection in (("c2p", "key_table", key), ("p2c", "query_table", query)):
         if term in encoding.terms:
-            table = _heads(module, getattr(module, projection)(embeddings)).transpose(0, 1)
-            tables[name] = table if (rows := _rows(module)) is None else table[:, rows.to(table.device)]
+            table = _heads(module, getattr(module, projection)(embeddings[: 2 * module.pos_ebd_size])).transpose(0, 1)
+            tables[name] = table if rows is None else table[:, rows.to(table.device)]
     return with_tables(encoding, **tables)  # type: ignore[no-any-return]
-
-
-def _encoding(module: Any) -> DeBERTa:
-    span = module.pos_ebd_size
-    bucketed = module.position_buckets > 0
-    with torch.device("meta"):  # its own tables are never used, and draw no random numbers
-        return DeBERTa(
-            n_heads=module.num_attention_heads,
-            head_dim=module.attention_head_size,
-            n_buckets=span if bucketed else 2 * span,
-            max_distance=module.max_relative_positions if bucketed else span + 2,
-            terms=_terms(module),
-        )
 
 
 def _rows(module: Any) -> Tensor | None:
@@ -141,24 +98,18 @@ def _rows(module: Any) -> Tensor | None:
     return None if module.position_buckets > 0 else clipped_rows(module.pos_ebd_size)
 
 
-def _their_rows(module: Any, distance: Tensor, sign: int) -> Tensor:
-    theirs = import_module(type(module).__module__)
-    here, there = torch.empty(1, len(distance), 0), torch.empty(1, 1, 0)
-    relative = theirs.build_relative_position(here, there, module.position_buckets, module.max_relative_positions)
-    span = module.pos_ebd_size
-    rows: Tensor = (sign * relative[0, :, 0] + span).clamp(0, 2 * span - 1)
-    return rows
-
-
-def _terms(module: Any) -> tuple[str, ...]:
-    return tuple(term for term in ("c2p", "p2c") if module.relative_attention and term in module.pos_att_type)
+def _check_buckets(module: Any, encoding: DeBERTa) -> None:
+    """Raise if the model takes other rows of its table for distances than we do."""
+    theirs, rows, span = import_module(type(module).__module__), _rows(module), module.pos_ebd_size
+    distance = torch.arange(2 * encoding.max_distance)
+    x, y = torch.empty(1, len(distance), 0), torch.empty(1, 1, 0)
+    relative = theirs.build_relative_position(x, y, module.position_buckets, module.max_relative_positions)[0, :, 0]
+    for sign in (1, -1):
+        ours = encoding.row(sign * distance)
+        if not torch.equal(ours if rows is None else rows[ours], (sign * relative + span).clamp(0, 2 * span - 1)):
+            raise LeftError("its buckets are others than those of posenc.DeBERTa")
 
 
 def _heads(module: Any, x: Tensor) -> Tensor:
     heads: Tensor = x.unflatten(-1, (module.num_attention_heads, module.attention_head_size))
     return heads
-
-
-def attentions(host: Any) -> list[Any]:
-    """Return the attentions of an encoder."""
-    return [layer.attention.self for layer in host.layer]

@@ -11,14 +11,13 @@ from posenc import config as configs
 from posenc.config.values import short
 from posenc.encodings import RoPE
 from posenc.interop.hf import copied, patching, tables
-from posenc.interop.hf.groups import Group
 
 _KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # no matter of length
 _READ = {"rope_parameters", "rope_scaling"}
 WHO = "posenc.hf.use"
 
 
-def checked(groups: Mapping[str, Group], rope_parameters: object) -> tuple[Any, dict[str, Any]]:
+def checked(groups: Mapping[str, Any], rope_parameters: object) -> tuple[Any, dict[str, Any]]:
     """Return the module whose configuration these parameters are for, and what it will hold.
 
     Raises:
@@ -32,7 +31,7 @@ def checked(groups: Mapping[str, Group], rope_parameters: object) -> tuple[Any, 
             'Pass for instance {"rope_type": "yarn", "factor": 4.0}.'
         )
     owner = _one_owner(groups)
-    new = _merged(patching.rope_parameters(owner), configs.read(rope_parameters))
+    new = _merged(patching.before(owner, "config", "rope_parameters"), configs.read(rope_parameters))
     changed = copy.deepcopy(owner.config)
     changed.rope_parameters = copy.deepcopy(new)
     fields = {**tables.plain(owner.config), "rope_parameters": new}
@@ -43,7 +42,19 @@ def checked(groups: Mapping[str, Group], rope_parameters: object) -> tuple[Any, 
     return owner, changed.rope_parameters
 
 
-def rescale(groups: Mapping[str, Group]) -> None:
+def write(model: nn.Module, owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
+    """Write other rope_parameters into the owner's configuration, of which the model gets a copy of its own.
+
+    Other models may share the one before.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        if hasattr(vars(module).get("config"), "to_dict"):
+            module.config = copy.deepcopy(module.config, memo)
+    patching.exchange(owner, "config", rope_parameters=rope_parameters)
+
+
+def rescale(groups: Mapping[str, Any]) -> None:
     """Give attentions the score scale that they would have been made with, as DeepSeek's depends on the factor."""
     for group in groups.values():
         for module in group.callers.values():
@@ -54,10 +65,10 @@ def rescale(groups: Mapping[str, Group]) -> None:
                 fresh = cls(module.config, module.layer_idx)
             numbers = {key: value for key, value in vars(fresh).items() if isinstance(value, float)}
             if other := {key: value for key, value in numbers.items() if vars(module).get(key) != value}:
-                patching.change(module, **other)
+                patching.exchange(module, "attributes", **other)
 
 
-def _one_owner(groups: Mapping[str, Group]) -> Any:
+def _one_owner(groups: Mapping[str, Any]) -> Any:
     owners: dict[int, nn.Module] = {}
     for group in groups.values():
         if isinstance(getattr(getattr(group.owner, "config", None), "rope_parameters", None), dict):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.encodings import RoPE
-from posenc.interop.hf import copied, patching, tables, turning
+from posenc.interop.hf import tables, turning
+from posenc.interop.hf.patching import LeftError
 
 
 def holds_table(module: nn.Module) -> bool:
@@ -17,40 +18,30 @@ def holds_table(module: nn.Module) -> bool:
     return "embed_positions" in module._buffers and hasattr(module, "pos_embd_dim")
 
 
-def planned(host: Any) -> tuple[RoPE, Tensor] | str:
-    """Return the encoding and its table (max_positions, rotary_dim), sines first; or a sentence why not."""
-    theirs = next(module for module in host.modules() if holds_table(module)).embed_positions
+def exact(host: Any) -> tuple[RoPE, dict[nn.Module, dict[str, Tensor]]]:
+    """Return the encoding of a model, and by module its table (max_positions, rotary_dim), sines first.
+
+    Raises:
+        LeftError: Its tables are others.
+    """
+    holders = [module for module in host.modules() if holds_table(module)]
+    theirs = holders[0].embed_positions
     if theirs.is_meta:
-        return "its tables have no values yet: they are on the meta device"
+        raise LeftError("its tables have no values yet: they are on the meta device")
     try:
         rope: Any = RoPE.from_config(tables.plain(host.config))
     except (ValueError, TypeError) as error:
-        return str(error)
+        raise LeftError(str(error)) from None
     cos, sin = rope.place(torch.arange(len(theirs))).parts
     table = torch.cat((sin, cos), -1)
     coarse = 0.02 if theirs.dtype in (torch.bfloat16, torch.float16) else 0.0
     tolerance = turning.TOLERANCE + coarse + 3e-7 * len(theirs)
     if table.shape != theirs.shape or bool((table - theirs.float().cpu()).abs().max() > tolerance):
-        return "its tables are others than its configuration says"
-    return rope, table
+        raise LeftError("its tables are others than its configuration says")
+    return rope, {module: {"embed_positions": table} for module in holders}
 
 
-def replace(host: Any, callers: list[Any], rope: RoPE, table: Tensor, function_name: str) -> None:
-    """Put exact tables and the turn into a model."""
-    for module in host.modules():
-        if holds_table(module):
-            patching.swap(module, embed_positions=table)
-    module = callers[0]
-    turn = turning.SineFirst(rope.pairing)
-    turn.widths(module.head_dim, n_pairs=rope.rotary_dim // 2)
-    cls = patching.own_class(module)
-    functions: dict[str, Any] = {"forward": copied.Copied(cls, "forward", {function_name: turn})}
-    if hasattr(module, "_get_embed_positions"):
-        functions["_get_embed_positions"] = _get_embed_positions
-    patching.replace(callers, **functions)
-
-
-def _get_embed_positions(module: Any, position_ids: Tensor) -> Tensor:
+def get_embed_positions(module: Any, position_ids: Tensor) -> Tensor:
     """Return the table (batch, max_positions, rotary_dim) without a copy for each text."""
     table: Tensor = module.embed_positions
     return table.to(position_ids.device).expand(len(position_ids), -1, -1)

@@ -1,21 +1,25 @@
 """The mask and the attention that layers of transformers find in place of their own, by `attend`."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from posenc import registry
 from posenc.attention import attend
+from posenc.config import unrotated
+from posenc.config.model import open_model
 from posenc.encoding import Encoding
 from posenc.interop.hf import patching
 from posenc.interop.hf.copied import Copied, found
+from posenc.interop.hf.patching import LeftError
 
-NAME = "posenc"
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")  # the first since transformers 5.24
 _MASKS = ("create_causal_mask", "create_bidirectional_mask")
+_OVERLAYS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Bias:
     """What travels from layer to layer where the model would pass on its tensor of biases."""
 
     encoding: Encoding
-    past: int  # tokens in the cache before this call
+    past: int = 0  # tokens in the cache before this call
     crossing: bool = False  # attention to another sequence
 
 
@@ -47,48 +51,70 @@ class Mask:
         return self
 
 
-class _Named:
-    """A configuration under which transformers makes masks for `attend`."""
+def configured(fields: Mapping[str, Any], **options: Any) -> Any:
+    """Construct what `posenc.config` reads for a host, with some options of another value.
 
-    _attn_implementation = NAME
+    Its own tables are never used, and draw no random numbers.
+    """
+    who = "posenc.config"
+    try:
+        way, *_ = unrotated.ways(open_model(fields)) or []
+        who = f"posenc.{registry.find_class(way.encoding).__name__}"
+        with torch.device("meta"):
+            return registry.create(way.encoding, **{**way.options, **options})
+    except (ValueError, TypeError) as error:
+        raise LeftError(f"{who} does not take its options: {error}") from None
 
-    def __init__(self, config: Any) -> None:
-        self._config = config
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._config, name)
+def note(layers: list[Any], encoding: Encoding) -> str:
+    """Return what the report says of the attentions of a host."""
+    return f"self attention of {len(layers)} layers by {encoding.name}({encoding.extra_repr()})"
 
 
-def route_masks(host: nn.Module, *, counts: bool = False, hides: bool = False) -> None:
-    """Let a host make masks for `attend`, and refuse to return weights.
+def with_masks(host: nn.Module, *, counts: bool = False, hides: bool = False) -> Callable[..., Any]:
+    """Return a forward of a host that makes masks for `attend`, and refuses to return weights.
 
     Args:
         host: The module whose forward makes masks for its layers.
         counts: Whether its positions count the tokens that are no padding.
         hides: Whether a caller's own mask (batch, 1, q_len, k_len) is True where it hides.
     """
-    register()
     cls = patching.own_class(host)
     makers = found(cls.forward, _MASKS.__contains__)
     others = {name: partial(_mask, create=create, counts=counts, hides=hides) for name, create in makers.items()}
-    patching.replace([host], forward=partial(_forward, copied=Copied(cls, "forward", others)))
-
-
-def register() -> None:
-    """Give transformers the mask."""
-    masking = import_module("transformers.masking_utils")
-    masking.ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, partial(padding_mask, masking))
+    return partial(_forward, copied=Copied(cls, "forward", others))
 
 
 def _mask(*args: Any, create: Any, counts: bool, hides: bool, config: Any, **kwargs: Any) -> Any:
     """Make a mask; for one query the model's own, with which its layers go their own way, which is as fast."""
-    if kwargs["inputs_embeds"].shape[1] == 1:
+    x, given = kwargs["inputs_embeds"], kwargs.get("attention_mask")
+    if x.shape[1] == 1:
         return create(*args, config=config, **kwargs)
-    seen, given = create(*args, config=_Named(config), **kwargs), kwargs.get("attention_mask")
-    if hides and given is not None and given.ndim == 4:
-        seen = ~given.bool()
+    if any(kwargs.get(name) is not None for name in _OVERLAYS) or _packed(**kwargs):
+        seen = create(*args, config=config, **kwargs)
+    elif given is not None and given.ndim == 4:
+        seen = ~given.bool() if hides else given
+    else:
+        seen = None if given is None else padding(given.to(x.device))
     causal = create.__name__ == "create_causal_mask" and bool(getattr(config, "is_causal", True))
     return Mask(seen, causal, _counted(given) if counts and given is not None else None)
+
+
+def _packed(position_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any) -> bool:
+    """Whether positions begin anew within a row, as those of several texts one after the other do."""
+    if position_ids is None or attention_mask is not None or any(kwargs.get(name) is not None for name in CACHES):
+        return False
+    return _traced() or bool((position_ids.diff() != 1).any())
+
+
+def padding(mask: Tensor) -> Tensor | None:
+    """Return who is no padding, (batch, 1, 1, k_len), of a mask (batch, k_len); None where all are."""
+    return None if not _traced() and bool(mask.all()) else mask[:, None, None].bool()
+
+
+def _traced() -> bool:
+    """Whether values of tensors may not be looked at."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _counted(mask: Tensor) -> Tensor | None:
@@ -97,7 +123,7 @@ def _counted(mask: Tensor) -> Tensor | None:
     They do unless a row has masked tokens between others. Indices are what fast backends want.
     """
     here = mask.bool()
-    if not torch.compiler.is_compiling():
+    if not _traced():
         begins = here[:, 1:] & ~here[:, :-1]
         if not bool((begins.sum(-1) + here[:, 0] > 1).any()):
             return None
@@ -106,9 +132,7 @@ def _counted(mask: Tensor) -> Tensor | None:
 
 def _forward(host: nn.Module, *args: Any, copied: Any, **kwargs: Any) -> Any:
     wanted = kwargs.get("output_attentions")
-    if wanted is None:
-        wanted = getattr(getattr(host, "config", None), "output_attentions", False)
-    if wanted:
+    if wanted or (wanted is None and getattr(getattr(host, "config", None), "output_attentions", False)):
         raise ValueError(
             f"posenc.hf: {type(host).__name__} was asked for attention weights, which posenc.attend never forms; got "
             "output_attentions=True. Call posenc.hf.restore(model) first."
@@ -116,110 +140,43 @@ def _forward(host: nn.Module, *args: Any, copied: Any, **kwargs: Any) -> Any:
     return copied(host, *args, **kwargs)
 
 
-class Functions:
-    """Stands for transformers' table of attention functions in a module whose biases may be `Bias`."""
-
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def get_interface(self, name: str, default: Any) -> Any:
-        """Return ours, which runs theirs where the bias is a tensor."""
-        return partial(attention, theirs=self._theirs.get_interface(name, default))
-
-
-def attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    *,
-    theirs: Any,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    position_bias: object = None,
-    **kwargs: Any,
-) -> Any:
-    """Attend as transformers calls it.
-
-    Returns:
-        (batch, q_len, n_heads, head_dim), and the weights or None.
-    """
-    if not isinstance(attention_mask, Mask) and not isinstance(position_bias, Bias):
-        more = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias} | kwargs
-        return theirs(module, query, key, value, attention_mask, **more)
-    if not isinstance(position_bias, Bias):  # zeros, for attention to another sequence
-        position_bias = Bias(Encoding(), 0, crossing=True)
-    mask = attention_mask if isinstance(attention_mask, Mask) else Mask(attention_mask, causal=False)
-    out = attend_cached(
-        query,
-        key,
-        value,
-        position_bias.encoding,
-        past=position_bias.past,
-        crossing=position_bias.crossing,
-        causal=mask.causal,
-        mask=mask.seen,
-        scale=scaling,
-        dropout_p=float(dropout),
-    )
-    return out.transpose(1, 2).contiguous(), None
-
-
 def attend_cached(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    encoding: Encoding,
+    bias: Bias,
+    mask: Mask,
     *,
     ahead: Encoding | None = None,
-    past: int = 0,
-    k_pos: Tensor | None = None,
-    crossing: bool = False,
-    causal: bool = True,
-    mask: Tensor | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attend with the positions that a cache implies.
+    """Attend with the positions that a cache implies, and return (batch, q_len, n_heads, head_dim).
 
     Args:
         q: Queries (batch, n_heads, q_len, head_dim), the last of the tokens.
         k: Keys, cached ones included; slots of a static cache that nothing has been written to yet are left out.
         v: Values.
-        encoding: The bias.
-        ahead: The bias where a query may see keys ahead of it, if that is another.
-        past: Tokens before the first query.
-        k_pos: Positions of the keys where they are no plain indices.
-        crossing: Keys are of another sequence, all of them there.
-        causal: As in `attend`, for a mask without rows.
-        mask: (batch, 1, 1, k_len) of padding, or (batch, 1, q_len, k_len), which says all.
+        bias: What is added to scores.
+        mask: Who sees whom.
+        ahead: The encoding where a query may see keys ahead of it, if that is another.
         scale: As in `attend`.
         dropout_p: As in `attend`.
     """
-    q_len = q.shape[2]
-    if not crossing:
-        k, v = k[:, :, : past + q_len], v[:, :, : past + q_len]
+    q_len, encoding, causal, seen, k_pos = q.shape[2], bias.encoding, mask.causal, mask.seen, mask.k_pos
+    if not bias.crossing:
+        k, v = k[:, :, : bias.past + q_len], v[:, :, : bias.past + q_len]
     k_len = k.shape[2]
-    if mask is not None:
-        mask = mask[..., :k_len]
-        causal = causal and mask.shape[-2] == 1
+    if seen is not None:
+        seen = seen[..., :k_len]
+        causal = causal and seen.shape[-2] == 1
     if ahead is not None and not causal:
         encoding = ahead
     k_pos = torch.arange(k_len, device=q.device) if k_pos is None else k_pos[..., :k_len]
-    pos = torch.arange(q_len, device=q.device) if crossing else k_pos[..., k_len - q_len :]
-    return attend(
-        q,
-        k,
-        v,
-        encoding,
-        pos,
-        k_pos if crossing or q_len != k_len else None,
-        causal=causal,
-        mask=mask,
-        scale=scale,
-        dropout_p=dropout_p,
-    )
+    pos = torch.arange(q_len, device=q.device) if bias.crossing else k_pos[..., k_len - q_len :]
+    theirs = k_pos if bias.crossing or q_len != k_len else None
+    out = attend(q, k, v, encoding, pos, theirs, causal=causal, mask=seen, scale=scale, dropout_p=dropout_p)
+    return out.transpose(1, 2)
 
 
 def with_tables(encoding: Any, **tables: Tensor) -> Any:
@@ -229,37 +186,6 @@ def with_tables(encoding: Any, **tables: Tensor) -> Any:
     return own
 
 
-def padding_mask(
-    masking: Any,
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Any = None,
-    attention_mask: Tensor | None = None,
-    config: object = None,
-    **kwargs: Any,
-) -> Tensor | None:
-    """Return who is padding, (batch, 1, 1, k_len), and leave the causal part to `attend`.
-
-    `masking` is transformers' module, imported before any compiler looks. Masks that are neither causal nor
-    bidirectional (packed documents, overlays) are built whole, as transformers does for SDPA.
-    """
-    if mask_function in (masking.causal_mask_function, masking.bidirectional_mask_function):
-        mask = masking.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-        if mask is not None:
-            mask = mask[:, None, None, kv_offset : kv_offset + kv_length]
-            if not masking.is_tracing(mask) and bool(mask.all()):
-                mask = None
-    else:
-        kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        mask = masking.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **kwargs
-        )
-    return mask  # type: ignore[no-any-return]
-
-
-def seen(cache: Any, layer: int | None) -> int:
+def past(cache: Any, layer: int | None) -> int:
     """Return how many tokens a cache holds; a static one counts in a tensor, and goes on counting in it."""
     return 0 if cache is None else int(cache.get_seq_length(layer))

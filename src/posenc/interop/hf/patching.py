@@ -4,15 +4,64 @@ A module gets a subclass of its own class, in which some methods are others. So 
 the module run the same methods on weights of their own, and its `state_dict` does not change.
 """
 
-import copy
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-_NOTE, _KNOWN, _BUFFERS = "_posenc_note", "_posenc_known", "_posenc_buffers"
-_VALUES, _ROPE = "_posenc_values", "_posenc_rope_parameters"
+_USED, _BEFORE = "_posenc_used", "_posenc_before"
+Methods = dict[str, Any]  # by name of a method, what is called instead, with the module first
+
+
+class LeftError(Exception):
+    """Why a part of a model is left as it is."""
+
+
+@dataclass
+class Plan:
+    """What one part of a model gets, before any of it is put there.
+
+    Args:
+        attentions: Those that positions then enter by posenc; the report counts them.
+        notes: What the report says, by the modules that it says it of.
+        methods: By module, what stands in for some of its methods; modules of one class share one mapping.
+        buffers: By module, other tensors for buffers that no `state_dict` holds.
+        counted: The method of an attention by which it counts.
+    """
+
+    attentions: list[nn.Module]
+    notes: dict[nn.Module, str]
+    methods: dict[nn.Module, Methods]
+    buffers: dict[nn.Module, dict[str, Tensor]] = field(default_factory=dict)
+    counted: str = "forward"
+
+    def put(self, owner: nn.Module) -> None:
+        """Put it into the modules of `owner`, which remembers it by their names."""
+        replace(self.methods)
+        for module, tensors in self.buffers.items():
+            exchange(module, "buffers", **tensors)
+        names = {module: name for name, module in owner.named_modules()}
+        notes = {names[module]: note for module, note in self.notes.items()}
+        vars(owner)[_USED] = (notes, [names[module] for module in self.attentions], self.counted)
+
+
+def said(owner: nn.Module) -> dict[str, str]:
+    """Return what runs in a part by the names of modules there; empty where nothing does."""
+    notes, attentions, counted = vars(owner).get(_USED, ({}, [], ""))
+    inside = dict(owner.named_modules()) if notes else {}
+    known = [inside[name] for name in attentions if name in inside]
+    changed = sum(not runs(module, counted) for module in known)
+    if changed == len(known):
+        return {}
+    also = f"; {changed} of them have been changed since" if changed else ""
+    return {name: note + also for name, note in notes.items() if not name or (name in inside and runs(inside[name]))}
+
+
+def known(owner: nn.Module) -> list[str] | None:
+    """Return the names of the attentions that what runs in a part counts, None where nothing was put there."""
+    return vars(owner)[_USED][1] if _USED in vars(owner) else None
 
 
 class Recipe:
@@ -23,7 +72,7 @@ class Recipe:
         functions: By name of the method; called with the module first.
     """
 
-    def __init__(self, base: type, functions: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, base: type, functions: Methods) -> None:
         self.base, self.functions = base, functions
         own = {name: _method(getattr(base, name), function) for name, function in functions.items()}
         kept = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
@@ -49,110 +98,78 @@ def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     return Recipe.blank, (type(module)._posenc_recipe,), module.__getstate__()
 
 
-def replace(modules: Iterable[nn.Module], **functions: Callable[..., Any]) -> None:
-    """Run functions in place of methods of some modules; those of one class get one subclass."""
-    recipes: dict[type, Recipe] = {}
-    for module in modules:
-        cls = type(module)
-        if cls not in recipes:
-            before = recipe(module)
-            base, kept = (cls, {}) if before is None else (before.base, before.functions)
-            recipes[cls] = Recipe(base, kept | functions)
-        module.__class__ = recipes[cls].cls
+def replace(methods: dict[nn.Module, Methods]) -> None:
+    """Run functions in place of methods; modules of one class with one mapping get one subclass.
+
+    So a compiler of one layer compiles once.
+    """
+    recipes: dict[tuple[type, int], Recipe] = {}
+    for module, functions in methods.items():
+        key = type(module), id(functions)
+        if key not in recipes:
+            before = _recipe(module)
+            recipes[key] = Recipe(own_class(module), (before.functions if before else {}) | functions)
+        module.__class__ = recipes[key].cls
 
 
-def recipe(module: nn.Module) -> Recipe | None:
-    """Return what a module's methods were replaced by, or None."""
+def _recipe(module: nn.Module) -> Recipe | None:
     return getattr(type(module), "_posenc_recipe", None)
 
 
 def own_class(module: nn.Module) -> Any:
     """Return the class that a module had before."""
-    found = recipe(module)
+    found = _recipe(module)
     return type(module) if found is None else found.base
 
 
-def taken(module: nn.Module, *names: str) -> str | None:
-    """Return a sentence if something else has replaced one of these methods already."""
-    found = [name for name in names if name in vars(module)]
-    if not found:
-        return None
-    return f"{type(module).__name__}.{found[0]} has been replaced by something else, as offloading hooks do"
+def check_own(modules: Iterable[nn.Module], *names: str) -> None:
+    """Raise if something else has replaced one of these methods already."""
+    for module in modules:
+        for name in names:
+            if name in vars(module):
+                raise LeftError(
+                    f"{type(module).__name__}.{name} has been replaced by something else, as offloading hooks do"
+                )
 
 
 def runs(module: nn.Module, name: str = "forward") -> bool:
     """Whether a call of this method reaches what stands in its place."""
-    found = recipe(module)
+    found = _recipe(module)
     return found is not None and name in found.functions and name not in vars(module)
 
 
-def describe(host: nn.Module, note: str) -> None:
-    """Mark a host as routed."""
-    vars(host)[_NOTE] = note
+def exchange(module: nn.Module, where: str, **values: Any) -> None:
+    """Put other values in place of some that a module holds; tensors stay on their device and in their precision.
 
-
-def note(host: nn.Module) -> str | None:
-    """Return what was noted of a routed host."""
-    return vars(host).get(_NOTE)
-
-
-def remember(owner: nn.Module, names: list[str]) -> None:
-    """Keep the names of the attentions that turn, which are found by running a model."""
-    vars(owner)[_KNOWN] = names
-
-
-def known(owner: nn.Module) -> list[str] | None:
-    """Return what was remembered."""
-    return vars(owner).get(_KNOWN)
-
-
-def swap(module: nn.Module, **tensors: Tensor) -> None:
-    """Put other tensors in place of buffers that no `state_dict` holds, on their device and in their precision."""
-    own = vars(module)
-    own[_BUFFERS] = own.get(_BUFFERS, {}) | {name: module._buffers[name] for name in tensors}
-    for name, tensor in tensors.items():
-        module._buffers[name] = tensor.to(module._buffers[name])
-
-
-def change(module: nn.Module, **numbers: float) -> None:
-    """Put other numbers in place of attributes."""
-    own = vars(module)
-    own[_VALUES] = {name: own[name] for name in numbers} | own.get(_VALUES, {})
-    own.update(numbers)
-
-
-def extend(model: nn.Module, owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
-    """Write other rope_parameters into the owner's configuration, of which the model gets a copy of its own.
-
-    Other models may share the one before.
+    Args:
+        module: The module.
+        where: "attributes", "buffers" or "config".
+        **values: By name.
     """
-    if _ROPE not in vars(owner):
-        config: Any = owner.config
-        vars(owner)[_ROPE] = config.rope_parameters
-        memo: dict[int, Any] = {}
-        for module in model.modules():
-            if hasattr(vars(module).get("config"), "to_dict"):
-                module.config = copy.deepcopy(module.config, memo)
-    config = owner.config
-    config.rope_parameters = rope_parameters
+    held, before = _held(module, where), vars(module).setdefault(_BEFORE, {})
+    for name, value in values.items():
+        before.setdefault((where, name), held[name])
+        held[name] = _like(value, held[name])
 
 
-def rope_parameters(owner: nn.Module) -> dict[str, Any]:
-    """Return the rope_parameters that the owner's configuration has by itself."""
-    config: Any = owner.config
-    found: dict[str, Any] = vars(owner).get(_ROPE, config.rope_parameters)
-    return found
+def before(module: nn.Module, where: str, name: str) -> Any:
+    """Return what a module held before."""
+    return vars(module).get(_BEFORE, {}).get((where, name), _held(module, where)[name])
 
 
 def undo(module: nn.Module) -> None:
     """Take out whatever stands in one module."""
-    own = vars(module)
     module.__class__ = own_class(module)
-    own.pop(_NOTE, None)
-    own.pop(_KNOWN, None)
-    for name, tensor in own.pop(_BUFFERS, {}).items():
-        module._buffers[name] = tensor.to(module._buffers[name])
-    own.update(own.pop(_VALUES, {}))
-    if _ROPE in own:
-        config: Any = module.config
-        config.rope_parameters = own.pop(_ROPE)
+    vars(module).pop(_USED, None)
+    for (where, name), value in vars(module).pop(_BEFORE, {}).items():
+        held = _held(module, where)
+        held[name] = _like(value, held[name])
+
+
+def _held(module: Any, where: str) -> dict[str, Any]:
+    held: dict[str, Any] = module._buffers if where == "buffers" else vars(module)
+    return vars(held["config"]) if where == "config" else held
+
+
+def _like(value: Any, held: Any) -> Any:
+    return value.to(held) if isinstance(value, Tensor) else value

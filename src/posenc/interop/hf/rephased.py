@@ -17,20 +17,22 @@ from posenc.encodings import LongRoPE
 from posenc.families import Rotary
 from posenc.interop.hf import copied, patching
 from posenc.interop.hf.interface import CACHES
+from posenc.interop.hf.patching import LeftError
 from posenc.interop.hf.tables import Places
 from posenc.interop.hf.turning import Turn
 from posenc.rephasing import rephase
 
+_PREPARE = "prepare_inputs_for_generation"
 _STATE = "_posenc_turned"  # of one layer of a cache: what its keys are turned by, and their positions
 _IN_PLACE = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
-def refuses(callers: Iterable[nn.Module]) -> str | None:
-    """Return why the caches of these attentions cannot be turned on, or None."""
+def check(callers: Iterable[nn.Module]) -> None:
+    """Raise if the caches of these attentions cannot be turned on."""
     for module in callers:
         if _cache_argument(module) is None:
-            return f"its frequencies depend on the length, and {type(module).__name__} takes no cache by a known name"
-    return None
+            name = type(module).__name__
+            raise LeftError(f"its frequencies depend on the length, and {name} takes no cache by a known name")
 
 
 def forward(module: Any, *args: Any, copy: Any, places: Places, turns: tuple[Turn, ...], **kwargs: Any) -> Any:
@@ -46,15 +48,17 @@ def forward(module: Any, *args: Any, copy: Any, places: Places, turns: tuple[Tur
     return copy(*bound.args, **bound.kwargs)
 
 
-def keep_caches(model: nn.Module) -> None:
-    """Let nobody drop a cache at the length where the frequencies change, as Phi-3's heads do."""
+def keep_caches(model: nn.Module) -> dict[nn.Module, patching.Methods]:
+    """Return what keeps a cache at the length where the frequencies change, at which Phi-3's heads drop it."""
+    methods: dict[nn.Module, patching.Methods] = {}
     for module in model.modules():
         for cls in type(module).__mro__:
-            prepare = vars(cls).get("prepare_inputs_for_generation")
+            prepare = vars(cls).get(_PREPARE)
             if prepare is not None and "original_max_position_embeddings" in copied.mentions(prepare):
-                if patching.taken(module, "prepare_inputs_for_generation") is None:
-                    patching.replace([module], prepare_inputs_for_generation=partial(_prepare, cls=cls))
+                if _PREPARE not in vars(module):
+                    methods[module] = {_PREPARE: partial(_prepare, cls=cls)}
                 break
+    return methods
 
 
 def _prepare(module: Any, *args: Any, cls: Any, **kwargs: Any) -> Any:

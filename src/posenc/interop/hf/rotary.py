@@ -1,172 +1,219 @@
-"""Rotary models: what is put in place of the modules that make tables and of the functions that turn by them."""
+"""Rotary models: which modules make tables, which turn queries and keys by them, and what is put in their place."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+import warnings
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from posenc.encodings import RoPE
 from posenc.families import Rotary
-from posenc.interop.hf import copied, extending, gptj, groups, patching, rephased, tables, turning
-from posenc.interop.hf.groups import Group
+from posenc.interop.hf import copied, extending, gptj, patching, rephased, tables, turning
+from posenc.interop.hf.patching import LeftError, Plan
+
+_TURNS = re.compile(r"apply.*(rotary|rope)|(rotary|rope).*apply")
+_MAKES = re.compile(r"Rotary|Rope|RoPE")
 
 
 @dataclass
-class Plan:
-    """What is put into a group."""
+class Group:
+    """A module that holds rotary modules, and the attentions that their tables reach.
 
-    places: dict[str, tables.Places]  # by the name of the rotary module
-    turns: dict[Any, turning.Turn]  # by function
-    by_table: tuple[RoPE, Tensor] | None = None
+    Args:
+        model: What it is part of.
+        name: Its name there.
+        owner: It.
+        rotaries: By their names in it; of GPT-J, whose tables are no modules' own, the model.
+        callers: By their names in it.
+        by_table: Whether it looks positions up, as GPT-J does.
+    """
+
+    model: nn.Module
+    name: str
+    owner: Any
+    rotaries: dict[str, Any] = field(default_factory=dict)
+    callers: dict[str, Any] = field(default_factory=dict)
+    by_table: bool = False
+
+    def plan(self, *, extended: bool = False) -> Plan:
+        """Return what to put into it.
+
+        Args:
+            extended: Its configuration has changed since it was made, and is what counts.
+
+        Raises:
+            LeftError: Its tables, its rotary functions or its caches are of a kind that is not known here.
+        """
+        if not self.callers:
+            raise LeftError("no attention that its tables reach turns by a function of its file")
+        patching.check_own((*self.rotaries.values(), *self.callers.values()), "forward")
+        return self._of_table() if self.by_table else self._of_modules(extended)
+
+    def _of_table(self) -> Plan:
+        rope, buffers = gptj.exact(self.owner)
+        theirs = tables.trial(rope)[1]
+        looks_up = hasattr(next(iter(self.callers.values())), "_get_embed_positions")
+        more = {"_get_embed_positions": gptj.get_embed_positions} if looks_up else {}
+        methods = self._forwards([(theirs, theirs)], None, **more)
+        note = f"turns queries and keys of {len(self.callers)} attentions by {described(rope)}"
+        return Plan([*self.callers.values()], {self.owner: note}, methods, buffers)
+
+    def _of_modules(self, extended: bool) -> Plan:
+        found = {name: tables.found(rotary, extended=extended) for name, rotary in self.rotaries.items()}
+        by_length = next((places for places, _ in found.values() if places.by_length), None)
+        methods = self._forwards([pair for _, pairs in found.values() for pair in pairs], by_length)
+        if by_length is not None:
+            rephased.check(self.callers.values())
+            methods |= rephased.keep_caches(self.model)
+        methods |= {self.rotaries[n]: {"forward": partial(tables.forward, places=p)} for n, (p, _) in found.items()}
+        notes = {self.rotaries[name]: self._note(places) for name, (places, _) in found.items()}
+        return Plan([*self.callers.values()], notes, methods)
+
+    def _forwards(
+        self, trials: list[Any], by_length: tables.Places | None, **more: Any
+    ) -> dict[nn.Module, patching.Methods]:
+        """Return what stands in for the forwards of the callers, and for `more`; those of a class share it.
+
+        Raises:
+            LeftError: Nothing here does the same as one of their functions.
+        """
+        turns: dict[Any, turning.Turn] = {}
+        for function in {f for module in self.callers.values() for f in functions(module).values()}:
+            for theirs, ours in trials:
+                turn = turning.like(function, theirs, ours)
+                if turns.setdefault(function, turn).way != turn.way:
+                    raise LeftError(f"its function {function.__name__} turns in several ways")
+        by_class: dict[type, patching.Methods] = {}
+        for module in self.callers.values():
+            cls = patching.own_class(module)
+            if cls not in by_class:
+                own = {name: turns[function] for name, function in functions(module).items()}
+                forward: Any = copied.Copied(cls, "forward", own)
+                if by_length is not None:
+                    forward = partial(rephased.forward, copy=forward, places=by_length, turns=tuple(own.values()))
+                by_class[cls] = {"forward": forward, **more}
+        return {module: by_class[patching.own_class(module)] for module in self.callers.values()}
+
+    def _note(self, places: tables.Places) -> str:
+        said = [described(encoding) for encoding in places.encodings.values()]
+        if len(set(said)) > 1:
+            said = [f"{text} ({kind})" for text, kind in zip(said, places.encodings, strict=True)]
+        how = "turns queries and keys of" if len(self.rotaries) == 1 else f"one of {len(self.rotaries)} that turn"
+        return "; ".join([f"{how} {len(self.callers)} attentions by {', '.join(dict.fromkeys(said))}", *places.notes])
 
 
-def parts(model: nn.Module) -> list[tuple[str, str | None, Callable[[], str | None]]]:
-    """Return by name the modules that make tables, what runs there now or None, and what says why it is left."""
-    return [
-        (name, _running(group, rotary), partial(_refusal, group))
-        for group in groups.find(model).values()
-        for name, rotary in group.rotaries.items()
-    ]
+def find(model: nn.Module, without: Collection[str] = ()) -> dict[str, Group]:
+    """Return the groups of a model by the name of their owner, without some."""
+    found: dict[str, Group] = {}
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if _makes_tables(module):
+            outer = next((o for o in _around(name) if not isinstance(modules[o], nn.ModuleList)), name)
+            group = found.setdefault(outer, Group(model, outer, modules[outer]))
+            group.rotaries[_inside(name, outer)] = module
+        elif gptj.holds_table(module):
+            outer = next((o for o in _around(name) if hasattr(modules[o], "config")), "")
+            found.setdefault(outer, Group(model, outer, modules[outer], {"": modules[outer]}, by_table=True))
+    for name, module in modules.items():
+        outer = next((o for o in (name, *_around(name)) if o in found), None)
+        if outer is not None and functions(module):
+            found[outer].callers[_inside(name, outer)] = module
+    for name, group in list(found.items()):
+        known = [] if name in without else patching.known(group.owner)
+        turning = _turning(group) if known is None else known
+        if name in without or (group.callers and not turning):  # it makes tables and uses none
+            del found[name]
+        group.callers = {key: module for key, module in group.callers.items() if key in turning}
+    return found
 
 
-def _running(group: Group, rotary: Any) -> str | None:
-    note, callers = patching.note(rotary), list(group.callers.values())
-    changed = sum(not patching.runs(module) for module in callers)
-    if note is None or changed == len(callers) or not (group.by_table or patching.runs(rotary)):
-        return None
-    return note + (f"; {changed} of them have been changed since" if changed else "")
+def _turning(group: Group) -> list[str]:
+    """Return which attentions turn by a function of their file, as a forward of a model without weights shows.
+
+    Some never call it: layers without positions, or all of them where a configuration says so. Where that model cannot
+    be made or run so, as with mixtures of experts, all that could turn are returned.
+    """
+    seen: list[str] = []
+    try:
+        with warnings.catch_warnings(), torch.device("meta"), torch.no_grad():
+            warnings.simplefilter("ignore")
+            fresh: Any = patching.own_class(group.owner)(group.owner.config)
+            for name in group.callers:
+                module = fresh.get_submodule(name)
+                noted = {key: partial(_note, seen, name, function) for key, function in functions(module).items()}
+                patching.replace({module: {"forward": copied.Copied(type(module), "forward", noted)}})
+            # without a cache masks look for packed documents, in numbers that are not there
+            fresh.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=True)
+    except Exception:  # of whatever its author asks for
+        return [*group.callers]
+    return [name for name in group.callers if name in seen]
 
 
-def owners(model: nn.Module) -> list[str]:
-    """Return the names of the modules whose attentions are meant."""
-    return list(groups.find(model))
+def _note(seen: list[str], name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    seen.append(name)
+    return function(*args, **kwargs)
 
 
-def route(model: nn.Module, rope_parameters: object = None) -> None:
-    """Replace what can be replaced and is not yet; with rope_parameters, all of it anew.
+def functions(module: nn.Module) -> dict[str, Any]:
+    """Return the rotary functions that a module's forward looks up among the globals of its file."""
+    if _makes_tables(module):
+        return {}
+    return copied.found(patching.own_class(module).forward, lambda name: bool(_TURNS.search(name)))
+
+
+def _makes_tables(module: nn.Module) -> bool:
+    """Whether a module holds frequencies by itself and is called a rotary one."""
+    named = (key for key, _ in module.named_buffers(recurse=False))
+    return bool(_MAKES.search(type(module).__name__)) and any("inv_freq" in key for key in named)
+
+
+def _around(name: str) -> Iterator[str]:
+    """Yield the names of the modules around one, innermost first."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _inside(name: str, outer: str) -> str:
+    """Return the name of a module as one around it has it."""
+    return name.removeprefix(f"{outer}.") if outer else name
+
+
+def extend(groups: dict[str, Group], rope_parameters: object) -> None:
+    """Give a model other rope_parameters, and replace all of it anew.
 
     Raises:
         TypeError: As `extending.checked` does.
         ValueError: As `extending.checked` does, or the extended model cannot be replaced.
     """
-    found = groups.find(model)
-    extended = rope_parameters is not None
-    if extended:
-        found = {name: group for name, group in found.items() if not isinstance(planned(group, again=True), str)}
-        owner, new = extending.checked(found, rope_parameters)
-        _undo(found)
-        patching.extend(model, owner, new)
-        extending.rescale(found)
+    found = {name: group for name, group in groups.items() if patching.said(group.owner) or _can(group)}
+    owner, new = extending.checked(found, rope_parameters)
+    _undo(found)
+    extending.write(next(iter(found.values())).model, owner, new)
+    extending.rescale(found)
     for group in found.values():
-        if any(patching.note(rotary) is not None for rotary in group.rotaries.values()):
-            continue
-        plan = planned(group, extended=extended)
-        if not isinstance(plan, str):
-            _replace(model, group, plan)
-            patching.remember(group.owner, [groups.inside(key, group.name) for key in group.callers])
-        elif extended:
-            _undo(found)
-            raise ValueError(f"posenc.hf.use: the model cannot be extended so: {plan}.")
-
-
-def planned(group: Group, *, extended: bool = False, again: bool = False) -> Plan | str:
-    """Return what would be put into a group, or a sentence why it is left; `again`: it may be there already."""
-    if not group.callers:
-        return "no attention that its tables reach turns by a function of its file"
-    for module in (*group.rotaries.values(), *group.callers.values()):
-        if sentence := patching.taken(module, "forward"):
-            return sentence
-    if again and any(patching.note(rotary) is not None for rotary in group.rotaries.values()):
-        return Plan({}, {})
-    plan = Plan({}, {})
-    if group.by_table:
-        return _by_table(group, plan)
-    for name, rotary in group.rotaries.items():
         try:
-            plan.places[name], pairs = tables.found(rotary, extended=extended)
-        except tables.OtherError as error:
-            return str(error)
-        if sentence := _tried(group, plan, pairs):
-            return sentence
-    by_length = any(places.by_length for places in plan.places.values())
-    return (rephased.refuses(group.callers.values()) if by_length else None) or plan
+            group.plan(extended=True).put(group.owner)
+        except LeftError as error:
+            _undo(found)
+            raise ValueError(f"posenc.hf.use: the model cannot be extended so: {error}.") from None
 
 
-def _tried(group: Group, plan: Plan, pairs: list[tuple[Any, tables.Tables]]) -> str | None:
-    """Find what does the same as each function of the group, or return a sentence why nothing does."""
-    for function in {f for module in group.callers.values() for f in groups.functions(module).values()}:
-        for theirs, ours in pairs:
-            turn = turning.like(function, theirs, ours)
-            if isinstance(turn, str):
-                return turn
-            if plan.turns.setdefault(function, turn).way != turn.way:
-                return f"its function {function.__name__} turns in several ways"
-    return None
+def _can(group: Group) -> bool:
+    try:
+        return bool(group.plan())
+    except LeftError:
+        return False
 
 
-def _by_table(group: Group, plan: Plan) -> Plan | str:
-    made = gptj.planned(group.owner)
-    if isinstance(made, str):
-        return made
-    plan.by_table = made
-    cos, sin = made[0].place(tables.trial_positions()).parts
-    return _tried(group, plan, [((cos, sin), (cos, sin))]) or plan
-
-
-def _refusal(group: Group) -> str | None:
-    plan = planned(group)
-    return plan if isinstance(plan, str) else None
-
-
-def _undo(found: Mapping[str, Group]) -> None:
+def _undo(found: dict[str, Group]) -> None:
     for group in found.values():
         for module in (group.owner, *group.rotaries.values(), *group.callers.values()):
             patching.undo(module)
-
-
-def _replace(model: nn.Module, group: Group, plan: Plan) -> None:
-    by_class: dict[Any, list[Any]] = {}  # layers share a subclass, so that a compiler sees one code
-    if plan.by_table is not None:
-        callers = list(group.callers.values())
-        gptj.replace(group.owner, callers, *plan.by_table, next(iter(groups.functions(callers[0]))))
-    by_length = next((places for places in plan.places.values() if places.by_length), None)
-    for module in [] if plan.by_table else group.callers.values():
-        functions = groups.functions(module)
-        by_class.setdefault(patching.own_class(module), []).append(module)
-        for encoding in (e for places in plan.places.values() for e in places.encodings.values()):
-            for function in functions.values():
-                plan.turns[function].widths(*groups.widths(module), n_pairs=encoding.rotary_dim // 2)
-    for cls, modules in by_class.items():
-        turns = {name: plan.turns[function] for name, function in groups.functions(modules[0]).items()}
-        patching.replace(modules, forward=_copy(cls, turns, by_length))
-    if by_length is not None:
-        rephased.keep_caches(model)
-    for name, rotary in group.rotaries.items():
-        if plan.by_table is None:
-            patching.replace([rotary], forward=partial(tables.forward, places=plan.places[name]))
-        patching.describe(rotary, _note(group, plan, name))
-
-
-def _copy(cls: type, turns: dict[str, turning.Turn], by_length: tables.Places | None) -> Any:
-    """Return what stands in for the forward of the callers of a class."""
-    copy = copied.Copied(cls, "forward", turns)
-    if by_length is None:
-        return copy
-    return partial(rephased.forward, copy=copy, places=by_length, turns=tuple(turns.values()))
-
-
-def _note(group: Group, plan: Plan, name: str) -> str:
-    if plan.by_table is not None:
-        return f"turns queries and keys of {len(group.callers)} attentions by {described(plan.by_table[0])}"
-    places = plan.places[name]
-    said = [described(encoding) for encoding in places.encodings.values()]
-    if len(set(said)) > 1:
-        said = [f"{text} ({kind})" for text, kind in zip(said, places.encodings, strict=True)]
-    how = "turns queries and keys of" if len(group.rotaries) == 1 else f"one of {len(group.rotaries)} that turn"
-    return "; ".join([f"{how} {len(group.callers)} attentions by {', '.join(dict.fromkeys(said))}", *places.notes])
 
 
 def described(encoding: Rotary) -> str:

@@ -7,54 +7,67 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenc.encoding import Encoding
 from posenc.encodings import T5, NoPE
 from posenc.interop.hf import patching
 from posenc.interop.hf.copied import Copied, found
-from posenc.interop.hf.interface import Bias, Functions, route_masks, with_tables
+from posenc.interop.hf.interface import Bias, Mask, attend_cached, configured, note, with_masks, with_tables
+from posenc.interop.hf.patching import LeftError, Plan
+from posenc.interop.hf.tables import plain
 
 _TABLE = "ALL_ATTENTION_FUNCTIONS"
 
 
-def attentions(host: nn.Module) -> list[Any]:
-    """Return the attentions of a stack, those to an encoder last."""
-    return _of(host, "SelfAttention") + _of(host, "EncDecAttention")
-
-
-def refuses(host: nn.Module) -> str | None:
-    """Return why this stack cannot be routed, or None."""
-    for module in attentions(host):
-        if not found(patching.own_class(module).forward, _TABLE.__eq__):
-            return f"{type(module).__name__} calls no attention function of transformers"
-        if sentence := patching.taken(module, "forward", "compute_bias"):
-            return sentence
-    for module in _with_tables(host):
-        if type(table := module.relative_attention_bias) is not nn.Embedding:
-            return f"its table of biases is no plain nn.Embedding, but {type(table).__name__}"
-        if not _same_buckets(module):
-            return "its buckets are others than those of posenc.T5"
-    return None
-
-
-def route(host: nn.Module) -> None:
+def planned(host: Any) -> Plan:
     """Let layers with a table pass on the encoding instead of a bias, and all layers find our attention function."""
-    own, crossing = _of(host, "SelfAttention"), _of(host, "EncDecAttention")
-    for modules in filter(None, (own, crossing)):  # which share a subclass, so that a compiler sees one code
-        cls = patching.own_class(modules[0])
-        ours: Any = Functions(found(cls.forward, _TABLE.__eq__)[_TABLE])
-        forward: Any = Copied(cls, "forward", {_TABLE: ours})
-        if modules is crossing and not _is_umt5(modules[0]):
-            forward = partial(_cross, copied=forward)
-        patching.replace(modules, forward=forward)
-    holders = _with_tables(host)
-    patching.replace(holders, compute_bias=partial(_compute_bias, encoding=_encoding(holders[0])))
-    route_masks(host)
+    layers = [layer for block in host.block for layer in block.layer]
+    own, crossing = ([getattr(layer, part) for layer in layers if hasattr(layer, part)]
+                     for part in ("SelfAttention", "EncDecAttention"))  # fmt: skip
+    fields = {**plain(host.config), "model_type": "t5"}
+    encoding = configured(fields, bidirectional=not own[0].is_decoder, score_scale=float(own[0].scaling))
+    methods: dict[nn.Module, patching.Methods] = {host: {"forward": with_masks(host)}}
+    for modules in filter(None, (own, crossing)):
+        for module in modules:
+            _check(module, encoding)
+        forward = {"forward": _forward(modules[0], crossing=modules is crossing)}
+        biased = forward | {"compute_bias": partial(_compute_bias, encoding=encoding)}
+        methods |= {m: biased if m.has_relative_attention_bias else forward for m in modules}
+    said = note(own, encoding) + (", attention to the encoder by NoPE()" if crossing else "")
+    return Plan(own + crossing, {host: said}, methods)
 
 
-def said(host: nn.Module) -> str:
-    """Return in a few words what runs."""
-    note = f"self attention of {len(_of(host, 'SelfAttention'))} layers by T5("
-    note += f"{_encoding(_with_tables(host)[0]).extra_repr()})"
-    return note + (", attention to the encoder by NoPE()" if _of(host, "EncDecAttention") else "")
+def _check(module: Any, encoding: T5) -> None:
+    """Raise if a module is not as those of transformers are."""
+    if not found(patching.own_class(module).forward, _TABLE.__eq__):
+        raise LeftError(f"{type(module).__name__} calls no attention function of transformers")
+    patching.check_own([module], "forward", "compute_bias")
+    if not module.has_relative_attention_bias:
+        return
+    if type(table := module.relative_attention_bias) is not nn.Embedding:
+        raise LeftError(f"its table of biases is no plain nn.Embedding, but {type(table).__name__}")
+    distance = torch.arange(-2 * encoding.max_distance, 2 * encoding.max_distance + 1)
+    sizes = {"bidirectional": encoding.bidirectional, "num_buckets": encoding.n_buckets,
+             "max_distance": encoding.max_distance}  # fmt: skip
+    takes = inspect.signature(module._relative_position_bucket).parameters  # UMT5's takes none of them
+    theirs = module._relative_position_bucket(-distance, **{key: sizes[key] for key in takes if key in sizes})
+    if not torch.equal(encoding.bucket(distance), theirs):
+        raise LeftError("its buckets are others than those of posenc.T5")
+
+
+def _forward(module: Any, *, crossing: bool) -> Any:
+    cls = patching.own_class(module)
+    table: Any = Functions(found(cls.forward, _TABLE.__eq__)[_TABLE])
+    copied: Any = Copied(cls, "forward", {_TABLE: table})
+    passes = crossing and "position_bias" in inspect.signature(cls.forward).parameters
+    return partial(_cross, copied=copied) if passes else copied
+
+
+def _cross(
+    module: Any, hidden_states: Tensor, *args: Any, copied: Any, position_bias: Any = None, **kwargs: Any
+) -> Any:
+    if position_bias is None and hidden_states.shape[1] > 1:  # it would write zeros (1, n_heads, q_len, k_len)
+        position_bias = Bias(NoPE(), crossing=True)
+    return copied(module, hidden_states, *args, position_bias=position_bias, **kwargs)
 
 
 def _compute_bias(
@@ -74,41 +87,25 @@ def _compute_bias(
     return Bias(with_tables(encoding, weight=table(rows)), int(past_seen_tokens))
 
 
-def _cross(
-    module: Any, hidden_states: Tensor, *args: Any, copied: Any, position_bias: Any = None, **kwargs: Any
+class Functions:
+    """Stands for transformers' table of attention functions in a module whose biases may be `Bias`."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def get_interface(self, name: str, default: Any) -> Any:
+        """Return ours, which runs theirs where neither bias nor mask are ours."""
+        return partial(_attention, theirs=self._theirs.get_interface(name, default))
+
+
+def _attention(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, theirs: Any, position_bias: Any, **kwargs: Any
 ) -> Any:
-    if position_bias is None and hidden_states.shape[1] > 1:  # it would write zeros (1, n_heads, q_len, k_len)
-        position_bias = Bias(NoPE(), 0, crossing=True)
-    return copied(module, hidden_states, *args, position_bias=position_bias, **kwargs)
-
-
-def _encoding(attention: Any) -> T5:
-    with torch.device("meta"):  # its own table is never used, and draws no random numbers
-        return T5(
-            n_heads=attention.n_heads,
-            n_buckets=attention.relative_attention_num_buckets,
-            max_distance=attention.relative_attention_max_distance,
-            bidirectional=not attention.is_decoder,
-            score_scale=float(attention.scaling),
-        )
-
-
-def _same_buckets(attention: Any) -> bool:
-    encoding = _encoding(attention)
-    far = 2 * encoding.max_distance
-    distance = torch.arange(-far, far + 1)
-    sizes = (encoding.bidirectional, encoding.n_buckets, encoding.max_distance)
-    theirs = attention._relative_position_bucket(-distance, *(() if _is_umt5(attention) else sizes))
-    return torch.equal(encoding.bucket(distance), theirs)
-
-
-def _of(host: Any, part: str) -> list[Any]:
-    return [getattr(layer, part) for block in host.block for layer in block.layer if hasattr(layer, part)]
-
-
-def _with_tables(host: nn.Module) -> list[Any]:
-    return [module for module in attentions(host) if module.has_relative_attention_bias]
-
-
-def _is_umt5(attention: Any) -> bool:
-    return "bidirectional" not in inspect.signature(attention._relative_position_bucket).parameters
+    """Attend as transformers calls it: return (batch, q_len, n_heads, head_dim), and no weights."""
+    if not isinstance(mask, Mask) and not isinstance(position_bias, Bias):
+        return theirs(module, q, k, v, mask, position_bias=position_bias, **kwargs)
+    if not isinstance(position_bias, Bias):  # zeros, for attention to another sequence
+        position_bias = Bias(Encoding(), crossing=True)
+    mask = mask if isinstance(mask, Mask) else Mask(mask, causal=False)
+    scale, dropout_p = kwargs.get("scaling"), float(kwargs.get("dropout", 0.0))
+    return attend_cached(q, k, v, position_bias, mask, scale=scale, dropout_p=dropout_p).contiguous(), None

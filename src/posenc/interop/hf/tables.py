@@ -2,9 +2,9 @@
 
 import copy
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +15,10 @@ from posenc import config as configs
 from posenc.encodings import RoPE
 from posenc.families import OfLength, Rotary
 from posenc.interop.hf import patching
+from posenc.interop.hf.patching import LeftError
 from posenc.interop.hf.turning import TOLERANCE
 
-_POSITIONS = (0, 1, 2, 3, 7, 40)
+_FEW = (0, 1, 2, 3, 7, 40)  # positions at which angles in float32 are right
 Tables = tuple[Tensor, Tensor]
 
 
@@ -79,23 +80,25 @@ def forward(
     return torch.stack((cos, sin), -2) if places.is_complex else (cos, sin)
 
 
-def trial_positions() -> Tensor:
-    """Return a few positions (1, n), at which angles in float32 are right."""
-    return torch.tensor([_POSITIONS])
+def trial(encoding: Rotary, *more: int) -> tuple[Tensor, Tables]:
+    """Return a few positions (1, n), with more behind them, and the tables of an encoding there."""
+    pos = torch.tensor([[*_FEW, *more]])
+    return pos, forward(nn.Module(), torch.zeros(1), pos, places=Places({None: encoding}))
 
 
 def found(rotary: Any, *, extended: bool = False) -> tuple[Places, list[tuple[Any, Tables]]]:
-    """Return what a rotary module shall return, and for trials its tables at a few positions beside ours.
+    """Return what a rotary module shall return, and for trials its tables at a few positions and ours.
 
     With `extended`, its configuration has changed since it was made, and is what counts.
 
     Raises:
-        OtherError: The module does something else; the sentence says what.
+        LeftError: The module does something else; the sentence says what.
     """
     if list(inspect.signature(patching.own_class(rotary).forward).parameters)[1:3] != ["x", "position_ids"]:
-        raise OtherError(f"{type(rotary).__name__} asks for other things than positions")
+        raise LeftError(f"{type(rotary).__name__} asks for other things than positions")
     fresh = _fresh(rotary, extended)
-    kinds = _kinds(fresh)
+    names = [name.removesuffix("_inv_freq") for name, _ in fresh.named_buffers() if name.endswith("_inv_freq")]
+    kinds: list[str | None] = [name for name in names if not name.endswith("original")] or [None]
     places = Places({kind: _encoding(fresh, kind) for kind in kinds})
     tables = [_compared(fresh, kind, places) for kind in kinds]
     held = getattr(rotary, f"{kinds[0]}_inv_freq" if kinds[0] else "inv_freq", None)
@@ -104,41 +107,29 @@ def found(rotary: Any, *, extended: bool = False) -> tuple[Places, list[tuple[An
     return places, tables
 
 
-class OtherError(Exception):
-    """A rotary module that does something else."""
-
-
 def _fresh(rotary: Any, extended: bool) -> Any:
     """Return a module like it, in float32 and with the frequencies with which a text begins."""
     if not hasattr(rotary, "config"):
-        raise OtherError(f"{type(rotary).__name__} has no configuration of its own")
-    with torch.device("cpu"):
-        try:
+        raise LeftError(f"{type(rotary).__name__} has no configuration of its own")
+    try:
+        with torch.device("cpu"):
             fresh = patching.own_class(rotary)(rotary.config)
-        except Exception:  # of whatever its author asks for
-            fresh = None
+    except Exception:  # of whatever its author asks for
+        fresh = None
     buffers = dict(rotary.named_buffers())
     own = {} if fresh is None else dict(fresh.named_buffers())
     same = own.keys() == buffers.keys() and all(_alike(own[key], buffers[key]) for key in own if "original" in key)
     if fresh is not None and (same or extended):
         return fresh
     if extended:
-        raise OtherError(f"{type(rotary).__name__} cannot be made anew from its configuration")
+        raise LeftError(f"{type(rotary).__name__} cannot be made anew from its configuration")
     if any(buffer.is_meta for buffer in buffers.values()):
-        raise OtherError("its frequencies have no values yet: they are on the meta device")
+        raise LeftError("its frequencies have no values yet: they are on the meta device")
     return copy.deepcopy(rotary).cpu().float()
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    if b.is_meta:
-        return a.shape == b.shape
-    return a.shape == b.shape and torch.allclose(a, b.to(a), rtol=2e-2, atol=1e-6)
-
-
-def _kinds(rotary: Any) -> list[str | None]:
-    """Return the kinds of layers that a module has frequencies for."""
-    names = [name.removesuffix("_inv_freq") for name, _ in rotary.named_buffers() if name.endswith("_inv_freq")]
-    return [name for name in names if not name.endswith("original")] or [None]
+    return a.shape == b.shape and (b.is_meta or torch.allclose(a, b.to(a), rtol=2e-2, atol=1e-6))
 
 
 def _encoding(rotary: Any, kind: str | None) -> Rotary:
@@ -150,7 +141,7 @@ def _encoding(rotary: Any, kind: str | None) -> Rotary:
     except (ValueError, TypeError) as error:
         types = getattr(rotary, "rope_type", "default")
         if not {"dynamic", "longrope"}.isdisjoint(types.values() if isinstance(types, dict) else [types]):
-            raise OtherError(f"its frequencies depend on the length, and {error}") from None
+            raise LeftError(f"its frequencies depend on the length, and {error}") from None
         return _held(rotary, kind)
 
 
@@ -159,60 +150,54 @@ def _held(rotary: Any, kind: str | None, gain: float | None = None) -> RoPE:
     # where they change with the length, those with which a text begins
     inv_freq = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
     if not isinstance(inv_freq, Tensor) or inv_freq.ndim != 1:
-        raise OtherError(f"{type(rotary).__name__} holds no list of frequencies")
+        raise LeftError(f"{type(rotary).__name__} holds no list of frequencies")
     gain = float(getattr(rotary, f"{prefix}attention_scaling", 1.0)) if gain is None else gain
     return RoPE(head_dim=2 * len(inv_freq), inv_freq=inv_freq.double().tolist(), attention_factor=gain)
 
 
 def _compared(rotary: Any, kind: str | None, places: Places) -> tuple[Any, Tables]:
     """Return theirs and ours, once they are the same; changes the encoding where the configuration says otherwise."""
-    theirs = _theirs(rotary, kind, torch.tensor([_POSITIONS]))
+    theirs = _theirs(rotary, kind, torch.tensor([_FEW]))
     places.is_complex = torch.is_tensor(theirs) and theirs.is_complex()
     _see_axes(rotary, kind, places)
-    for trial in range(2):
-        encoding: Any = places.encodings[kind]
-        for far in (0, *_beyond(rotary, encoding)):
-            pos = torch.tensor([[*_POSITIONS, far]])
-            ours, wanted = _ours(encoding, pos), _halves(_theirs(rotary, kind, pos), encoding.rotary_dim // 2)
-            frequencies = encoding.resolve(int(pos.max()) + 1).frequencies()
-            if bool((frequencies < 0).any()):  # it is their function that turns clockwise, as its trial shows
-                wanted = wanted[0], -wanted[1]
-            if not all(map(partial(_near, angles=pos.max() * frequencies.abs().amax(0)), ours, wanted)):
-                break
-        else:
-            return theirs, _ours(encoding, torch.tensor([_POSITIONS]))
-        if trial or isinstance(encoding, Axes):
-            break
-        cos, _ = _halves(theirs, encoding.rotary_dim // 2)
+    same = _same(rotary, kind, places.encodings[kind])
+    if not same and not isinstance(places.encodings[kind], Axes):
+        cos, _ = _halves(theirs, places.encodings[kind].rotary_dim // 2)
         places.encodings[kind] = _held(rotary, kind, float(cos.flatten(0, -2)[0].mean()))  # at position 0
         places.notes.append("its frequencies are others than its configuration says, and stay")
-    raise OtherError(
-        f"the tables of {type(rotary).__name__} are no cosines and sines of its frequencies at positions of text"
-    )
+        same = _same(rotary, kind, places.encodings[kind])
+    if not same:
+        raise LeftError(
+            f"the tables of {type(rotary).__name__} are no cosines and sines of its frequencies at positions of text"
+        )
+    return theirs, trial(places.encodings[kind])[1]
 
 
-def _near(ours: Tensor, theirs: Tensor, angles: Tensor) -> bool:
-    """Whether tables are the same but for the rounding of theirs, whose angles are in float32."""
-    return ours.shape == theirs.shape and bool(((ours - theirs).abs() <= TOLERANCE + 3e-7 * angles).all())
+def _same(rotary: Any, kind: str | None, encoding: Any) -> bool:
+    """Whether tables are the same but for the rounding of theirs, whose angles are in float32.
 
-
-def _beyond(rotary: Any, encoding: Any) -> list[int]:
-    """Return positions beyond every length at which frequencies may change."""
+    They are compared beyond every length at which frequencies may change, too.
+    """
     lengths = [getattr(rotary.config, "max_position_embeddings", None), getattr(encoding, "original_max_len", None)]
     known = sorted({int(n) for n in lengths if isinstance(n, int | float) and 0 < n < 1 << 22})
-    return [n + 3 for n in known] + [2 * n + 1 for n in known[-1:]]
-
-
-def _ours(encoding: Rotary, pos: Tensor) -> Tables:
-    cos, sin = forward(nn.Module(), torch.zeros(1), pos, places=Places({None: encoding}))
-    return cos, sin
+    for far in (0, *[n + 3 for n in known], *[2 * n + 1 for n in known[-1:]]):
+        pos, ours = trial(encoding, far)
+        wanted = _halves(_theirs(rotary, kind, pos), encoding.rotary_dim // 2)
+        inv_freq = encoding.resolve(int(pos.max()) + 1).frequencies()
+        if bool((inv_freq < 0).any()):  # it is their function that turns clockwise, as its trial shows
+            wanted = wanted[0], -wanted[1]
+        bound = TOLERANCE + 3e-7 * pos.max() * inv_freq.abs().amax(0)
+        for a, b in zip(ours, wanted, strict=True):
+            if a.shape != b.shape or not bool(((a - b).abs() <= bound).all()):
+                return False
+    return True
 
 
 def _theirs(rotary: Any, kind: str | None, pos: Tensor) -> Any:
     try:
         return rotary(torch.zeros(1, pos.shape[-1], 1), pos, *([kind] if kind else []))
     except Exception as error:  # of whatever its author asks for
-        raise OtherError(
+        raise LeftError(
             f"{type(rotary).__name__} takes no positions (batch, seq) nor (n_axes, batch, seq), as text has, but "
             f"others, as pictures have ({type(error).__name__})"
         ) from None
@@ -224,10 +209,8 @@ def _halves(theirs: Any, n_pairs: int) -> Tables:
         return theirs.real.float(), theirs.imag.float()
     cos, sin = theirs
     if cos.shape[-1] == 2 * n_pairs:
-        ends = torch.equal(cos[..., :n_pairs], cos[..., n_pairs:]) and torch.equal(
-            sin[..., :n_pairs], sin[..., n_pairs:]
-        )
-        cos, sin = ((t[..., :n_pairs] if ends else t[..., ::2]) for t in (cos, sin))
+        ends = all(torch.equal(t[..., :n_pairs], t[..., n_pairs:]) for t in theirs)
+        cos, sin = ((t[..., :n_pairs] if ends else t[..., ::2]) for t in theirs)
     return cos, sin
 
 
@@ -240,7 +223,7 @@ def _see_axes(rotary: Any, kind: str | None, places: Places) -> None:
     for n_axes in (3, 2, 4):
         try:
             each = [_theirs(rotary, kind, one.long()[:, None, None]) for one in torch.eye(n_axes)]
-        except OtherError:
+        except LeftError:
             continue
         sines = [_halves(theirs, n_pairs)[1].flatten() for theirs in each]
         if all(len(sine) == n_pairs for sine in sines) and bool((torch.stack(sines) != 0).sum(0).max() == 1):
@@ -250,16 +233,6 @@ def _see_axes(rotary: Any, kind: str | None, places: Places) -> None:
 
 
 def plain(config: Any) -> Mapping[str, Any]:
-    """Return a configuration as a file holds it."""
-    return configs.read(_finite(config.to_dict()))
-
-
-def _finite(value: Any) -> Any:
-    """Return what a file can hold; `to_dict` may hold an infinity, and objects under names of its own."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and value - value != 0:
-        return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    """Return a configuration as a file holds it; `to_dict` may hold an infinity, and objects under names of its own."""
+    text = json.dumps(config.to_dict(), default=str, skipkeys=True)
+    return configs.read(json.loads(text, parse_constant=lambda _: None))
