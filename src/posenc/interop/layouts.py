@@ -30,12 +30,16 @@ class Layout(NamedTuple):
         projections: The projections that hold queries or keys, each with the order of its rows.
         layers: What the list of layers is called, as a pattern.
         attention: What the attention of a layer is called, as a pattern.
+        still: What else attention holds here, which a turn of lanes does not concern.
+        stacks: Further names that may stand before the list of layers.
         left: Another module with queries and keys, which have no position.
     """
 
     projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}
     layers: str = "layers"
     attention: str = "self_attn"
+    still: frozenset[str] = frozenset()
+    stacks: frozenset[str] = frozenset()
     left: str | None = None
 
 
@@ -45,57 +49,68 @@ def _names(words: str) -> frozenset[str]:
 
 # Norms of queries or keys: over a head, over all heads, or one a head; before the rotation or after it.
 NORMS = _names("q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm")
-# What attention may hold besides, in any type; inv_freq has one number a pair in both pairings.
-STILL = _names(
-    "v_proj o_proj out_proj c_proj wo Wo dense gate_proj g_proj gate_bias sinks v_norm attn_sub_norm value output bias "
-    "LayerNorm groupnorm rotary_emb rotary_embeddings embed_positions masked_bias dense_bias causal_mask A dt_proj "
-    "lambda_q1 lambda_k1 lambda_q2 lambda_k2 q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj"
-)
+# What the attention of any type may hold besides; inv_freq has one number a pair in both pairings.
+STILL = _names("v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm")
 # Layers for predicting several tokens, counted by themselves.
 EXTRA = "mtp"
 # Names that may stand before the list of layers of a language model.
-STACKS = _names(
-    "base_model model language_model text_model transformer module _orig_mod gpt_neox gpt_neox_japanese roformer esm mtp"
-)
+STACKS = _names(f"base_model model language_model text_model transformer module _orig_mod {EXTRA}")
 
 _PLAIN = """\
-afmoe apertus arcee aria_text bamba beam bitnet cohere cohere2 cohere2_moe cwm diffllama doge dots1 ernie4_5
-ernie4_5_moe eurobert exaone4 exaone_moe falcon_h1 flex_olmo flint gemma gemma2 gemma3_text gemma3n_text gemma4_text
-gemma4_unified_text glm glm4 glm4_moe glm4v_moe_text glm4v_text glm_image_text glm_ocr_text gpt_oss granite
-granite_docling_text granite_swa granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium hunyuan_v1_dense
-hunyuan_v1_moe hunyuan_vl_text hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna lfm2 lfm2_moe lfm3 llama
-llama4_text mellum mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral nanochat nemotron olmo olmo2
-olmo3 olmo_hybrid olmoe phi phimoe qwen2 qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text
-qwen3_vl_text seed_oss smollm3 solar_open stablelm starcoder2 ultrabert vaultgemma
+afmoe apertus arcee aria_text bamba beam bitnet cohere cohere2 cohere2_moe cwm dots1 ernie4_5 ernie4_5_moe eurobert
+exaone4 exaone_moe falcon_h1 flex_olmo flint gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm
+glm4 glm4_moe glm4v_moe_text glm4v_text glm_image_text glm_ocr_text gpt_oss granite granite_docling_text granite_swa
+granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text
+hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna lfm2 lfm2_moe lfm3 llama llama4_text mellum
+mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmo_hybrid
+olmoe phi phimoe qwen2 qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text qwen3_vl_text
+seed_oss smollm3 solar_open stablelm starcoder2 ultrabert vaultgemma
 """
 _COMPRESSED = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 mistral4 youtu"
 _GATED = "qwen3_next qwen3_5_text qwen3_5_moe_text"
 
-_LATENT = Layout({"q_proj": _Q, "q_b_proj": _Q, "kv_a_proj_with_mqa": ("ck", "one")})
-_NEOX = Layout({"query_key_value": _PER_HEAD}, attention="attention")
-_BERT = Layout({"query": _Q, "key": _K}, r"encoder\.layer", r"attention(?:\.self)?")
+_LATENT = Layout(
+    {"q_proj": _Q, "q_b_proj": _Q, "kv_a_proj_with_mqa": ("ck", "one")},
+    still=_names("q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj"),
+)
+_NEOX = Layout(
+    {"query_key_value": _PER_HEAD},
+    attention="attention",
+    still=_names("bias masked_bias dense_bias"),
+    stacks=_names("gpt_neox gpt_neox_japanese"),
+)
+_GPTJ = Layout(layers="h", attention="attn", still=_names("bias masked_bias causal_mask embed_positions"))
+_BERT = Layout(
+    {"self.query": _Q, "self.key": _K},
+    "layer",
+    "attention",
+    _names("self.value self.rotary_embeddings output LayerNorm"),
+    _names("encoder roformer esm"),
+)
 
 LAYOUTS: dict[str, Layout] = {
     **dict.fromkeys(_PLAIN.split(), Layout()),
     **dict.fromkeys(_COMPRESSED.split(), _LATENT),
     **dict.fromkeys(_GATED.split(), Layout({"q_proj": ("qg", "n_heads"), "k_proj": _K})),
-    "chatglm": Layout({"query_key_value": _ALL}, r"encoder\.layers", "self_attention"),
-    "codegen": Layout({"qkv_proj": ("qvk", "four")}, "h", "attn"),
+    "chatglm": Layout({"query_key_value": _ALL}, attention="self_attention", stacks=_names("encoder")),
+    "codegen": _GPTJ._replace(projections={"qkv_proj": ("qvk", "four")}),
     "dbrx": Layout({"Wqkv": _ALL}, "blocks", r"norm_attn_norm\.attn"),
+    "diffllama": Layout(still=_names("lambda_q1 lambda_k1 lambda_q2 lambda_k2 groupnorm")),
+    "doge": Layout(still=_names("A dt_proj")),
     "esm": _BERT,
     "falcon": Layout({"query_key_value": _ALL}, "h", "self_attention"),
     "gpt_neox": _NEOX,
     "gpt_neox_japanese": _NEOX,
-    "gptj": Layout(layers="h", attention="attn"),
-    "internlm2": Layout({"wqkv": _PER_KEY}, attention="attention"),
+    "gptj": _GPTJ,
+    "internlm2": Layout({"wqkv": _PER_KEY}, attention="attention", still=_names("wo")),
     "longcat_flash": _LATENT._replace(attention=r"self_attn\.\d+"),
     "mllama_text_model": Layout(left="cross_attn"),
-    "modernbert": Layout({"Wqkv": _ALL}, attention="attn"),
-    "modernbert-decoder": Layout(attention="attn"),
+    "modernbert": Layout({"Wqkv": _ALL}, attention="attn", still=_names("Wo")),
+    "modernbert-decoder": Layout(attention="attn", still=_names("Wo")),
     "persimmon": Layout({"query_key_value": _PER_HEAD}),
     "phi3": Layout({"qkv_proj": _ALL}),
     "phi4_multimodal": Layout({"qkv_proj": _ALL}),
-    "qwen": Layout({"c_attn": _ALL}, "h", "attn"),
+    "qwen": Layout({"c_attn": _ALL}, "h", "attn", _names("c_proj bias masked_bias")),
     "roformer": _BERT,
 }
 

@@ -56,17 +56,18 @@ def read(name: str, layout: Layout) -> Found:
         return Found("left", "in cross-attention, which does not rotate")
     if in_layer is None:
         return Found("unknown", "stands in no layer") if _suspicious(path) else Found("still")
-    inside = re.compile(rf"{layout.attention}\.([^.]+)(?:\.(.+))?").fullmatch(name, in_layer.start(3))
+    inside = re.compile(rf"{layout.attention}\.((?:self\.)?[^.]+)(?:\.(.+))?").fullmatch(name, in_layer.start(3))
     if inside is None and not _suspicious(path):
         return Found("still")
-    if strange := next((part for part in before if part not in STACKS), None):  # its layers are not counted with these
+    # layers of another stack are not counted with these
+    if strange := next((part for part in before if part not in STACKS | layout.stacks), None):
         return Found("unknown", f"in a part that this type does not have: {strange}")
     layer = BEHIND if EXTRA in before else int(in_layer[2])
     if inside is None:
         return Found("unknown", "not in its attention", layer)
     child, below = inside[1], inside[2] or ""
     parts = layout.projections.get(child)
-    still = child if child in _BELOW else "still" if child in STILL else ""
+    still = child if child in _BELOW else "still" if child in STILL | layout.still else ""
     if not (kind := "projection" if parts else "norm" if child in NORMS else still):
         return Found("unknown", "not known in the attention of this type", layer)
     if (known := _BELOW[kind].fullmatch(below)) is None:
