@@ -1,6 +1,8 @@
-# Every target sets up what it needs in .venv; PYTHON, TORCH and WORKERS may be given on the command line.
+# Every target sets up what it needs in .venv; PYTHON, TORCH, TRANSFORMERS and WORKERS may be given on the command line.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# whose modules the tests read one by one; `make versions` runs others
+TRANSFORMERS ?= transformers==5.23.*
 WORKERS ?= 2
 BIN := .venv/bin
 # Freed memory is kept: new pages cost more than most tests do, and short-lived processes ask for them again and again.
@@ -15,7 +17,7 @@ SHAPED := $(SHAPED),posenc.kernels.again,posenc.kernels.blocked,posenc.kernels.e
 SHAPED := $(SHAPED),posenc.kernels.ops,posenc.kernels.pages,posenc.kernels.pick,posenc.kernels.plain,posenc.kernels.plans,posenc.kernels.turning
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.golden_cases,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
-.PHONY: study test check lint types bench clean
+.PHONY: study test check lint types bench versions clean
 
 study: .venv/ready
 	$(BIN)/posenc study --out study
@@ -40,8 +42,11 @@ types: .venv/test-ready
 bench: .venv/test-ready
 	$(BIN)/python benchmarks/run.py
 
+versions: .venv/test-ready
+	$(BIN)/python benchmarks/versions.py
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .versions
 
 .venv/torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -60,7 +65,7 @@ clean:
 # read single files: the torchvision that it asks for does not load next to a CPU build of torch.
 .venv/test-ready: .venv/torch pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && \
-		$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[test]' || \
-		$(BIN)/python -m pip install --quiet --editable '.[test]'
+		$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[test]' "$(TRANSFORMERS)" || \
+		$(BIN)/python -m pip install --quiet --editable '.[test]' "$(TRANSFORMERS)"
 	$(BIN)/python -m pip install --quiet --no-deps 'timm>=1.0'
 	@touch .venv/ready $@

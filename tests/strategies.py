@@ -179,12 +179,18 @@ def _mrope(draw: st.DrawFn) -> dict[str, Any]:
     sections = draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any))
     room = [len(range(axis, sum(sections), len(sections))) for axis in range(len(sections))]
     fits = all(n <= r for n, r in zip(sections[1:], room[1:], strict=True))
+    last = sorted(sections[1:], reverse=True) == sections[1:] and sections[1] - sections[-1] <= 1
+    layouts = ["blocks"] + ["interleaved"] * fits + ["time_last"] * last
     return {
-        "head_dim": 2 * sum(sections),
+        "head_dim": 2 * sum(sections) + draw(st.integers(0, 3)),
+        "rotary_dim": 2 * sum(sections),
+        "rotary_side": draw(st.sampled_from(["first", "last"])),
         "sections": tuple(sections),
-        "layout": draw(st.sampled_from(["blocks", "interleaved"] if fits else ["blocks"])),
+        "layout": draw(st.sampled_from(layouts)),
         "base": draw(bases()),
         "pairing": draw(st.sampled_from(["half", "interleaved"])),
+        "attention_factor": draw(st.sampled_from([1.0, 1.25])),
+        "score_factor": draw(st.sampled_from([1.0, 1.5])),
         "trainable": draw(st.booleans()),
         **draw(_given(sum(sections))),
     }

@@ -236,6 +236,26 @@ def test_a_model_with_vision_counts_as_its_text():
     assert [layers.distinct[i].base for i in (0, 1)] == [1e4, 1e6]
 
 
+def test_layers_that_count_on_several_axes():
+    """Qwen3.5, whose linear attention takes the same positions; what depends on the length must know it."""
+    qwen = {"model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_dim": 256, "rope_parameters": dict(PLAIN)}
+    layers = PerLayer.from_config(qwen)
+    still, turns = layers.distinct
+    assert (layers.index, layers.n_axes, still.options()) == ((0, 0, 0, 1), 3, {"n_axes": 3})
+    assert (turns.sections, turns.layout, turns.rotary_dim) == ((11, 11, 10), "interleaved", 64)
+    with refuses(ValueError, "works on 3 position axes", "positions.on_each_axis"):
+        layers.place(torch.arange(5))
+    qwen["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
+    qwen["max_position_embeddings"] = 64
+    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text turns by several axes"):
+        PerLayer.from_config(qwen)
+    long = PerLayer.from_config(qwen, seq_len=100).distinct[1].frequencies().sum(0)
+    wanted = posenc.RoPE.from_config(qwen).resolve(100).frequencies()[0]
+    assert torch.equal(long, wanted)
+    with refuses(ValueError, "MRoPE: a configuration must say which axis", "got no mrope_section in llama"):
+        posenc.MRoPE.from_config({"model_type": "llama", "head_dim": 8})
+
+
 LLAMA4 = of(model_type="llama4_text")
 BEAM = of(model_type="beam", num_hidden_layers=4)
 MINISTRAL = of(model_type="ministral3", rope_parameters=yarn(**GROWS))
@@ -286,7 +306,7 @@ def test_a_type_of_ones_own_may_grow_its_queries():
             ["model_type must be one of the", "got 'mystery'"],
         ),
         ({"model_type": "llama", "head_dim": 16}, ValueError, ["num_hidden_layers is missing", "Add it."]),
-        (of(model_type="recurrent_gemma"), ValueError, ["layer_types is missing"]),
+        (of(model_type="zamba2"), ValueError, ["layer_types is missing"]),
         (of(model_type="llama", num_hidden_layers=20_000), ValueError, ["num_hidden_layers must be from 1 to 10000"]),
         (
             of(model_type="llama", layer_types=["full_attention"]),
@@ -330,8 +350,8 @@ def test_what_cannot_be_meant(fields, kind, words):
     assert "\n" not in said
 
 
-# whose default configuration has an odd width, no list of its layers, or positions in another way
-REFUSED = {"blt", "esm", "glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text", "recurrent_gemma"}
+# whose default configuration has an odd width, or positions in another way
+REFUSED = {"esm", "glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"}
 
 
 @pytest.mark.sample(50)
@@ -343,5 +363,5 @@ def test_every_type_by_default(name):
             PerLayer.from_config(finite(theirs.to_dict()))
         return
     layers = PerLayer.from_config(finite(theirs.to_dict()))
-    assert len(layers) == theirs.num_hidden_layers
+    assert len(layers) == getattr(theirs, "global_config", theirs).num_hidden_layers
     assert len(layers.distinct) <= 3

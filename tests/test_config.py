@@ -219,7 +219,8 @@ def test_kinds_that_differ_must_be_named():
     assert config.rotary(gemma, "full_attention").base == 1e6
     assert config.rotary(gemma, "sliding_attention").base == 1e4
     refused(LLAMA, "here 'full_attention'", layer_type="nope")
-    refused({"model_type": "falcon", "alibi": True}, "no layer of this model rotates")
+    still = {"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [0, 0]}
+    refused(still, "no layer of this model rotates")
     nested = llama({"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 2e4}})
     assert config.rotary(nested, "sliding_attention").base == 2e4
     four = ["full_attention"] * 3 + ["chunked_attention"]
@@ -289,13 +290,47 @@ def test_a_text_inside_a_model_of_several_parts():
     flat = {**LLAMA, "model_type": "qwen2_vl", "rope_theta": 1e6}
     flat["rope_scaling"] = {"type": "mrope", "mrope_section": [8, 12, 12]}
     found = config.rotary(flat)
-    assert (found.rope_type, found.spelling, found.parameters["mrope_section"]) == (
-        "default",
-        "rope_scaling",
-        (8, 12, 12),
-    )
+    assert (found.rope_type, found.spelling) == ("default", "rope_scaling")
+    assert (found.sections, found.layout) == ((8, 12, 12), "blocks")
     flat["rope_scaling"]["mrope_section"] = [8, 12, 13]
     refused(flat, "add up to the 32 pairs", "got 33")
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "sections", "layout"),
+    [
+        ("qwen2_vl", {}, None, None),  # 16, 24, 24 in 32 pairs: it does not run
+        ("qwen2_vl", {"mrope_section": [8, 12, 12], "mrope_interleaved": True}, (8, 12, 12), "blocks"),
+        ("glm4v", {}, (8, 12, 12), "blocks"),
+        ("qwen3_vl", {}, (11, 11, 10), "interleaved"),
+        ("qwen3_vl", {"mrope_section": [16, 8, 8]}, (16, 8, 8), "interleaved"),
+        ("ernie4_5_vl_moe", {"mrope_section": [13, 13, 6]}, (6, 13, 13), "time_last"),  # written row, column, time
+        ("neomme", {"full_attention": {}, "sliding_attention": {}}, (16, 16), "interleaved"),
+        ("hunyuan_vl", {"mrope_section": [8, 8, 8, 8]}, (8, 8, 8, 8), "doubled"),
+        ("hunyuan_vl", {}, None, None),
+        ("llama", {"mrope_section": [8, 12, 12]}, None, None),  # which does not read it
+        ("mine", {"mrope_section": [8, 12, 12]}, (8, 12, 12), "blocks"),
+        ("mine", {"mrope_section": [12, 10, 10], "mrope_interleaved": True}, (12, 10, 10), "interleaved"),
+        ("mine", {}, None, None),
+    ],
+)
+def test_the_axes_of_a_type(name, own, sections, layout):
+    kind = "full_attention" if name == "neomme" else None
+    fields = {"model_type": name, "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": own}
+    found = config.rotary(fields, kind, pairing="half" if name == "mine" else None)
+    assert (found.sections, found.layout) == (sections, layout)
+
+
+@pytest.mark.parametrize("bad", [[8, 12, "12"], [8, 12, 12.0], [True] * 32, "8"])
+def test_sections_of_another_kind(bad):
+    refused(
+        {**LLAMA, "model_type": "qwen2_vl", "rope_scaling": {"mrope_section": bad}}, "mrope_section", kind=TypeError
+    )
+
+
+@pytest.mark.parametrize("bad", [{}, [-8, 20, 20], [32] + [0] * 64, [], [16, 8, 7], [16, 16], [8, 8, 8, 8]])
+def test_sections_that_cannot_be(bad):
+    refused({**LLAMA, "model_type": "qwen2_vl", "rope_scaling": {"mrope_section": bad}}, "mrope_section")
 
 
 def test_frequencies_by_hand():
@@ -438,6 +473,11 @@ WARNINGS = {
     "factor_missing": (with_rope(YARN, factor=None), "over the original"),
     "factor_differs": (with_rope(YARN, factor=3.0), "factor 3 is taken"),
     "share_unread": (llama(partial_rotary_factor=0.5), "all lanes turn"),
+    "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "all pairs read one position"),
+    "sections_misfit": (
+        {**llama({"mrope_section": [8, 12, 12]}, head_dim=64), "model_type": "qwen3_vl_text"},
+        "have (11, 11, 10) pairs here",
+    ),
     "assumed": ({"model_type": "llama"}, "4096 is taken"),
     "clockwise": ({**LLAMA, "model_type": "nanochat"}, "clockwise"),
     "learned": ({**LLAMA, "model_type": "mistral_large4_text", "rope_parameters": YARN}, "learns"),

@@ -84,7 +84,7 @@ def differences(model: Any, sizes: dict[str, Any], pos: Any, pairing: Any = None
     """
     layers = PerLayer.from_config(sizes, pairing=pairing)
     start = torch.zeros_like(pos)
-    at, origin = layers.place(pos), layers.place(start)
+    at, origin = (layers.place(posenc.positions.on_each_axis(p, layers.n_axes)) for p in (pos, start))
     out: dict[int, float] = {}
     before: list[Seen] = seen(model, start, **inputs)
     after = seen(model, pos, **inputs)

@@ -94,3 +94,13 @@ def test_frequencies_that_depend_on_the_length_are_those_of_the_longest_text() -
     phi |= {"max_position_embeddings": 256, "rope_theta": 1e4, "rope_scaling": {"type": "longrope"} | lists}
     (layer,) = inspect(phi)["layers"]
     assert layer["inv_freq"] == pytest.approx([1 / 2, 0.01 / 8])
+
+
+def test_axes_and_what_pairs_read_them() -> None:
+    """Qwen3.5 27B: a quarter of 256 lanes, whose 32 pairs take turns; Llama has one axis."""
+    rope = {"rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
+    qwen = {"model_type": "qwen3_5_text", "head_dim": 256, "num_hidden_layers": 4, "rope_parameters": rope}
+    layers = {layer["kind"]: layer for layer in inspect(qwen)["layers"]}
+    told = {kind: [layer[key] for key in ("axes", "sections", "layout")] for kind, layer in layers.items()}
+    assert told == {"linear_attention": [None] * 3, "full_attention": [3, [11, 11, 10], "interleaved"]}
+    assert [inspect(LLAMA)["layers"][0][key] for key in ("axes", "sections", "layout")] == [1, None, None]

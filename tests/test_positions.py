@@ -162,6 +162,14 @@ def test_positions_of_hugging_face_put_the_axes_last() -> None:
     assert positions.from_hf(ids)[1, 2].tolist() == [6, 14, 22]
 
 
+def test_text_on_each_axis() -> None:
+    pos = torch.tensor([[4, 7], [0, 2]])
+    placed = positions.on_each_axis(pos, 3)
+    assert placed.tolist() == [[[4] * 3, [7] * 3], [[0] * 3, [2] * 3]]
+    assert torch.equal(positions.on_each_axis(torch.arange(5), 3), positions.mrope([5]))
+    assert positions.on_each_axis(pos, 1) is pos
+
+
 def test_a_tree_in_any_order_has_the_depth_of_each_node() -> None:
     """A chain, a fork whose children stand before it, and two roots."""
     parents = torch.tensor([[-1, 0, 1, 2], [3, 3, 0, -1], [-1, -1, 0, 1]])

@@ -184,16 +184,16 @@ class PerLayer(Encoding):
     ) -> "PerLayer":
         """Construct the encoding of each layer of a model, from its configuration.
 
-        Layers that turn get the RoPE of their kind; attention without position, and layers that mix tokens by
-        recurrence or convolution or look at pictures, NoPE. Queries grow by `QueryTemperature` where they do in
-        transformers 5.23: Llama 4 and Beam in layers without position, Ministral 3 and Mistral 4 in all. Layers with
-        equal encodings share one; a layer with two attentions has two entries, as in its cache. Windows belong to the
-        mask, and what a model learns of positions to its weights: neither is here.
+        Layers that turn get the RoPE of their kind, or the MRoPE where pictures have axes: `positions.mrope`, for text
+        `on_each_axis` (HunYuan-VL, whose axes part the lanes of a pair, gets the RoPE of text). Attention without
+        position, and layers that mix tokens otherwise or look at pictures, get NoPE. Queries grow by `QueryTemperature`
+        as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4). Equal encodings are shared; a layer of
+        two attentions has two entries, as in its cache. Windows and what is learned of positions are not here.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
             pairing: Which lanes turn together; None takes what the model type does.
-            seq_len: The longest text, in positions, where frequencies depend on it; None to `resolve` it later.
+            seq_len: The longest text, in positions, where frequencies depend on it; None to `resolve` RoPE later.
 
         Raises:
             ValueError: As `config.rotary` and `config.layer_types` do; or positions enter in another way.

@@ -4,7 +4,7 @@ from typing import Any
 
 from posenc import config, registry
 from posenc.config import kinds, models, unrotated, values
-from posenc.config.model import WHO, Model, open_model
+from posenc.config.model import WHO, Model, open_model, stacks
 from posenc.config.reading import Checked
 from posenc.config.spelling import spelled
 from posenc.encoding import Encoding
@@ -34,17 +34,21 @@ def by_layer(
     >>> [parts[0].name for parts in by_layer(smollm3, pairing=None, seq_len=None)]
     ['RoPE', 'RoPE', 'RoPE', 'NoPE']
     """
-    fields = Checked(config.read(source))
+    fields, *more = stacks(source).values()
+    if more:
+        return [parts for one in (fields, *more) for parts in by_layer(one, pairing=pairing, seq_len=seq_len)]
     model = open_model(fields)
     if (other := unrotated.ways(model)) is not None:
         return _unrotated(other)
     models.facts(model.model_type, pairing)  # a type that is not known may do anything where it does not turn
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
-    for kind, base in kinds.distinct(ways):
+    n_axes = 1  # of the kinds that turn, which come first, so that the others take the same positions
+    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.turns(way[0])):
         if base is not None:
             fields = Checked({**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)})
-        parts = _of_kind(fields, kind, pairing, seq_len)
+        parts = _of_kind(fields, kind, pairing, seq_len) or (registry.create("nope", n_axes=n_axes),)
+        n_axes = max(part.n_axes for part in parts)
         options = [(part.name, part.options()) for part in parts]
         chosen[kind, base] = made.setdefault(repr(options), parts)  # which shows numbers to the last digit
     return [chosen[way] for way in ways]
@@ -54,9 +58,10 @@ def _unrotated(ways: list[unrotated.Way]) -> list[tuple[Encoding, ...]]:
     """Construct what works in each layer of a model that does not rotate."""
     found: list[tuple[Encoding, ...]] = []
     for way in ways:
-        made, nope = (registry.create(way.encoding, **way.options),), (registry.create("nope"),)
         added = registry.card(way.encoding).family == "additive"  # before the first layer, and in no other
-        found += [made] + [nope] * (way.count - 1) if added else [made] * way.count
+        n_own = 1 if added or way.shared else way.count
+        made = [(registry.create(way.encoding, **way.options),) for _ in range(n_own)]
+        found += made + [(registry.create("nope"),) if added else made[0]] * (way.count - n_own)
     return found
 
 
@@ -74,14 +79,15 @@ def _ways(model: Model) -> list[tuple[str, Any]]:
 
 
 def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> tuple[Encoding, ...]:
-    """Construct what works in one kind of layer."""
+    """Construct what works in one kind of layer, if anything does."""
     parts: list[Encoding] = []
     if kinds.turns(kind):
-        rope: Any = registry.find_class("rope")
-        parts.append(rope.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+        layout = config.rotary(source, kind, pairing=pairing).layout
+        rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
+        parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
     if (growth := _growth(source, kind, pairing)) is not None:
         parts.append(growth)
-    return tuple(parts) or (registry.create("nope"),)
+    return tuple(parts)
 
 
 def _growth(source: Checked, kind: str, pairing: config.Pairing | None) -> Encoding | None:

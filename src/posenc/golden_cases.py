@@ -138,7 +138,7 @@ def _plain(value: Any, name: str) -> Any:
     value = getattr(value, "table", value)  # of the distances of a graph
     if isinstance(value, torch.Tensor):
         return {"tensor": f"parameter.{name}"} if isinstance(value, torch.nn.Parameter) else value.tolist()
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(one, name) for one in value]

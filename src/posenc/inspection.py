@@ -12,24 +12,15 @@ from torch import Tensor
 from posenc import config, frequencies
 from posenc.config import kinds, unrotated
 from posenc.config.known import known_models
-from posenc.config.model import open_model
-from posenc.config.reading import Checked
+from posenc.config.model import open_model, stacks
 
 InvFreq = Float64[Tensor, " n_pairs"]
 Fate = Literal["kept", "blended", "divided"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _OF_ROTATION = (
-    *("pairing", "head_dim", "rotary_dim", "base", "rope_type", "factor", "inv_freq", "attention_factor"),
-    *(
-        "score_factor",
-        "original_max_len",
-        "max_len",
-        "window",
-        "pairs",
-        "critical_dim",
-        "first_negative",
-        "phase_error",
-    ),
+    *("pairing", "head_dim", "rotary_dim", "axes", "sections", "layout", "base", "rope_type", "factor", "inv_freq"),
+    *("attention_factor", "score_factor", "original_max_len", "max_len", "window", "pairs", "critical_dim"),
+    *("first_negative", "phase_error"),
 )
 
 
@@ -41,7 +32,8 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         pairing: Which lanes turn together; None takes what the model type does.
 
     Returns:
-        `layers`, one entry a kind: frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
+        `layers`, one entry a kind: how many axes its positions have, which pairs read which (`sections`, `layout`;
+        None where there is one), frequencies, what the scaling does to the pairs, the critical dimension (Liu 2023)
         and the first distance at which the sum of cosines is negative (Men 2024), the phase error by dtype at the
         longest text; and `warnings`. Where frequencies depend on the length, they are those of the longest text.
 
@@ -58,7 +50,11 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         known = models[target]
         target, trained = known["config"], known["original_max_len"]
         pairing = known["pairing"] if pairing is None else pairing
-    target = Checked(config.read(target))  # once, and not for each kind
+    if len(parts := stacks(target)) > 1:
+        each = {name: inspect(part, pairing=pairing) for name, part in parts.items()}
+        rows = [row | {"kind": f"{name} {row['kind']}"} for name, found in each.items() for row in found["layers"]]
+        return {"layers": rows, "warnings": [one for found in each.values() for one in found["warnings"]]}
+    (target,) = parts.values()  # read once, and not for each kind
     if (ways := unrotated.ways(open_model(target))) is not None:
         rows = [{"kind": w.part, "count": w.count, "encoding": w.encoding, "options": dict(w.options)} for w in ways]
         return {"layers": [row | dict.fromkeys(_OF_ROTATION) for row in rows], "warnings": []}
@@ -112,6 +108,9 @@ def _layer(
         "pairing": whole.pairing,
         "head_dim": rotary.head_dim,
         "rotary_dim": rotary.rotary_dim,
+        "axes": len(rotary.sections or (0,)),
+        "sections": rotary.sections and list(rotary.sections),
+        "layout": rotary.layout,
         "base": rotary.base,
         "rope_type": rotary.rope_type,
         "factor": rotary.factor,

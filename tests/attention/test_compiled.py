@@ -20,10 +20,12 @@ import posenc
 from attention.subjects import HEADS, LANES, MASKS, NAMES, N, largest, made, places, tensors
 from posenc import Compose, attend, positions
 from posenc.attention import described, operator, plan
+from posenc.versions import RELEASE
 from strategies import normal
 
 pytestmark = [
     pytest.mark.compiles,
+    pytest.mark.skipif(RELEASE < (2, 13), reason="before torch 2.13 a bias breaks the graph (docs/versions.md)"),
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),  # torch's own
 ]
 

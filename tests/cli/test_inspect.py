@@ -28,6 +28,23 @@ def test_a_file_a_directory_and_a_name(tmp_path, capsys):
     assert "92 turn fully in training (Liu 2023)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "sections", "said"),
+    [
+        ("qwen2_vl", [4, 6, 6], "3, of 4, 6, 6 pairs, one block after the other"),
+        ("qwen3_vl", [6, 5, 5], "3, of 6, 5, 5 pairs, taking turns"),
+        ("ernie4_5_vl_moe", [5, 5, 6], "3, of 6, 5, 5 pairs, time behind the others, which take turns"),
+        ("hunyuan_vl", [4, 4, 4, 4], "4, of 4, 4, 4, 4 pairs, sections of a doubled table"),
+    ],
+)
+def test_axes_are_told_where_there_are_several(tmp_path, capsys, name, sections, said):
+    path = write(tmp_path, CONFIG | {"model_type": name, "head_dim": 32, "rope_scaling": {"mrope_section": sections}})
+    assert run(["inspect", str(path)]) == 0
+    assert f"\n  axes             {said}" in capsys.readouterr().out
+    assert run(["inspect", str(write(tmp_path, CONFIG))]) == 0
+    assert "axes" not in capsys.readouterr().out
+
+
 def test_json_is_complete_and_a_warning_is_a_finding(tmp_path, capsys):
     del (silent := dict(CONFIG))["rope_theta"]
     assert run(["inspect", str(write(tmp_path, silent)), "--json"]) == 1

@@ -10,6 +10,10 @@ import torch
 
 pytest.importorskip("transformers")
 
+from transformers.models.ernie4_5_vl_moe import modeling_ernie4_5_vl_moe as ernie
+from transformers.models.ernie4_5_vl_moe.configuration_ernie4_5_vl_moe import Ernie4_5_VLMoeTextConfig
+from transformers.models.glm4v import modeling_glm4v as glm
+from transformers.models.glm4v.configuration_glm4v import Glm4vTextConfig
 from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3
@@ -17,7 +21,7 @@ from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfi
 
 from posenc.definitions.rotary import Array, mrope, rope
 
-BOTH_LAYOUTS = pytest.mark.parametrize("layout", ["blocks", "interleaved"])
+LAYOUTS = pytest.mark.parametrize("layout", ["blocks", "interleaved", "time_last"])
 BOTH_PAIRINGS = pytest.mark.parametrize("pairing", ["half", "interleaved"])
 
 
@@ -96,6 +100,9 @@ def test_default_base_sections_and_given_inv_freq() -> None:
         ("interleaved", (2, 3, 3), [0, 1, 2, 0, 1, 2, 0, 1]),  # the column has 2 of its 3: nowhere to go
         ("interleaved", (1, 6, 1), [0, 1, 2, 0, 1, 0, 0, 1]),  # the row 3 of its 6
         ("interleaved", (5, 3), [0, 1, 0, 1, 0, 1, 0, 0]),
+        ("time_last", (2, 3, 3), [1, 2, 1, 2, 1, 2, 0, 0]),
+        ("time_last", (0, 3, 3, 2), [1, 2, 3, 1, 2, 3, 1, 2]),
+        ("time_last", (8,), [0] * 8),
     ],
 )
 def test_axes_typed(layout: str, sections: tuple[int, ...], want: list[int]) -> None:
@@ -113,7 +120,7 @@ def test_shares_of_the_models() -> None:
         assert [axes.count(a) for a in range(3)] == want
 
 
-@BOTH_LAYOUTS
+@LAYOUTS
 @BOTH_PAIRINGS
 @pytest.mark.parametrize("p", [0.0, 1.0, 7.25, -4.0, 300.0])
 def test_equal_coordinates_are_rope(layout: Any, pairing: Any, p: float) -> None:
@@ -122,7 +129,7 @@ def test_equal_coordinates_are_rope(layout: Any, pairing: Any, p: float) -> None
     np.testing.assert_array_equal(ours, theirs)
 
 
-@BOTH_LAYOUTS
+@LAYOUTS
 @BOTH_PAIRINGS
 def test_knows_only_the_difference(layout: Any, pairing: Any) -> None:
     kw: dict[str, Any] = {"head_dim": 16, "sections": (4, 2, 2), "layout": layout, "pairing": pairing}
@@ -182,3 +189,39 @@ def test_real_axes(layout: Any, sections: tuple[int, ...]) -> None:
     numbers = torch.arange(3)[:, None, None, None].expand(3, 1, 1, 64).clone()
     want = rotary.recomposition_frequencies(numbers)[0, 0].tolist()
     assert want == 2 * axes_read(128, sections=sections, layout=layout)
+
+
+@pytest.mark.parametrize("side", ["first", "last"])
+def test_a_part_of_the_lanes_typed(side: Any) -> None:
+    """Two pairs of four at 1, 1/8 (base 64 over the 4 lanes that turn), at 4 and -2, half as long again."""
+    still = {"first": slice(4, 8), "last": slice(0, 4)}[side]
+    want = np.eye(8)
+    at = np.setdiff1d(np.arange(8), np.arange(8)[still])
+    want[np.ix_(at, at)] = 1.5 * turned_by([4.0, -0.25], "half")
+    options: dict[str, Any] = {"sections": (1, 1), "rotary_dim": 4, "rotary_side": side, "attention_factor": 1.5}
+    for turn in mrope(np.array([4.0, -2.0]), head_dim=8, base=64.0, **options):
+        np.testing.assert_allclose(turn, want, rtol=0, atol=1e-14)
+
+
+def test_real_glm_and_ernie() -> None:
+    """Pairs of neighbours: GLM-4V turns half the lanes in blocks, with the gain of YaRN; Ernie keeps time for last."""
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "head_dim": 16}
+    part = {"mrope_section": [1, 2, 1], "partial_rotary_factor": 0.5}
+    of_glm = glm.Glm4vTextRotaryEmbedding(Glm4vTextConfig(**sizes, rope_parameters=yarn | part))
+    plain = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [3, 3, 2]}
+    of_ernie = ernie.Ernie4_5_VLMoeTextRotaryEmbedding(Ernie4_5_VLMoeTextConfig(**sizes, rope_parameters=plain))
+    scaled: dict[str, Any] = {"inv_freq": of_glm.inv_freq.double().numpy(), "attention_factor": 1 + 0.1 * np.log(8)}
+    cases: list[tuple[Any, Any, dict[str, Any]]] = [
+        (glm, of_glm, {"sections": (1, 2, 1), "rotary_dim": 8, **scaled}),
+        (ernie, of_ernie, {"sections": (2, 3, 3), "layout": "time_last", "base": 500.0}),
+    ]
+    rng = np.random.default_rng(12)
+    ids, (q, k) = rng.integers(0, 30, (3, 1, 5)), rng.standard_normal((2, 1, 2, 5, 16))
+    for module, rotary, options in cases:
+        x = torch.from_numpy(q), torch.from_numpy(k)
+        turned = module.apply_rotary_pos_emb(*x, *rotary(x[0], torch.from_numpy(ids)))
+        for s in range(5):
+            matrices = mrope(ids[:, 0, s].astype(float), head_dim=16, pairing="interleaved", **options)
+            for r, own, theirs in zip(matrices, (q, k), turned, strict=True):
+                np.testing.assert_allclose(own[0, :, s] @ r.T, theirs[0, :, s].numpy(), rtol=0, atol=3e-5)

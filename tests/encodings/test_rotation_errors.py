@@ -38,6 +38,7 @@ VALID: dict[str, dict[str, Any]] = {
     "longrope": {**LONG, "base": 1e4, "rotary_dim": 8, "rotary_side": "first", "pairing": "half", "length": 200},
 }
 VALID["rope"] |= {"trainable": False, "attention_factor": 1.0, "score_factor": 1.0}
+VALID["mrope"] |= {"rotary_dim": 8, "rotary_side": "first", "attention_factor": 1.0, "score_factor": 1.0}
 VALID["axial_rope"] |= {"trainable": False}
 VALID["dynamic_ntk"] |= {"attention_factor": 1.0, "score_factor": 1.0}
 VALID["longrope"] |= {"attention_factor": 1.0, "long_attention_factor": 1.0, "score_factor": 1.0}
@@ -164,7 +165,9 @@ def test_lists_of_longrope(option: str) -> None:
 
 def test_sections_of_mrope() -> None:
     for bad in ((2, 1), (2, 1, 2), (), (5, -1), (0, 0, 0)):
-        with refuses(ValueError, "MRoPE: sections must be numbers of pairs that add up to head_dim / 2 = 4", f"{bad}"):
+        with refuses(
+            ValueError, "MRoPE: sections must be numbers of pairs that add up to rotary_dim / 2 = 4", f"{bad}"
+        ):
             build("mrope", sections=bad)
     for bad in ((2.0, 1, 1), (2, True, 1), ("2", 1, 1), (NAN, 1, 1), [[2, 1, 1]]):
         with refuses(TypeError, "MRoPE: sections must be whole numbers of pairs; got sections="):
@@ -172,8 +175,11 @@ def test_sections_of_mrope() -> None:
     for bad in (4, None, "211", {2, 1}):
         with refuses(TypeError, "MRoPE: sections must be a list of numbers; got sections="):
             build("mrope", sections=bad)
-    with refuses(ValueError, "MRoPE: layout must be 'blocks' or 'interleaved'; got 'rows'"):
+    with refuses(ValueError, "MRoPE: layout must be 'blocks' or 'interleaved' or 'time_last'; got 'rows'"):
         build("mrope", layout="rows")
+    for layout, sections in (("interleaved", (0, 2, 2)), ("time_last", (1, 1, 2))):
+        with refuses(ValueError, "MRoPE: axes that take turns have", f"got sections={sections} and layout='{layout}'"):
+            build("mrope", layout=layout, sections=sections)
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
@@ -212,7 +218,7 @@ def test_other_refusals(construct: Callable[[], Any], kind: type[Exception], wor
         construct()
 
 
-@pytest.mark.parametrize("name", ["retnet", "fope", "xpos", "mrope", "grape_m", "mixed_rope", "axial_rope"])
+@pytest.mark.parametrize("name", ["retnet", "fope", "xpos", "grape_m", "mixed_rope", "axial_rope"])
 def test_nobody_is_told_to_pass_what_the_constructor_does_not_take(name: str) -> None:
     with pytest.raises(ValueError, match="got head_dim=7") as caught:
         build(name, head_dim=7, **({"n_planes": None} if name == "grape_m" else {}))

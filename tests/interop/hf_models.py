@@ -81,9 +81,10 @@ MODELS = {
     "bloom": bloom,
     "mpt": mpt,
     "falcon": falcon,
+    "falcon, 18 lanes": lambda **kw: falcon(hidden_size=72, **kw),  # whose root is no power of two
     "deberta": deberta,
 }
-ATTENTIONS = dict.fromkeys(MODELS, 6) | dict.fromkeys(("bloom", "mpt", "falcon", "deberta"), 3)  # in one forward
+ATTENTIONS = dict.fromkeys(MODELS, 6) | dict.fromkeys(("bloom", "mpt", "falcon", "falcon, 18 lanes", "deberta"), 3)
 DECODERS = [name for name in MODELS if name != "deberta"]
 
 

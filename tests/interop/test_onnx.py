@@ -18,10 +18,15 @@ from posenc.families import Rotary
 from posenc.interop.onnx import export, rotary_nodes
 from posenc.kernels import eager
 from posenc.nn import LanguageModel
+from posenc.versions import EXPORTS
 from strategies import normal, refuses
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = [pytest.mark.compiles, pytest.mark.filterwarnings("ignore")]  # the exporter's own
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.filterwarnings("ignore"),  # the exporter's own
+    pytest.mark.skipif(not EXPORTS, reason="exports to ONNX need torch 2.9 (docs/versions.md)"),
+]
 
 HEAD_DIM = 16
 OPEN = torch.export.Dim.DYNAMIC

@@ -198,11 +198,15 @@ REFUSED = {
     ),
     "whole numbers": ({TABLE: torch.zeros(49, 4, dtype=torch.int64)}, "must be a floating tensor", "got I64"),
     "NaN": ({TABLE: torch.full((49, 4), torch.nan)}, "must be finite"),
-    "a huge window": ({"fields": {"window_size": 10**9}}, "window_size must be from 1 to 256"),
-    "no window": ({"fields": {"window_size": None}}, "config.json must have window_size; got none"),
-    "no depths": ({"fields": {"depths": [1]}}, "depths and num_heads must be equally long; got 1 and 2"),
     "more layers": ({"fields": {"depths": [2, 2]}}, "is missing"),
-    "endless layers": ({"fields": {"depths": [1, 10**9]}}, "depths[1] must be from 1 to 10000"),
+}
+SETTINGS = {
+    "a huge window": ({"window_size": 10**9}, ValueError, "window_size must be from 1 to 256"),
+    "no window": ({"window_size": None}, ValueError, "window_size must stand in the file", "Add window_size"),
+    "a window in words": ({"window_size": "7"}, TypeError, "window_size must be an integer"),
+    "no list": ({"depths": 3}, TypeError, "depths must be a list"),
+    "no depths": ({"depths": [1]}, ValueError, "depths and num_heads must be equally long", "got 1 and 2"),
+    "endless layers": ({"depths": [1, 10**9]}, ValueError, "depths[1] must be from 1 to 10000"),
 }
 
 
@@ -213,9 +217,10 @@ def test_it_refuses_in_one_sentence(case, swin, tmp_path):
         load_tables(changed(swin, tmp_path, **given))
 
 
-@pytest.mark.parametrize(("fields", "said"), [({"window_size": "7"}, "window_size"), ({"depths": 3}, "depths")])
-def test_values_of_another_kind_are_refused(fields, said, swin, tmp_path):
-    with refuses(TypeError, f"load_tables: {said} must be"):
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings_that_no_model_can_have_are_refused(case, swin, tmp_path):
+    fields, kind, *said = SETTINGS[case]
+    with refuses(kind, "config: ", *said):
         load_tables(changed(swin, tmp_path, fields))
 
 
@@ -270,12 +275,12 @@ def test_debertas_products_in_either_spelling(given, terms, tmp_path):
     assert {encoding.terms for encoding in load_tables(tmp_path).values()} == {terms}
 
 
-@pytest.mark.parametrize(("given", "said"), [("c2c", "got 'c2c'"), ([], "got list of 0 entries")])
+@pytest.mark.parametrize(("given", "said"), [("c2c", "'c2c'"), ([], "list of 0 entries")])
 def test_deberta_without_a_product_is_refused(given, said, tmp_path):
     written(DebertaV2Model(DebertaV2Config(**DEBERTA | CHANGES["version 3"])), tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text()) | {"pos_att_type": given}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    with refuses(ValueError, "load_tables: pos_att_type must name c2p, p2c or both", said):
+    with refuses(ValueError, "load_tables: layers have a table where", f"pos_att_type={said}. Correct the file"):
         load_tables(tmp_path)
 
 

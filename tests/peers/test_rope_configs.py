@@ -248,8 +248,6 @@ def test_every_type_as_it_is_by_default(name):
         return
     if name in ELSEWHERE:
         return
-    if name == "recurrent_gemma":  # its file has a rule in the place of the list
-        written["layer_types"] = theirs.layer_types
     for kind in set(config.layer_types(written)) - STILL:
         label = kind if name != "deepseek_v4" else "compress"
         agree(frequencies.from_config(written, kind), *embedding(theirs, label))
@@ -476,7 +474,7 @@ def test_a_model_with_vision_counts_as_its_text(tmp_path):
     theirs.save_pretrained(tmp_path)
     rotary = config.rotary(tmp_path)
     assert (rotary.model_type, rotary.base) == ("qwen2_vl_text", 1e6)
-    assert rotary.parameters["mrope_section"] == (16, 24, 24)
+    assert (rotary.sections, rotary.layout) == ((16, 24, 24), "blocks")
 
 
 def test_the_function_of_a_length_is_theirs():

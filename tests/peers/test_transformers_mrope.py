@@ -1,5 +1,6 @@
 """Agreement with the multimodal rotary encodings of transformers: the turn, and the numbers of text and pictures."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 
 import posenc
 from peers.agreement import assert_same, leaf
-from posenc import positions
+from posenc import config, positions
+from posenc.config.models import SECTIONS
+from strategies import refuses
 
 pytest.importorskip("transformers")
 
@@ -19,6 +22,8 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import (
 )
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
+
+from small_models import PLAIN, finite, small
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
 PEERS = {
@@ -66,3 +71,103 @@ def test_positions_of_text_and_pictures_are_qwens(pictures):
     row = torch.tensor([kinds])
     theirs, _ = Qwen2VLModel.get_rope_index(model, torch.zeros_like(row), row, **grids)
     assert torch.equal(positions.mrope(tokens)[None], positions.from_hf(theirs))
+
+
+# ---- every type, from its configuration
+
+SIZED = {"head_dim": 64, "hidden_size": 256}
+LISTED = {"rope_parameters": PLAIN | {"mrope_section": [8, 12, 12]}}
+HALF = {"rope_parameters": PLAIN | {"mrope_section": [4, 5, 7], "partial_rotary_factor": 0.5}}
+TURNS = {"rope_parameters": PLAIN | {"mrope_section": [12, 10, 10], "mrope_interleaved": True}}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+QUARTER = {"rope_parameters": PLAIN | {"mrope_section": [4, 2, 2], "partial_rotary_factor": 0.25}}
+DENSE = {"moe_intermediate_size": [16, 16]}
+BOTH = {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4, "sliding_window": 8}
+COMPASS = BOTH | {"rope_parameters": {"sliding_attention": TURNS["rope_parameters"], "full_attention": None}}
+# model type -> the class of its rotary module, and options of its configuration; nothing listed: as its code has it
+TYPES = [
+    ("qwen2_vl_text", "Qwen2VLRotaryEmbedding", LISTED),
+    ("qwen2_vl_text", "Qwen2VLRotaryEmbedding", {"head_dim": 128}),
+    ("qwen2_vl_text", "Qwen2VLRotaryEmbedding", {"rope_parameters": YARN | {"mrope_section": [8, 12, 12]}}),
+    ("qwen2_vl_text", "Qwen2VLRotaryEmbedding", TURNS),  # whose flag its code does not read
+    ("qwen2_5_vl_text", "Qwen2_5_VLRotaryEmbedding", LISTED),
+    ("paddleocr_vl_text", "PaddleOCRRotaryEmbedding", {"head_dim": 128}),
+    ("qwen2_5_omni_text", "Qwen2_5OmniRotaryEmbedding", LISTED),
+    ("qwen2_5_omni_talker", "Qwen2_5OmniRotaryEmbedding", {"head_dim": 128}),
+    ("glm4v_text", "Glm4vTextRotaryEmbedding", HALF),
+    ("glm4v_text", "Glm4vTextRotaryEmbedding", {"rope_parameters": YARN | {"mrope_section": [8, 12, 12]}}),
+    ("glm4v_moe_text", "Glm4vMoeTextRotaryEmbedding", HALF),
+    ("glm4v_moe_text", "Glm4vMoeTextRotaryEmbedding", {"head_dim": 128}),
+    ("glm_image_text", "GlmImageTextRotaryEmbedding", {}),
+    ("glm_ocr_text", "GlmOcrTextRotaryEmbedding", HALF),
+    ("qwen3_vl_text", "Qwen3VLTextRotaryEmbedding", TURNS),
+    ("qwen3_vl_text", "Qwen3VLTextRotaryEmbedding", {}),  # 24, 20, 20 in 32 pairs: all take turns to the end
+    ("qwen3_vl_text", "Qwen3VLTextRotaryEmbedding", LISTED),  # where the column has no room for its 12
+    ("qwen3_vl_moe_text", "Qwen3VLMoeTextRotaryEmbedding", {"rope_parameters": YARN | {"mrope_section": [12, 10, 10]}}),
+    ("qwen3_omni_moe_text", "Qwen3OmniMoeThinkerTextRotaryEmbedding", TURNS),
+    ("qwen3_omni_moe_talker_text", "Qwen3OmniMoeTalkerRotaryEmbedding", {"head_dim": 128}),
+    ("cohere_compass_text", "CohereCompassRotaryEmbedding", COMPASS),
+    ("cosmos3_edge_text", "Cosmos3EdgeTextRotaryEmbedding", TURNS),
+    ("qwen3_5_text", "Qwen3_5TextRotaryEmbedding", {"head_dim": 256}),
+    ("qwen3_5_moe_text", "Qwen3_5MoeTextRotaryEmbedding", QUARTER),
+    ("qwen4_exp_text", "Qwen4ExpTextRotaryEmbedding", QUARTER),
+    ("neomme", "NeoMMERotaryEmbedding", BOTH),
+    ("ernie4_5_vl_moe_text", "Ernie4_5_VLMoeTextRotaryEmbedding", DENSE | {"head_dim": 128}),
+    (
+        "ernie4_5_vl_moe_text",
+        "Ernie4_5_VLMoeTextRotaryEmbedding",
+        DENSE | {"rope_parameters": PLAIN | {"mrope_section": [13, 13, 6]}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "peer", "options"), TYPES)
+def test_layers_of_every_type_turn_pictures_as_transformers_does(name, peer, options):
+    theirs = small(name, **SIZED | options)
+    module = importlib.import_module(type(theirs).__module__.replace("configuration_", "modeling_"))
+    rotary, layers = getattr(module, peer)(theirs), posenc.PerLayer.from_config(finite(theirs.to_dict()))
+    mine = [i for i, which in enumerate(layers.index) if isinstance(layers.distinct[which], posenc.MRoPE)]
+    assert mine
+    ids = torch.randint(60, (layers.n_axes, 2, 9))
+    for i in mine:
+        kind = (theirs.layer_types[i],) if hasattr(rotary, "layer_types") else ()
+        encoding, placed = layers.layer(i, layers.place(positions.from_hf(ids)))
+        q, k = leaf(2, 4, 9, theirs.head_dim), leaf(2, 2, 9, theirs.head_dim)
+        turned = module.apply_rotary_pos_emb(q, k, *rotary(q, ids, *kind))
+        for ours, other, source in zip(encoding.rotate(q, k, placed), turned, (q, k), strict=True):
+            assert_same(ours, other, [source], atol=1e-4)
+        text = torch.arange(9)
+        rope = posenc.RoPE.from_config(finite(theirs.to_dict()), *kind)
+        same = encoding.rotate(q, k, encoding.place(positions.on_each_axis(text, layers.n_axes)))
+        for ours, plain in zip(same, rope.rotate(q, k, rope.place(text)), strict=True):
+            assert torch.equal(ours, plain)
+
+
+def test_every_type_that_has_axes_is_tried():
+    assert {name for name, *_ in TYPES} == set(SECTIONS) - {"hunyuan_vl_text"}
+
+
+def test_hunyuan_vl_parts_the_lanes_of_a_pair():
+    """Sections of the doubled table: lane k of its cosines reads another axis than lane k + 32."""
+    from transformers.models.hunyuan_vl.modeling_hunyuan_vl import HunYuanVLRotaryEmbedding
+
+    theirs = small("hunyuan_vl_text", **SIZED, rope_parameters=PLAIN | {"mrope_section": [8, 8, 8, 8]})
+    cos, _ = HunYuanVLRotaryEmbedding(theirs)(torch.zeros(1), torch.tensor([0, 0, 1, 0])[:, None, None])
+    assert (cos[0, 0] != 1).nonzero().flatten().tolist() == list(range(32, 48))
+    written = finite(theirs.to_dict())
+    found = config.rotary(written)
+    assert (found.sections, found.layout) == ((8, 8, 8, 8), "doubled")
+    with refuses(ValueError, "MRoPE: ", "its two lanes read different axes", "hunyuan_vl_text"):
+        posenc.MRoPE.from_config(written)
+    assert posenc.PerLayer.from_config(written).n_axes == 1
+
+
+def test_a_model_whose_default_sections_do_not_fit_does_not_run():
+    theirs = small("glm4v_text", **SIZED, partial_rotary_factor=0.5)
+    theirs.rope_parameters["partial_rotary_factor"] = 0.5
+    from transformers.models.glm4v.modeling_glm4v import Glm4vTextRotaryEmbedding
+
+    with pytest.raises(RuntimeError, match="split_with_sizes"):
+        Glm4vTextRotaryEmbedding(theirs)(torch.zeros(1), torch.zeros(3, 1, 4))
+    found = config.rotary(finite(theirs.to_dict()))
+    assert (found.sections, [one.code for one in found.warnings]) == (None, ["sections_misfit"])

@@ -8,13 +8,16 @@ import torch
 pytest.importorskip("transformers")
 
 import transformers
+from transformers.models.clvp.modeling_clvp import ClvpDecoder
+from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTRopePositionEmbedding
+from transformers.models.pixtral.modeling_pixtral import PixtralVisionRotaryEmbedding
 
 import posenc
 from interop.hf_models import bloom, deberta, falcon, mpt, switch, t5, umt5
+from posenc import positions
 from posenc.cli import run
 from posenc.config import unrotated
 from posenc.config.model import open_model
-from posenc.config.models import UNROTATED
 from posenc.inspection import inspect
 from posenc.interop.hf.tables import plain
 from strategies import refuses
@@ -39,6 +42,7 @@ LEARNED = {
     "camembert": SMALL | TEXT,
     "biogpt": SMALL | TEXT,
     "opt": SMALL | TEXT | {"ffn_dim": 16, "word_embed_proj_dim": 24},
+    "clvp_decoder": SMALL | TEXT,
 }  # fmt: skip
 DEBERTA = SMALL | {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
 PICTURES = {kind: SMALL | {"image_size": 32, "patch_size": 8} for kind in ("vit", "deit")}
@@ -55,7 +59,7 @@ def encodings(config):
 @pytest.mark.parametrize("kind", LEARNED)
 def test_a_learned_table_has_their_rows_and_their_first_row(kind):
     config = config_of(kind, LEARNED[kind])
-    model = transformers.AutoModel.from_config(config).eval()
+    model = (ClvpDecoder(config) if kind == "clvp_decoder" else transformers.AutoModel.from_config(config)).eval()
     (table,) = [m for name, m in model.named_modules()
                 if isinstance(m, torch.nn.Embedding) and ("position" in name or name.endswith("wpe"))]  # fmt: skip
     seen = []
@@ -72,11 +76,55 @@ def test_a_learned_table_has_their_rows_and_their_first_row(kind):
         torch.testing.assert_close(first.vectors(torch.arange(5)), seen[0].reshape(-1, first.d_model)[-5:])
 
 
+def test_each_layer_of_a_kind_that_has_one_has_its_own_table():
+    swin = config_of(
+        "swin", {"image_size": 32, "depths": [1, 2], "num_heads": [2, 4], "window_size": 4, "embed_dim": 8}
+    )
+    ours, model = encodings(swin), transformers.AutoModel.from_config(swin)
+    tables = [p for name, p in model.named_parameters() if name.endswith("relative_position_bias_table")]
+    assert [ours.distinct[i].weight.shape for i in ours.index] == [table.shape for table in tables]
+    assert len(ours.distinct) == 3
+    of = {"umt5": umt5, "t5": t5, "deberta": deberta}
+    assert {kind: len(encodings(build().config).distinct) for kind, build in of.items()} == {
+        "umt5": 4,
+        "t5": 2,
+        "deberta": 3,
+    }
+
+
+@pytest.mark.parametrize("scaled", [{}, {"rope_theta": 500.0}])
+def test_dinov3_turns_by_the_place_in_the_picture(scaled):
+    config = config_of("dinov3_vit", SMALL | {"hidden_size": 32, "patch_size": 4} | scaled)
+    (ours,) = encodings(config).distinct
+    theirs = DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 20, 28))
+    assert_turns(ours, positions.unit_grid(5, 7), theirs)
+
+
+@pytest.mark.parametrize("scaled", [{}, {"rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}}])
+def test_pixtral_turns_by_rows_and_columns(scaled):
+    config = config_of("pixtral", SMALL | {"hidden_size": 32, "image_size": 28, "patch_size": 4} | scaled)
+    grid = positions.grid(5, 7)
+    theirs = PixtralVisionRotaryEmbedding(config)(torch.zeros(1), grid)
+    assert_turns(encodings(config).distinct[0], grid, theirs)
+
+
+def assert_turns(encoding, pos, theirs):
+    cos, sin = encoding.place(pos).parts
+    for mine, wanted in zip((cos, sin), theirs, strict=True):
+        torch.testing.assert_close(torch.cat((mine, mine), -1), wanted.reshape(len(pos), -1), atol=2e-6, rtol=0)
+
+
 @pytest.mark.parametrize("kind", PICTURES)
 def test_a_picture_has_a_row_for_each_patch_and_for_the_tokens_before(kind):
     config = config_of(kind, PICTURES[kind])
     table = transformers.AutoModel.from_config(config).embeddings.position_embeddings
     assert encodings(config).distinct[0].weight.shape == table.shape[1:]
+
+
+@pytest.mark.parametrize("products", [None, [], "c2c"])
+def test_deberta_without_products_has_no_positions_in_its_layers(products):
+    (ours,) = posenc.PerLayer.from_config(DEBERTA | {"pos_att_type": products}).distinct
+    assert ours.name == "NoPE"
 
 
 @pytest.mark.parametrize("kind", ["jamba", "mamba", "mamba2", "falcon_mamba"])
@@ -109,11 +157,14 @@ def test_biases_are_those_that_a_used_model_runs(build):
     )
 
 
-def test_each_type_is_read_and_named_and_has_no_pairing():
-    assert {*unrotated.TYPES} == {*UNROTATED, "falcon"}
-    for kind in UNROTATED:
-        with refuses(ValueError, f"{kind} does not rotate, so no pairing of lanes belongs to it"):
-            posenc.RoPE.from_config({"model_type": kind, "head_dim": 8}, pairing="half")
+@pytest.mark.parametrize("kind", unrotated.KINDS)
+def test_each_type_is_named_and_has_no_pairing(kind):
+    said = f"{kind} does not turn by one position, so no pairing of lanes belongs to it; positions enter by "
+    with refuses(ValueError, said + unrotated.KINDS[kind].said):
+        posenc.RoPE.from_config({"model_type": kind, "head_dim": 8, "alibi": True}, pairing="half")
+
+
+def test_types_that_turn_are_left():
     assert unrotated.ways(open_model({"model_type": "falcon", "alibi": False})) is None
     assert unrotated.ways(open_model({"model_type": "llama"})) is None
 

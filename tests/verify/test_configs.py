@@ -71,6 +71,11 @@ ODD = {
     "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "4, which", "stretched to 6144", "factor 4"),
     "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5), "partial_rotary_factor", 0.5, "1, or",
                      "32 of 64 lanes", "Remove"),
+    "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "mrope_section", [8, 12, 12],
+                        "left out", "time, row and column", "Remove it"),
+    "sections_misfit": ({"model_type": "qwen3_vl_text", "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": {
+        "rope_theta": 1e6, "mrope_section": [8, 12, 12]}}, "mrope_section", [8, 12, 12], "[11, 11, 10]",
+        "time, row and column", "Write [11, 11, 10]"),
     "assumed": ({"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2,
                  "rope_parameters": {**DYNAMIC, "rope_type": "linear"}}, "max_position_embeddings", None, "from 1",
                 "2048", '"max_position_embeddings": 2048'),

@@ -261,7 +261,7 @@ def test_other_faults_are_named_by_layer(name, spoil, code, words):
 
 def test_what_no_product_explains_cannot_be_told(monkeypatch):
     def eager(module, q, k, v, mask, scaling=None, dropout=0.0, position_bias=None, **_):
-        weights = (5 * torch.tanh(q @ k.mT)).softmax(-1)
+        weights = (5 * torch.tanh(q @ k.mT) + (0 if mask is None else mask)).softmax(-1)
         return (weights @ v).transpose(1, 2).contiguous(), weights
 
     monkeypatch.setattr(modeling_t5, "eager_attention_forward", eager)

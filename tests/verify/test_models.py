@@ -70,6 +70,9 @@ RIGHT = [
     *(("phi3", LONG), ("gptj", {"rotary_dim": 8}), ("gpt_neox", {}), ("cohere", {}), ("cohere2", {}), ("glm4", {})),
     *(("deepseek_v3", {}), ("smollm3", {}), ("gpt_oss", {}), ("llama", YARN), ("nanochat", {}), ("llama4_text", {})),
     *(("codegen", {"rotary_dim": 8}), ("falcon", {}), ("olmo_hybrid", {}), ("hrm_text", {})),
+    ("qwen2_vl_text", scaled("yarn", factor=8.0, original_max_position_embeddings=64, mrope_section=[2, 3, 3])),
+    ("glm4v_text", scaled("default", mrope_section=[1, 1, 2], partial_rotary_factor=0.5)),
+    ("qwen3_5_text", {"head_dim": 32}),  # text, whose layers without position count on three axes too
     ("openai_privacy_filter", {}),  # the root of head_dim is divided out of queries and keys, not of scores
     ("hunyuan_v1_dense", {}),  # normalises what it has turned
     ("llama", scaled("dynamic", factor=4.0) | {"max_position_embeddings": 512}),
@@ -100,7 +103,9 @@ def test_layers_without_rotation_are_said_to_be_so(name, still):
 @pytest.mark.parametrize("floor_scale", [3, 50, 8192])
 def test_queries_that_grow_by_the_count_of_tokens_are_no_rotation(floor_scale):
     config = small("llama4_text", num_hidden_layers=4, floor_scale=floor_scale, attn_scale=0.4)
-    assert models.check_model(build(config), finite(config.to_dict())).status == "pass"
+    report = models.check_model(build(config), finite(config.to_dict()))
+    assert report.measured["first_wrong_layer"] is None
+    assert {cause.code for cause in report.causes} <= {"model.padding.left"}  # see test_model_paths
 
 
 def test_files_marked_with_another_pairing_are_named(tmp_path):
@@ -248,7 +253,8 @@ SPOILT = [
 def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code, options):
     wanted = "model.not_finite" if code is None else f"model.rotation.{code}"
     report = judged(name, spoil, **options)
-    assert fault(report) == ("fail", layer, [wanted])
+    paths = ["model.cache.steps", "model.cache.chunk", "model.padding.left"] if code == "positions_ignored" else []
+    assert fault(report) == ("fail", layer, [wanted, *paths])
     assert [one["layer"] for one in report.measured["layers"] if one["status"] == "wrong"] == [layer]
     assert f"layer {layer} " in report.causes[0].message
     assert codes.rule(wanted).mend

@@ -153,14 +153,14 @@ def _check_masks(
                 f"attend: mask must be boolean (True where attention is allowed) or floating (added to the scores); "
                 f"got {mask.dtype}. Pass mask.bool()."
             )
-        fits = mask.ndim <= 4 and all(m in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores), strict=False))
-        if not fits:
+        own = (1,) * (4 - mask.ndim) + tuple(mask.shape)
+        if mask.ndim > 4 or any([m not in (1, s) for m, s in zip(own, scores, strict=True)]):  # noqa: C419 - compiles
             raise ValueError(
                 f"attend: mask must broadcast to (batch, n_heads, q_len, k_len) = {scores}; got {tuple(mask.shape)}. "
                 "A padding mask (batch, k_len) is mask[:, None, None, :]."
             )
     tokens: Any = window
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, Integral | torch.SymInt)):
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, (Integral, torch.SymInt))):
         raise TypeError(f"attend: window must be a whole number of tokens; got window={tokens!r}.")
     if window is not None and window < 1:
         raise ValueError(f"attend: window must be at least 1, since a token sees itself; got window={window}.")

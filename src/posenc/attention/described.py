@@ -78,7 +78,7 @@ def _of_module(module: nn.Module) -> str | None:
 
 
 def _of_value(value: Any) -> str | None:
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         inner = [_of_value(one) for one in value]
         if type(value) not in (list, tuple) or any(text is None for text in inner):
             return None

@@ -29,8 +29,8 @@ def score_mod(call: Call) -> Mod | None:
         for one in mods:
             found = one(found, b, h, i, j)
         if mask is not None:
-            n = mask.shape
-            entry = mask[b if n[0] > 1 else 0, h if n[1] > 1 else 0, i if n[2] > 1 else 0, j if n[3] > 1 else 0]
+            # not the number 0: torch 2.9 reads an index of numbers and tensors at once, which no kernel can
+            entry = mask[tuple([at if n > 1 else 0 * at for at, n in zip((b, h, i, j), mask.shape, strict=True)])]
             if mask.dtype == torch.bool:
                 found = torch.where(entry, found, -torch.inf)
             else:  # a key that holds NaN must not reach a row that does not see it
@@ -129,10 +129,10 @@ def mask_mod(call: Call) -> Mod:
             if not causal:
                 seen = seen & (j < here + number[1])
         if ids is not None:
-            row = b if ids.shape[0] > 1 else 0
+            row = b if ids.shape[0] > 1 else 0 * b
             seen = seen & (ids[row, here] == ids[row, j])
         if keys is not None:
-            seen = seen & keys[b if keys.shape[0] > 1 else 0, j]
+            seen = seen & keys[b if keys.shape[0] > 1 else 0 * b, j]
         return seen
 
     return mod

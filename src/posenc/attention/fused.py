@@ -1,8 +1,8 @@
 """A block by torch's kernel for the CPU, which keeps the scores to itself and reads a mask's strides as they are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from posenc.attention.heads import ALL, Heads
 from posenc.attention.spans import Block
 from posenc.families import autocast_dtype
 from posenc.positions.checks import is_plain
+from posenc.versions import READS_STRIDES, SHARES_KEYS
 
 if TYPE_CHECKING:
     from posenc.attention.plan import Saved, Work
@@ -22,8 +23,32 @@ AT_ONCE = 8192  # queries of all heads that are turned round together, and their
 AT_ONCE_BY_TILES = 2048  # the same where a kernel is through with so many sooner
 SHARE = 4  # of the queries there are that is turned round at once, for one part
 # what scaled_dot_product_attention runs on a CPU; named, since it returns the logarithm of each row's sum as well
-forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_forward: Callable[..., Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward: Callable[..., Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def _old_forward(q: Tensor, k: Tensor, v: Tensor, *args: Any, attn_mask: Tensor | None = None, **options: Any) -> Any:
+    """Run an older kernel on keys and values that are repeated for each head of queries."""
+    n = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(n, 1) for t in (k, v))
+    return _forward(q, k, v, *args, attn_mask=_old_mask(attn_mask), **options)
+
+
+def _old_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, attn_mask: Tensor | None = None, **options: Any
+) -> Any:
+    """Return the gradients of q, k and v, which are sums over the heads of queries that share them."""
+    n = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(n, 1) for t in (k, v))
+    of_q, *others = _backward(grad, q, k, v, *args, attn_mask=_old_mask(attn_mask), **options)
+    return of_q, *(t.unflatten(1, (-1, n)).sum(2) for t in others)
+
+
+def _old_mask(mask: Tensor | None) -> Tensor | None:
+    return mask if mask is None or READS_STRIDES or mask.stride(-1) <= 1 else mask.contiguous()
+
+
+forward, backward = (_forward, _backward) if SHARES_KEYS else (_old_forward, _old_backward)
 
 
 def can(call: Call) -> bool:

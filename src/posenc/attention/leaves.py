@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias, Piece
 from posenc.positions.checks import may_look
+from posenc.versions import FOLLOWS_VARS
 
 FEW = 4  # lanes of factors; more of them are vectors as q and k are
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -115,7 +116,7 @@ def sees_distance(leaf: Leaf) -> bool:
 def may_slice(leaf: Leaf) -> bool:
     """Whether an encoding sees distances alone, and whole ones, which may be looked at."""
     return (
-        isinstance(leaf.encoding, Bias | ContentBias)
+        isinstance(leaf.encoding, (Bias, ContentBias))
         and leaf.encoding.by_distance
         and holds(leaf.encoding, "by_distance")
         and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
@@ -154,8 +155,13 @@ def is_product(leaf: Leaf) -> bool:
 
 def hidden(encoding: Encoding) -> str | None:
     """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
-    named = ((m, name, t) for m in encoding.modules() for name, t in vars(m).items() if isinstance(t, Tensor))
-    return next((f"{type(m).__name__}.{name}" for m, name, t in named if t.requires_grad), None)
+    if torch.compiler.is_compiling() and not FOLLOWS_VARS:
+        return None
+    for module in encoding.modules():
+        for name, t in vars(module).items():
+            if isinstance(t, Tensor) and t.requires_grad:
+                return f"{type(module).__name__}.{name}"
+    return None
 
 
 def holds(encoding: Encoding, promise: str) -> bool:

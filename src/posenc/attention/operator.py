@@ -20,6 +20,7 @@ from posenc.attention.checked import make_call
 from posenc.attention.once import WORDS
 from posenc.attention.traced import within_transform
 from posenc.positions.checks import KINDS
+from posenc.versions import is_exporting
 
 _DEVICES = ("cpu", "cuda")
 _AUTOGRAD = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
@@ -69,7 +70,7 @@ def run(call: Call) -> Tensor | None:
 
 def _is_compiled_whole() -> bool:
     """Whether what a compiler follows is no export, which runs where posenc may not be, and no transform."""
-    return not (torch.compiler.is_exporting() or within_transform())
+    return not (is_exporting() or within_transform())
 
 
 def _is_one_gradient() -> bool:

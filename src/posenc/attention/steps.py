@@ -29,7 +29,7 @@ def step(
         return None
     if not _fits(q, k, v, placed, k_placed) or q.device.type != "cpu" or autocast_dtype(q.device) is not None:
         return None
-    if not encoding.by_distance or not holds(encoding, "by_distance") or not isinstance(scale, float | None):
+    if not encoding.by_distance or not holds(encoding, "by_distance") or not isinstance(scale, (float, type(None))):
         return None
     encoding.check_heads(q)
     if (row := kept.row(encoding, placed, k_placed)) is None:

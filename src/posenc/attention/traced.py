@@ -136,9 +136,10 @@ def within_transform() -> bool:
 
 def _are_known(*lengths: int | None) -> bool:
     """Whether lengths are numbers, rather than what a compiler leaves open."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
+    from torch.fx.experimental import symbolic_shapes  # slow to import
 
-    return all(n is None or has_static_value(n) for n in lengths)
+    is_known = getattr(symbolic_shapes, "has_static_value", None) or symbolic_shapes.is_concrete_int  # before 2.8
+    return all(n is None or is_known(n) for n in lengths)
 
 
 def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]:

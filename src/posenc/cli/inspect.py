@@ -8,6 +8,12 @@ import typer
 from posenc.cli import output
 
 _LABEL = 17  # characters of the column of labels
+_LAYOUTS = {
+    "blocks": "one block after the other",
+    "interleaved": "taking turns",
+    "time_last": "time behind the others, which take turns",
+    "doubled": "sections of a doubled table, by which the two lanes of a pair read different axes",
+}
 
 
 def inspect_model(
@@ -64,8 +70,10 @@ def _facts(layer: dict[str, Any]) -> dict[str, str]:
     lengths = [f"{layer[key]:,} {word}" for key, word in (("original_max_len", "trained"), ("max_len", "declared"))
                if layer[key]]  # fmt: skip
     errors = layer["phase_error"] or {}
+    sections = ", ".join(map(str, layer["sections"] or ()))
     return {
         "lanes that turn": lanes,
+        "axes": f"{layer['axes']}, of {sections} pairs, {_LAYOUTS[layer['layout']]}" if sections else "",
         "base": f"{layer['base']:,.10g}",
         "scaling": scaling,
         "attention factor": f"{layer['attention_factor']:.6g}{score}",

@@ -59,7 +59,7 @@ def _text(found: "Report", target: str, formats: Any) -> str:
     """Return the verdict, what was run, the largest errors, and a line for each layer that is not merely right."""
     lines: list[str] = [formats.text(found, target, _WIDTH)]
     seen = found.measured
-    if not seen:
+    if "layers" not in seen:
         return "\n".join(lines)
     weights = seen["weights"] + (f", because {seen['weights_because']}" if seen["weights_because"] else "")
     lines += ["", f"  {seen['model_type']}, weights {weights}; {seen['tokens']} tokens"]

@@ -18,7 +18,7 @@ _LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FU
 # several kinds, whose order transformers fills in by a rule that is not repeated here
 UNTOLD = {
     *("bailing_hybrid", "cohere_compass_text", "deepseek_v4", "dots3_note_text", "flint", "granitemoehybrid", "lfm3"),
-    *("mimo_v2_flash", "neomme", "qwen4_exp_text", "recurrent_gemma", "zamba2"),
+    *("mimo_v2_flash", "neomme", "qwen4_exp_text", "zamba2"),
 }
 _NO_ROPE_LISTS = {"llama4_text", "smollm3", "mistral_large4_text"}
 _Kind = TypeVar("_Kind", bound=Hashable)

@@ -5,10 +5,11 @@ from typing import Any
 
 from posenc.config import values
 from posenc.config.models import TYPES
-from posenc.config.reading import Source, read
+from posenc.config.reading import Checked, Source, read
 
 WHO = "config"
-_INNER = ("text_config", "thinker_config", "language_config", "llm_config")
+_INNER = ("text_config", "thinker_config", "language_config", "llm_config", "vlm_config", "global_config")
+_STACKS = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
 _SIZES = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "n_heads": ("num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"),
@@ -110,6 +111,7 @@ def open_model(source: Source) -> Model:
 
     Raises:
         TypeError: Its type is no string.
+        ValueError: The file holds several models, and it does not follow which is meant.
     """
     fields = read(source)
     model_type = fields.get("model_type")
@@ -120,4 +122,29 @@ def open_model(source: Source) -> Model:
         fields, model_type = inner, inner.get("model_type", model_type)
     if model_type is not None:
         values.text(WHO, "model_type", model_type)
-    return Model(fields, model_type)
+    model = Model(fields, model_type)
+    sized = any(fields.get(key) is not None for name in ("n_layers", "hidden_size") for key in _SIZES[name])
+    if parts := {} if sized else _parts(fields):
+        said = ", ".join(f"{values.short(key)} ({values.short(part['model_type'])})" for key, part in parts.items())
+        first = values.short(next(iter(parts)))
+        raise values.elsewhere(
+            f"{WHO}: a configuration must be of one model; got {values.short(model_type)} with the parts {said[:300]}. "
+            f"Pass one, as posenc.config.read(source)[{first}].",
+            model_type,
+        )
+    return model
+
+
+def stacks(source: Source) -> dict[str, Checked]:
+    """Return the encoder and the decoder of a configuration that has one for each, and {"": all of it} of others."""
+    fields = read(source)
+    parts = {} if any(fields.get(key) for key in _INNER) else _parts(fields)
+    pair = next((keys for keys in _STACKS if parts.keys() >= set(keys)), None)
+    if pair is None or any(parts[key].get("model_type") == fields.get("model_type") for key in pair):
+        return {"": Checked(fields)}
+    return {name: Checked(parts[key]) for name, key in zip(("encoder", "decoder"), pair, strict=True)}
+
+
+def _parts(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return configurations of other models that one holds."""
+    return {key: part for key, part in fields.items() if isinstance(part, dict) and part.get("model_type")}

@@ -8,6 +8,7 @@ from posenc.config.table import ROWS
 from posenc.config.values import short
 
 Pairing = Literal["half", "interleaved"]
+Layout = Literal["blocks", "interleaved", "time_last", "doubled"]
 
 # types that also read `rope_interleave`, and turn in halves where it is false
 READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
@@ -80,6 +81,20 @@ FILLS_IN = {*LOCAL_BASE, "olmo3"}
 CLOCKWISE = {"nanochat"}
 # widths that turn, where a file leaves `rotary_dim` out; the other types do not read it
 ROTARY_DIM = {"codegen": 64, "gptj": 64, "minimax_m2": None}
+# whose pairs are shared out among axes, how, and the pairs of each where a file leaves `mrope_section` out (`axes`);
+# Ernie's are of row, column and time; NeoMME's two axes take turns to the end; HunYuan counts lanes of a doubled table
+SECTIONS: dict[str, tuple[Layout, tuple[int, ...] | None]] = {
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "paddleocr_vl_text"), ("blocks", (16, 24, 24))),
+    **dict.fromkeys(("qwen2_5_omni_text", "qwen2_5_omni_talker"), ("blocks", (16, 24, 24))),
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text"), ("blocks", (8, 12, 12))),
+    **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), ("interleaved", (24, 20, 20))),
+    **dict.fromkeys(("cohere_compass_text", "cosmos3_edge_text"), ("interleaved", (24, 20, 20))),
+    "qwen3_omni_moe_talker_text": ("interleaved", (24, 20, 20)),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), ("interleaved", (11, 11, 10))),
+    "neomme": ("interleaved", (4096, 4096)),
+    "ernie4_5_vl_moe_text": ("time_last", (22, 22, 20)),
+    "hunyuan_vl_text": ("doubled", None),
+}
 # whose base stands in their code, not in a file
 FIXED_BASE = {"codegen", "gptj", "roformer"}
 # whose nested parameters stand under other names than the kinds of layers
@@ -92,19 +107,6 @@ LABELS = {
 }
 # the old spelling scales their layers of full attention only
 SCALES_FULL_ONLY = {"gemma3_text", "gemma3n_text", "olmo3", "t5gemma2_decoder", "t5gemma2_text"}
-
-_TABLES = (
-    "gpt2 openai-gpt gpt_neo gpt_bigcode bert electra distilbert albert clip_text_model roberta xlm-roberta camembert"
-)
-# types that do not rotate, and what they do (`unrotated` reads it); Falcon rotates or not by its `alibi`
-UNROTATED = {
-    "bloom": "ALiBi",
-    "mpt": "ALiBi",
-    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), "T5's buckets of distances"),
-    "deberta-v2": "DeBERTa's products with tables of distances",
-    **dict.fromkeys((*_TABLES.split(), "biogpt", "opt", "vit", "deit"), "a learned table"),
-    **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), "no encoding: its layers have none"),
-}
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,6 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
     """
     if pairing not in (None, "half", "interleaved"):
         raise ValueError(f"config.rotary: pairing must be 'half' or 'interleaved'; got {short(pairing)}. Pass one.")
-    if model_type in UNROTATED:
-        raise ValueError(
-            f"config.rotary: {model_type} does not rotate, so no pairing of lanes belongs to it; positions enter by "
-            f"{UNROTATED[model_type]}. posenc.PerLayer.from_config constructs it."
-        )
     name = model_type if model_type in TYPES else f"{model_type}_text"
     if name in TYPES:
         known = TYPES[name]

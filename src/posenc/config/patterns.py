@@ -56,6 +56,14 @@ def pattern(model: Model, n: int, turning: list[bool]) -> list[str]:
         return listed
     if name == "llama4_text":
         return [CHUNKED if turn else FULL for turn in turning]
+    if name == "recurrent_gemma":
+        blocks = values.sequence(
+            WHO,
+            "block_types",
+            model.fields.get("block_types") or ["recurrent", "recurrent", "attention"],
+            longest=MAX_LAYERS,
+        )
+        return [SLIDING if blocks[i % len(blocks)] == "attention" else LINEAR for i in range(n)]
     if name == "minimax":
         return _each(n, lambda i: i % 2 == 0, LINEAR)
     if name in _LINEAR_BUT:

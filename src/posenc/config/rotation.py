@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, oddities, patterns, spelling, values
+from posenc.config import kinds, oddities, patterns, spelling, unrotated, values
+from posenc.config.axes import axes
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
-from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Pairing, facts
+from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Layout, Pairing, facts
 from posenc.config.reading import Source
 from posenc.config.scaling import scaling
 from posenc.config.spelling import Spelling
@@ -25,6 +26,9 @@ class Rotary:
         rotary_dim: How many lanes turn.
         rotary_side: Which: "last" in multi-head latent attention.
         pairing: Which lanes turn together.
+        sections: Pairs of each axis of a position, time first; None where positions have one axis.
+        layout: Which pair reads which: "blocks", "interleaved" or "time_last", as `MRoPE` has them, or "doubled":
+            sections of the doubled table, by which the two lanes of a pair read different axes (HunYuan-VL).
         rope_type: The type in the words of transformers 5; "ntk_alpha" is HunYuan's fixed stretch of the base.
         factor: How many times longer the texts get; None where nothing is scaled.
         original_max_len: The trained length, as far as the type or the file names one.
@@ -45,6 +49,8 @@ class Rotary:
     rotary_dim: int
     rotary_side: Side
     pairing: Pairing
+    sections: tuple[int, ...] | None
+    layout: Layout | None
     rope_type: str
     factor: float | None
     original_max_len: int | None
@@ -80,6 +86,11 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     (500000.0, 32, 'half', 'default')
     """
     model = open_model(source)
+    if (other := unrotated.kind(model)) is not None:
+        raise ValueError(
+            f"config.rotary: {model.model_type} does not turn by one position, so no pairing of lanes belongs to it; "
+            f"positions enter by {other.said}. posenc.PerLayer.from_config constructs what posenc has of it."
+        )
     known = facts(model.model_type, pairing)
     listed = kinds.layers(model, unknown=24)
     kind = _kind(model, listed, layer_type)
@@ -90,6 +101,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     width = widths(model, found.own, first, kind, name, known)
     max_len = model.size("max_len", None if name == "default" else known.max_len)
     scaled = scaling(model, found, name, width.rotary_dim, width.share, max_len)
+    sections, layout = axes(model, found.own, width.rotary_dim)
     window = kinds.window(model, kind)
     oddities.note(model, found, kind, name, window, scaled, max_len)
     return Rotary(
@@ -100,6 +112,8 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
         rotary_dim=width.rotary_dim,
         rotary_side=width.side,
         pairing=_pairing(model, known, pairing),
+        sections=sections,
+        layout=layout,
         rope_type=name,
         factor=scaled.factor,
         original_max_len=scaled.original_max_len,

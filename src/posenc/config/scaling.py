@@ -54,24 +54,23 @@ def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: flo
             ),
             mend="Rename it to attention_factor, with the whole factor; or remove it.",
         )
-    sections = _sections(own, rotary_dim)
     if name in ("yarn", "llama3", "longrope"):
         read = {"yarn": _yarn, "llama3": _llama3, "longrope": _longrope}[name]
         length = _original(model, found, max_len)
         factor = _factor(model, own, name, length, max_len)
-        return Scaling(factor, length, {**read(model, found, rotary_dim), **sections})
+        return Scaling(factor, length, read(model, found, rotary_dim))
     stated = own.get(LENGTH, model.fields.get(LENGTH))
     length_or_none = None if stated is None else values.integer(WHO, LENGTH, stated, low=2)
     if name == "dynamic":
-        return Scaling(_number(own, "factor"), _needed(max_len), sections)
+        return Scaling(_number(own, "factor"), _needed(max_len))
     if name == "linear":
-        return Scaling(_number(own, "factor"), length_or_none, sections)
+        return Scaling(_number(own, "factor"), length_or_none)
     if name == "proportional":
         factor = _number(own, "factor") if own.get("factor") is not None else 1.0
-        return Scaling(factor, length_or_none, {"share": share, **sections})
+        return Scaling(factor, length_or_none, {"share": share})
     if name == "ntk_alpha":
-        return Scaling(_number(own, "alpha"), max_len, sections)
-    return Scaling(None, max_len if length_or_none is None else length_or_none, sections)
+        return Scaling(_number(own, "alpha"), max_len)
+    return Scaling(None, max_len if length_or_none is None else length_or_none)
 
 
 def _lengths(own: dict[str, Any], max_len: int) -> values.Meanings:
@@ -238,25 +237,3 @@ def _gain(own: dict[str, Any]) -> dict[str, float]:
     if own.get("attention_factor") is None:
         return {}
     return {"attention_factor": _number(own, "attention_factor", 0.0, MAX_FACTOR, True)}
-
-
-def _sections(own: dict[str, Any], rotary_dim: int) -> dict[str, Any]:
-    """Return how many pairs each axis of a grid has, where a file says so."""
-    if own.get("mrope_section") is None:
-        return {}
-    listed = values.sequence(WHO, "mrope_section", own["mrope_section"], longest=64)
-    sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in listed)
-    if sum(sizes) != rotary_dim // 2:
-        doubled = sum(sizes) == rotary_dim
-        raise values.out_of_range(
-            f"{WHO}: mrope_section must add up to the {rotary_dim // 2} pairs that turn; got {sum(sizes)}. Correct it.",
-            "mrope_section",
-            listed,
-            f"whole numbers that add up to {rotary_dim // 2}",
-            meanings=(
-                ("pairs", f"of time, height and width, {rotary_dim // 2} together"),
-                ("lanes", f"twice as many, {rotary_dim} together{', as here' if doubled else ''}: not what is read"),
-            ),
-            mend="Halve each number." if doubled else "Make the numbers add up to the pairs that turn.",
-        )
-    return {"mrope_section": sizes, "mrope_interleaved": own.get("mrope_interleaved") is True}

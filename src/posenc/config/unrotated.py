@@ -1,4 +1,4 @@
-"""Models that do not rotate: what brings positions in instead, by model type, as transformers 5.23 has it."""
+"""Models that do not turn by one position: what brings positions in instead, by type, as transformers 5.23 has it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,29 +16,50 @@ class Way:
     """What layers one after the other do with positions.
 
     Args:
-        part: "layers", or the stack that they are of: "encoder", "decoder".
+        part: "layers", or the stack that they are of: "encoder", "decoder", "stage 0".
         count: How many they are.
         encoding: Its name in the registry; an additive one works before the first layer.
         options: What it is constructed with.
+        shared: Whether one learned table serves all of them.
     """
 
     part: str
     count: int
     encoding: str
     options: Mapping[str, Any]
+    shared: bool = True
+
+
+Reader = Callable[[Mapping[str, Any]], list[Way]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How positions enter in a type, in words, and what reads it from a file; None where posenc has no encoding."""
+
+    said: str
+    read: Reader | None
+
+
+def kind(model: Model) -> Kind | None:
+    """Return how positions enter, None where the type turns by one position or is not known."""
+    name = model.model_type or ""
+    rotates = name == "falcon" and model.fields.get("alibi") is not True
+    return None if rotates else KINDS.get(name)
 
 
 def ways(model: Model) -> list[Way] | None:
-    """Return what the layers of a model do, None where the type rotates or is not known.
+    """Return what the layers of a model do, None where the type turns by one position or is not known.
 
     Raises:
-        ValueError: A size is missing or beyond what any model has.
+        ValueError: A size is missing or beyond what any model has, or posenc has no encoding of what the type does.
         TypeError: A size is no integer.
     """
-    name = model.model_type or ""
-    if name == "falcon" and model.fields.get("alibi") is not True:
+    if (found := kind(model)) is None:
         return None
-    return _READERS[name](model.fields) if name in _READERS else None
+    if found.read is None:
+        raise values.elsewhere(f"{WHO}: positions of {model.model_type} enter by {found.said}.", model.model_type)
+    return found.read(model.fields)
 
 
 def _whole(fields: Mapping[str, Any], *keys: str, default: int | None = None, high: int = _MOST) -> int:
@@ -65,17 +86,18 @@ def _heads(fields: Mapping[str, Any]) -> int:
     return _whole(fields, "num_attention_heads", "n_head", "n_heads", "num_heads", high=1 << 16)
 
 
+def _head_dim(fields: Mapping[str, Any], *keys: str) -> int:
+    return _whole(fields, *keys, default=max(_whole(fields, "hidden_size") // _heads(fields), 1), high=8192)
+
+
 def _alibi(fields: Mapping[str, Any]) -> list[Way]:
     return [Way("layers", _depth(fields), "alibi", {"n_heads": _heads(fields)})]
 
 
 def _falcon(fields: Mapping[str, Any]) -> list[Way]:
     n_heads = _heads(fields)
-    root = math.sqrt(_whole(fields, "hidden_size") // n_heads)
-    low = 1 << (n_heads.bit_length() - 1)
-    exponents = [8 * (h + 1) / low for h in range(low)] + [4 * (2 * h + 1) / low for h in range(n_heads - low)]
-    slopes = [2.0**-exponent / root for exponent in exponents]  # the bias is divided as the scores are
-    options = {"n_heads": n_heads, "slopes": slopes, "sides": "key", "precision": "falcon-bfloat16"}
+    scale = _head_dim(fields) ** -0.5  # the bias is divided as the scores are
+    options = {"n_heads": n_heads, "sides": "key", "precision": "falcon-bfloat16", "scale": scale}
     return [Way("layers", _depth(fields), "alibi", options)]
 
 
@@ -86,38 +108,54 @@ def _t5(fields: Mapping[str, Any]) -> list[Way]:
         "max_distance": _whole(fields, "relative_attention_max_distance", default=128),
         "score_scale": 1.0,
     }
-    depth = _whole(fields, "num_layers", high=10_000)
-    found = [Way("encoder", depth, "t5", options | {"bidirectional": True})]
+    depth, shared = _whole(fields, "num_layers", high=10_000), fields["model_type"] != "umt5"
+    found = [Way("encoder", depth, "t5", options | {"bidirectional": True}, shared)]
     if fields.get("is_encoder_decoder", True):
         behind = _whole(fields, "num_decoder_layers", default=depth, high=10_000)
-        found.append(Way("decoder", behind, "t5", options | {"bidirectional": False}))
+        found.append(Way("decoder", behind, "t5", options | {"bidirectional": False}, shared))
     return found
 
 
 def _deberta(fields: Mapping[str, Any]) -> list[Way]:
-    said = fields.get("pos_att_type") or ()
+    said = fields.get("pos_att_type") or []
     given = said.split("|") if isinstance(said, str) else values.sequence(WHO, "pos_att_type", said, longest=3)
     words = [str(word).strip().lower() for word in given]
     terms = tuple(term for term in ("c2p", "p2c") if term in words)
     if not fields.get("relative_attention") or not terms:
         return [Way("layers", _depth(fields), "nope", {})]
-    n_heads, (clipped, bucketed) = (
-        _heads(fields),
-        (
-            values.integer(WHO, key, fields.get(key, -1), low=-1, high=_MOST) > 0
-            for key in ("max_relative_positions", "position_buckets")
-        ),
+    clipped, bucketed = (
+        values.integer(WHO, key, fields.get(key, -1), low=-1, high=_MOST) > 0
+        for key in ("max_relative_positions", "position_buckets")
     )
     far = _whole(fields, "max_relative_positions" if clipped else "max_position_embeddings", default=512)
     n_buckets = _whole(fields, "position_buckets", high=4096) if bucketed else 2 * far
     options = {
-        "n_heads": n_heads,
-        "head_dim": _whole(fields, "attention_head_size", default=_whole(fields, "hidden_size") // n_heads),
+        "n_heads": _heads(fields),
+        "head_dim": _head_dim(fields, "attention_head_size"),
         "n_buckets": n_buckets,
         "max_distance": far if bucketed else far + 2,  # exact at every distance up to its end
         "terms": terms,
     }
-    return [Way("layers", _depth(fields), "deberta", options)]
+    return [Way("layers", _depth(fields), "deberta", options, shared=False)]
+
+
+def _swin(fields: Mapping[str, Any]) -> list[Way]:
+    window = _whole(fields, "window_size", high=256)
+    depths, heads = (values.sequence(WHO, key, fields.get(key), longest=64) for key in ("depths", "num_heads"))
+    if len(depths) != len(heads):
+        raise ValueError(
+            f"{WHO}: depths and num_heads must be equally long, one entry a stage; got {len(depths)} and "
+            f"{len(heads)}. Correct the file."
+        )
+    found = []
+    for stage, (depth, n) in enumerate(zip(depths, heads, strict=True)):
+        options = {
+            "n_heads": values.integer(WHO, f"num_heads[{stage}]", n, high=1 << 16),
+            "window": (window, window),
+        }
+        count = values.integer(WHO, f"depths[{stage}]", depth, high=10_000)
+        found.append(Way(f"stage {stage}", count, "swin", options, shared=False))
+    return found
 
 
 def _table(offset: int = 0, padded: bool = False) -> Callable[[Mapping[str, Any]], list[Way]]:
@@ -149,17 +187,44 @@ def _none(fields: Mapping[str, Any]) -> list[Way]:
     return [Way("layers", _depth(fields), "nope", {})]
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], list[Way]]] = {
-    "bloom": _alibi,
-    "mpt": _alibi,  # transformers leaves attn_config's alibi and alibi_bias_max unread
-    "falcon": _falcon,
-    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _t5),
-    "deberta-v2": _deberta,
-    **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode"), _table()),
-    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), _table()),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _table(padded=True)),
-    **dict.fromkeys(("biogpt", "opt"), _table(offset=2)),
-    **dict.fromkeys(("vit", "deit"), _vit),
-    **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), _none),
+def _base(fields: Mapping[str, Any], default: float) -> float:
+    own = values.mapping(WHO, "rope_parameters", fields.get("rope_parameters") or fields)
+    return values.number(WHO, "rope_theta", own.get("rope_theta", default), low=1.0, high=1e12, above=True)
+
+
+def _pixtral(fields: Mapping[str, Any]) -> list[Way]:
+    options = {"head_dim": _head_dim(fields, "head_dim"), "base": _base(fields, 1e4), "spectrum": "dealt"}
+    return [Way("layers", _depth(fields), "axial_rope", options)]
+
+
+def _dinov3(fields: Mapping[str, Any]) -> list[Way]:
+    head_dim, base = _head_dim(fields), _base(fields, 100.0)
+    turns = [math.tau * base ** (-4 * k / head_dim) for k in range(head_dim // 4)]  # a picture is from -1 to 1
+    return [Way("layers", _depth(fields), "axial_rope", {"head_dim": head_dim, "inv_freq": turns})]
+
+
+_ALIBI, _T5 = Kind("ALiBi", _alibi), Kind("T5's buckets of distances", _t5)
+_LEARNED, _NONE = "a learned table", Kind("no encoding: its layers have none", _none)
+_TURNS = "a rotation by rows and columns of a picture (posenc.AxialRoPE)"
+_VALUES = Kind(
+    "a rotation of values as well as of queries and keys, which no encoding does. Construct posenc.RoPE, and turn "
+    "values by its rotate_k",
+    None,
+)
+KINDS: dict[str, Kind] = {
+    "bloom": _ALIBI,
+    "mpt": _ALIBI,  # transformers leaves attn_config's alibi and alibi_bias_max unread
+    "falcon": Kind("ALiBi", _falcon),  # where its alibi is true
+    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), _T5),
+    "deberta-v2": Kind("DeBERTa's products with tables of distances", _deberta),
+    "swin": Kind("a learned table of distances in a window", _swin),
+    **dict.fromkeys(("gpt2", "openai-gpt", "gpt_neo", "gpt_bigcode", "clvp_decoder"), Kind(_LEARNED, _table())),
+    **dict.fromkeys(("bert", "electra", "distilbert", "albert", "clip_text_model"), Kind(_LEARNED, _table())),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), Kind(_LEARNED, _table(padded=True))),
+    **dict.fromkeys(("biogpt", "opt"), Kind(_LEARNED, _table(offset=2))),
+    **dict.fromkeys(("vit", "deit"), Kind(_LEARNED, _vit)),
+    **dict.fromkeys(("jamba", "mamba", "mamba2", "falcon_mamba"), _NONE),
+    "pixtral": Kind(_TURNS, _pixtral),
+    "dinov3_vit": Kind(_TURNS, _dinov3),
+    "clvp_encoder": _VALUES,
 }
-TYPES = tuple(_READERS)

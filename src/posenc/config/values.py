@@ -52,6 +52,11 @@ def wrong_kind(message: str, *said: Any, **more: Any) -> TypeError:
     return attach(TypeError(message), About("wrong_kind", *said, **more))
 
 
+def elsewhere(message: str, model_type: object) -> ValueError:
+    """Return an error of a type whose positions are not read here, though its file may be right."""
+    return attach(ValueError(message), About("elsewhere", "model_type", model_type, ""))
+
+
 def attach(error: _Error, said: About) -> _Error:
     """Return an error with what it is about."""
     error.about = said  # type: ignore[attr-defined]

@@ -59,6 +59,7 @@ def alibi(
     sides: Literal["symmetric", "one-sided", "key"] = "symmetric",
     heads: int | tuple[int, ...] | None = None,
     precision: Literal["falcon-bfloat16"] | None = None,
+    scale: float = 1.0,
     log_slope: Array | None = None,
 ) -> Array:
     """A penalty that grows in proportion to the distance, each head with a slope of its own.
@@ -77,7 +78,7 @@ def alibi(
     "learned", exp(log_slope), log_slope (so many,) natural logarithms. sides "key", +m_h * k_pos (BLOOM): behind
     a causal mask the penalty plus m_h * q_pos, which the softmax over the row takes away. precision
     "falcon-bfloat16", with sides "key": slope, position and then their product are rounded to bfloat16, as in
-    Falcon's code in transformers (which divides this by sqrt(head_dim) with q.k; not done here).
+    Falcon's code in transformers (which divides this by sqrt(head_dim) with q.k: scale, that multiplies the result).
     """
     if precision and sides != "key":
         raise ValueError(f"alibi: precision {precision!r} is that of a bias by keys; got sides {sides!r}")
@@ -96,7 +97,7 @@ def alibi(
                 "one-sided": -slope * max(distance, 0),
                 "key": rounded(rounded(slope) * rounded(float(k_pos[j]))),
             }[sides]
-    return out
+    return out * scale
 
 
 @cache

@@ -131,41 +131,52 @@ def mrope(
     *,
     head_dim: int,
     sections: tuple[int, ...] = (16, 24, 24),
-    layout: Literal["blocks", "interleaved"] = "blocks",
+    layout: Literal["blocks", "interleaved", "time_last"] = "blocks",
     base: float = 10000.0,
+    rotary_dim: int | None = None,
+    rotary_side: Literal["first", "last"] = "first",
     pairing: Literal["half", "interleaved"] = "half",
     inv_freq: Array | None = None,
+    attention_factor: float = 1.0,
 ) -> tuple[Array, Array]:
     """The rotation of `rope`, where each pair keeps its frequency and reads one axis (time, row, column).
 
     Paper: Wang et al. 2024, "Qwen2-VL", arXiv 2409.12191, section 2.1 (M-RoPE), in words only; what follows
     is the code's (Hugging Face, qwen2_vl and qwen3_vl, recomposition_frequencies): pair k turns by
-    p[axis(k)] * theta_k, theta_k = base**(-2k/head_dim), k = 0.. head_dim/2 - 1 over ALL pairs, so that the
+    p[axis(k)] * theta_k, theta_k = base**(-2k/rotary_dim), k = 0.. rotary_dim/2 - 1 over ALL pairs, so that the
     axes have different frequencies and a position with equal coordinates turns as in `rope`.
 
     layout "blocks" (Qwen2-VL): the first sections[0] pairs read axis 0, the next sections[1] axis 1, and so on.
     layout "interleaved" (Qwen3-VL): axis(k) = k mod n_axes where k < n_axes * sections[k mod n_axes], else 0:
     the axes take turns until their sections are used up, and axis 0 has the pairs left over. An axis has its
-    sections[axis] pairs only if n_axes * (sections[axis] - 1) + axis < head_dim/2; beyond that it has fewer and
+    sections[axis] pairs only if n_axes * (sections[axis] - 1) + axis < rotary_dim/2; beyond that it has fewer and
     axis 0 more, so that (16, 24, 24) deals out 22, 21, 21. sections[0] alone decides nothing here.
+    layout "time_last" (Hugging Face, ernie4_5_vl_moe, whose files write row, column, time): the axes but 0 take turns
+    over the first sections[1] + .. pairs, and axis 0 has the slowest, the last sections[0].
 
     p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; theta_k in radians per
-    position; sections add up to head_dim/2; inv_freq (head_dim/2,) stands for theta when given, and base then
-    idles. pairing as in `rope`, which the code has as "half" only. Departures: the code has three axes only;
+    position; sections add up to rotary_dim/2; inv_freq (rotary_dim/2,) stands for theta when given, and base then
+    idles. rotary_dim, rotary_side, pairing and attention_factor as in `rope`: GLM-4V is "interleaved", and it and
+    Qwen3.5 turn a part of the lanes, the first. Departures: the code has three axes, or two (neomme);
     its defaults are base 1e6 (qwen2_vl), base 5e5 and sections (24, 20, 20) (qwen3_vl).
     """
     n_axes = len(sections)
+    width = head_dim if rotary_dim is None else rotary_dim
+    start = {"first": 0, "last": head_dim - width}[rotary_side]
     at = np.atleast_1d(p)
     turn = np.eye(head_dim)
-    for k in range(head_dim // 2):
+    for k in range(width // 2):
         axis = {
-            "blocks": sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
-            "interleaved": k % n_axes if k < n_axes * sections[k % n_axes] else 0,
-        }[layout]
-        x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
-        theta = base ** (-2 * k / head_dim) if inv_freq is None else inv_freq[k]
+            "blocks": lambda k: sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
+            "interleaved": lambda k: k % n_axes if k < n_axes * sections[k % n_axes] else 0,
+            "time_last": lambda k: 1 + k % (n_axes - 1) if k < sum(sections[1:]) else 0,
+        }[layout](k)
+        x, y = {"half": (k, k + width // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        x, y = start + x, start + y
+        theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
         turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
         turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
+        turn[[x, y]] *= attention_factor
     return turn, turn.copy()
 
 

@@ -33,6 +33,7 @@ _NAMED = ("authors", "geometric", "learned")
         {"slopes": "learned"},
         {"n_heads": 6, "heads": (5, 0, 2)},
         {"slopes": (0.5, 0.25, 0.0, 1.0)},
+        {"n_heads": 6, "sides": "key", "precision": "falcon-bfloat16", "scale": 0.1},
     ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 257, "float16": 2_049},
@@ -60,7 +61,7 @@ class ALiBi(Bias):
     Learned slopes are learned as their logarithms: they stay positive, and a step changes a slope of 1/256 in
     proportion as it does one of 1/2. They are kept in float32 when the module is cast. Falcon rounds slope, position
     and product to bfloat16, and so puts keys beyond position 256 on steps, at times many keys on one; models
-    trained so want it so. It also divides the bias by √head_dim: give it `slopes` so divided.
+    trained so want it so. It then divides the bias by √head_dim: `scale`.
 
     Args:
         n_heads: Heads of the queries.
@@ -72,11 +73,12 @@ class ALiBi(Bias):
         heads: Which heads have a slope: the first so many, or those of a list, which take the slopes in its order.
             The others get no bias. None means all. H above is how many have one.
         precision: "falcon-bfloat16" rounds as Falcon does; with sides="key".
+        scale: What the bias is multiplied by, after it is rounded: 1/√head_dim in Falcon, and 1 elsewhere.
 
     Raises:
         TypeError: A slope or a head that is no number.
-        ValueError: No heads, a bias_max that is not positive, another word, a list that does not fit, a head that is
-            not there or named twice, or Falcon's rounding of a distance.
+        ValueError: No heads, a bias_max or scale that is not positive, another word, a list that does not fit, a head
+            that is not there or named twice, or Falcon's rounding of a distance.
 
     >>> ALiBi(n_heads=8).dense(torch.arange(3))[0, 0]
     tensor([[-0.0000, -0.5000, -1.0000],
@@ -96,11 +98,12 @@ class ALiBi(Bias):
         sides: Literal["symmetric", "one-sided", "key"] = "symmetric",
         heads: int | Sequence[int] | None = None,
         precision: Literal["falcon-bfloat16"] | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__(n_heads=n_heads)
         check_word(self.name, "sides", sides, "symmetric", "one-sided", "key")
-        self._measure(bias_max=bias_max)
-        self.bias_max, self.sides = bias_max, sides
+        self._measure(bias_max=bias_max, scale=scale)
+        self.bias_max, self.sides, self.scale = bias_max, sides, scale
         self.heads, self._sloped = self._check_heads_with_slopes(heads)
         self.slopes = self._check_slopes(slopes)
         if precision is not None:
@@ -126,7 +129,10 @@ class ALiBi(Bias):
         return -self.slope(h, distance.dtype) * distance
 
     def slope(self, h: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the slopes of heads, by arithmetic and comparisons alone, which a score_mod can trace."""
+        """Return the slopes of heads with `scale`, by arithmetic and comparisons alone, which a score_mod can trace."""
+        return self._scaled(self._unscaled(h, dtype))
+
+    def _unscaled(self, h: Tensor, dtype: torch.dtype) -> Tensor:
         place, has = h, h < len(self._sloped)
         if self._sloped != tuple(range(len(self._sloped))):
             has = torch.zeros_like(h, dtype=torch.bool)
@@ -168,10 +174,12 @@ class ALiBi(Bias):
 
     def _of_key(self, h: Tensor, k: Tensor) -> Tensor:
         exact = floating(k)
-        slope = self.slope(h, exact.dtype)
         if self.precision is None:
-            return slope * exact
-        return (slope.bfloat16() * k.bfloat16()).to(exact.dtype)
+            return self.slope(h, exact.dtype) * exact
+        return self._scaled((self._unscaled(h, exact.dtype).bfloat16() * k.bfloat16()).to(exact.dtype))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale == 1 else x * self.scale
 
     def _check_heads_with_slopes(self, heads: Any) -> tuple[int | tuple[int, ...] | None, tuple[int, ...]]:
         """Return the option and the heads that it names."""

@@ -183,7 +183,7 @@ class Graphormer(Bias):
         nn.init.normal_(self.weight, std=0.02)
 
     def _set(self, distances: Any) -> None:
-        known = distances if isinstance(distances, Distances | None) else Distances(distances)
+        known = distances if distances is None or isinstance(distances, Distances) else Distances(distances)
         if known is not None and positions.may_look(known.table):
             low, high = (int(value) for value in known.table.aminmax())
             if low < -1 or high > self.max_distance:

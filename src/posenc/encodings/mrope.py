@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from posenc import frequencies
-from posenc.families import OwnFrequencies, Rotary, check_word, entries
-from posenc.kernels.eager import Pairing
+from posenc import config, frequencies
+from posenc.config.axes import axes_of_pairs
+from posenc.encodings.rope import of_length, read
+from posenc.families import OwnFrequencies, Rotary, Scaled, check_word, entries
+from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
 
@@ -23,11 +25,12 @@ from posenc.registry import register
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("multimodal_rope",),
-    used_by=("Qwen2-VL", "Qwen2.5-VL", "Qwen3-VL (interleaved)"),
+    used_by=("Qwen2-VL", "Qwen2.5-VL", "GLM-4V", "Qwen3-VL and Qwen3.5 (interleaved)", "Ernie 4.5 VL (time last)"),
     example={"head_dim": 64, "sections": (8, 12, 12)},
     variants=(
         {"layout": "interleaved", "sections": (12, 10, 10)},
         {"sections": (6, 5, 5), "head_dim": 32, "layout": "interleaved", "pairing": "interleaved"},
+        {"sections": (4, 6, 6), "rotary_dim": 32, "layout": "time_last", "attention_factor": 1.25, "score_factor": 1.5},
     ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
@@ -44,26 +47,31 @@ from posenc.registry import register
         "cost": "token",
     },
 )
-class MRoPE(OwnFrequencies, Rotary):
+class MRoPE(Scaled, OwnFrequencies, Rotary):
     """Turn each pair of lanes by one of several positions: time, row or column.
 
     The frequencies are those of RoPE over all pairs, whichever axis a pair belongs to, so that text, whose three
-    positions are equal (`positions.mrope`), is turned exactly as by RoPE. Source: Wang 2024, section 2.1; the
-    interleaved layout, the code of Qwen3-VL.
+    positions are equal (`positions.mrope`, `positions.on_each_axis`), is turned exactly as by RoPE. Source: Wang 2024,
+    section 2.1; the interleaved layout, the code of Qwen3-VL; time last, that of Ernie 4.5 VL.
 
     Args:
         head_dim: Lanes of one head.
-        sections: Pairs of each axis, time first; they add up to head_dim / 2.
-        layout: "blocks" (the fastest pairs are time's, the slowest the column's) or "interleaved" (the axes take
-            turns, so that each has fast and slow pairs; where an axis has used up its section, time goes on).
+        sections: Pairs of each axis, time first; they add up to rotary_dim / 2.
+        layout: "blocks" (the fastest pairs are time's, the slowest the column's), "interleaved" (the axes take
+            turns, so that each has fast and slow pairs; where an axis has used up its section, time goes on) or
+            "time_last" (the others take turns, and time has the slowest pairs).
         base: 10,000; 1,000,000 in Qwen2-VL.
-        pairing: "half" (as in Qwen) or "interleaved" lanes.
+        rotary_dim: How many lanes turn; None means all.
+        rotary_side: "first" or "last": which ones.
+        pairing: "half" (as in Qwen) or "interleaved" (as in GLM-4V) lanes.
         inv_freq: Frequencies of your own, one a pair, or a function of the pairs' numbers; replaces the formula.
         trainable: True makes the frequencies learned; they stay in float32 whatever the module is cast to.
+        attention_factor: The gain: what multiplies the turned lanes of q and of k, as YaRN wants it.
+        score_factor: What multiplies all scores besides.
 
     Raises:
-        ValueError: Sections that do not add up or, interleaved, do not fit, an odd head_dim, or an option with a value
-            that is not listed here.
+        ValueError: Sections that do not add up or, where axes take turns, do not fit, an odd width, one beyond
+            head_dim, a factor that is not positive, or an option with a value that is not listed here.
 
     >>> MRoPE(head_dim=8, sections=(2, 1, 1)).frequencies().numpy()
     array([[1.   , 0.1  , 0.   , 0.   ],
@@ -76,45 +84,90 @@ class MRoPE(OwnFrequencies, Rotary):
         *,
         head_dim: int,
         sections: Sequence[int] = (16, 24, 24),
-        layout: Literal["blocks", "interleaved"] = "blocks",
+        layout: Literal["blocks", "interleaved", "time_last"] = "blocks",
         base: float = 10000.0,
+        rotary_dim: int | None = None,
+        rotary_side: Side = "first",
         pairing: Pairing = "half",
         inv_freq: frequencies.Given | None = None,
         trainable: bool = False,
+        attention_factor: float = 1.0,
+        score_factor: float = 1.0,
     ) -> None:
-        super().__init__(head_dim=head_dim, pairing=pairing)
+        super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
+        n_pairs = self.rotary_dim // 2
         sections = entries(self.name, "sections", sections)
         if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in sections):
             raise TypeError(f"{self.name}: sections must be whole numbers of pairs; got sections={tuple(sections)}.")
-        if not sections or min(sections) < 0 or 2 * sum(sections) != head_dim:
+        if not sections or min(sections) < 0 or sum(sections) != n_pairs:
             raise ValueError(
-                f"{self.name}: sections must be numbers of pairs that add up to head_dim / 2 = {head_dim // 2}; "
+                f"{self.name}: sections must be numbers of pairs that add up to rotary_dim / 2 = {n_pairs}; "
                 f"got sections={tuple(sections)}, which add up to {sum(sections)}."
             )
-        check_word(self.name, "layout", layout, "blocks", "interleaved")
-        room = [len(range(axis, head_dim // 2, len(sections))) for axis in range(len(sections))]
-        if layout == "interleaved" and any(n > r for n, r in zip(sections[1:], room[1:], strict=True)):
+        check_word(self.name, "layout", layout, "blocks", "interleaved", "time_last")
+        self._axes = axes_of_pairs(sections, layout, n_pairs)
+        dealt = tuple(self._axes.count(axis) for axis in range(len(sections)))
+        if dealt != tuple(sections):
             raise ValueError(
-                f"{self.name}: axes that take turns have room for sections of at most {tuple(room)}, but for the "
-                f"first, which has what is left; got sections={tuple(sections)}. Qwen3-VL has (24, 20, 20) of 64."
+                f"{self.name}: axes that take turns have {dealt} pairs at most, but for the first, which has what is "
+                f"left; got sections={tuple(sections)} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, "
+                "interleaved."
             )
         self.sections, self.layout, self.n_axes = tuple(sections), layout, len(sections)
         self.base = frequencies.check_base(base, self.name)
-        self._set_frequencies(head_dim // 2, inv_freq, trainable)
+        self._set_factors(attention_factor, score_factor)
+        self._set_frequencies(n_pairs, inv_freq, trainable)
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
-        """Return base^(-2k / head_dim)."""
-        return frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
+        """Return base^(-2k / rotary_dim)."""
+        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
         """Return a matrix in which each pair has its frequency in the row of its axis."""
         inv_freq = self.inv_freqs()
-        axis = torch.tensor(self._axes(), device=inv_freq.device)
+        axis = torch.tensor(self._axes, device=inv_freq.device)
         return torch.where(torch.arange(self.n_axes, device=inv_freq.device)[:, None] == axis, inv_freq, 0.0)
 
-    def _axes(self) -> list[int]:
-        """Return the axis of each pair."""
-        if self.layout == "blocks":
-            return [axis for axis, n in enumerate(self.sections) for _ in range(n)]
-        n = self.n_axes
-        return [k % n if k < n * self.sections[k % n] else 0 for k in range(self.head_dim // 2)]
+    @classmethod
+    def from_config(
+        cls,
+        source: config.Source,
+        layer_type: str | None = None,
+        *,
+        pairing: Pairing | None = None,
+        seq_len: int | None = None,
+    ) -> "MRoPE":
+        """Construct the encoding of one kind of layer of a model with pictures, from its configuration.
+
+        Sections come from `mrope_section`, or from the code of the model type where the file is silent; the layout
+        from that code, or from `mrope_interleaved` in a type that posenc does not know.
+
+        Args:
+            source: A config.json, a directory that holds one, or a mapping.
+            layer_type: The kind of layer, where kinds rotate differently.
+            pairing: Which lanes turn together; None takes what the model type does.
+            seq_len: The longest text, in positions; needed where frequencies depend on it.
+
+        Raises:
+            ValueError: As `config.rotary` does; positions have one axis, the lanes of a pair read different axes
+                (HunYuan-VL), or frequencies depend on a length that is not given.
+            TypeError: As `config.rotary` does.
+
+        >>> qwen = {"model_type": "qwen2_vl", "head_dim": 128, "rope_scaling": {"mrope_section": [16, 24, 24]}}
+        >>> MRoPE.from_config(qwen).sections
+        (16, 24, 24)
+        """
+        rotary, found, options = read(source, layer_type, pairing, seq_len)
+        if rotary.sections is None or rotary.layout == "doubled":
+            because = "got no mrope_section"
+            if rotary.sections is not None:
+                because = (
+                    "in HunYuan-VL its two lanes read different axes, which is no turn; got sections of a doubled table"
+                )
+            raise ValueError(
+                f"{cls.__name__}: a configuration must say which axis each pair of lanes reads, and {because} in "
+                f"{rotary.model_type}. RoPE.from_config constructs what turns its text."
+            )
+        of_length(cls.__name__, rotary, seq_len)
+        axes: dict[str, Any] = {"sections": rotary.sections, "layout": rotary.layout}
+        return cls(**options, **axes, inv_freq=found.inv_freq, attention_factor=found.gain)

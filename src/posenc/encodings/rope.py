@@ -118,7 +118,8 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
 
         Where the file's frequencies depend on the length it is a `DynamicNTK` or a `LongRoPE`, which wants
         `resolve(seq_len)` before it is placed. Of a model with pictures it is what turns text, whose positions are
-        the same on all axes; `MRoPE` does the rest. A model that turns clockwise (nanochat) gets negative frequencies.
+        the same on all axes; `MRoPE.from_config` turns pictures too. A model that turns clockwise (nanochat) gets
+        negative frequencies.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
@@ -133,18 +134,9 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
         >>> RoPE.from_config({"model_type": "gptj", "head_dim": 256, "rotary_dim": 64}).pairing
         'interleaved'
         """
-        rotary = config.rotary(source, layer_type, pairing=pairing)
-        found = frequencies.from_config(source, layer_type, pairing=pairing, seq_len=seq_len)
-        same: dict[str, Any] = {
-            **{"head_dim": rotary.head_dim, "base": rotary.base, "rotary_dim": found.rotary_dim},
-            **{"rotary_side": rotary.rotary_side, "pairing": found.pairing, "score_factor": found.score_factor},
-        }
-        by_length = rotary.rope_type in ("dynamic", "longrope")
-        if by_length and rotary.clockwise and seq_len is None:
-            raise ValueError(
-                f"{cls.__name__}: seq_len must be given, because {rotary.model_type} turns clockwise and its "
-                "frequencies depend on the length; got None. Pass the longest text."
-            )
+        rotary, found, same = read(source, layer_type, pairing, seq_len)
+        if rotary.clockwise:
+            of_length(cls.__name__, rotary, seq_len)
         trained = cast(int, rotary.original_max_len)  # the two types have one
         known: dict[str, Any] = {"original_max_len": trained, "length": seq_len}
         if rotary.rope_type == "dynamic" and not rotary.clockwise:
@@ -157,3 +149,35 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
             return LongRoPE(**same, **known, **lists, attention_factor=short.gain, long_attention_factor=long.gain)
         inv_freq = -found.inv_freq if rotary.clockwise else found.inv_freq
         return cls(**same, inv_freq=inv_freq, attention_factor=found.gain)
+
+
+def read(
+    source: config.Source, layer_type: str | None, pairing: Pairing | None, seq_len: int | None
+) -> tuple[config.Rotary, frequencies.Frequencies, dict[str, Any]]:
+    """Return what a configuration says of one kind of layer, its frequencies, and the options that all encodings have.
+
+    Raises:
+        ValueError: As `config.rotary` does.
+        TypeError: As `config.rotary` does.
+    """
+    rotary = config.rotary(source, layer_type, pairing=pairing)
+    found = frequencies.from_config(source, layer_type, pairing=pairing, seq_len=seq_len)
+    options = {
+        **{"head_dim": rotary.head_dim, "base": rotary.base, "rotary_dim": found.rotary_dim},
+        **{"rotary_side": rotary.rotary_side, "pairing": found.pairing, "score_factor": found.score_factor},
+    }
+    return rotary, found, options
+
+
+def of_length(who: str, rotary: config.Rotary, seq_len: int | None) -> None:
+    """Raise where frequencies depend on a length that is not given, for an encoding that holds those of one length.
+
+    Raises:
+        ValueError: They do.
+    """
+    if rotary.rope_type in ("dynamic", "longrope") and seq_len is None:
+        why = "turns clockwise" if rotary.clockwise else "turns by several axes"
+        raise ValueError(
+            f"{who}: seq_len must be given, because {rotary.model_type} {why} and its frequencies depend on the "
+            "length; got None. Pass the longest text."
+        )

@@ -145,8 +145,8 @@ class Bias(Encoding):
         k_placed, first = placed if k_placed is None else k_placed, self._held[0] if self._held else 0
 
         def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
-            rows = (part if p.seq_dim else part[None] for part in p.parts)
-            return _alone(tuple(part[b if part.shape[0] > 1 else 0, i] for part in rows))
+            rows = [part if p.seq_dim else part[None] for part in p.parts]
+            return _alone(tuple([part[b if part.shape[0] > 1 else 0 * b, i] for part in rows]))
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
             return score + self.at(h + first, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))

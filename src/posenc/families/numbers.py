@@ -73,7 +73,7 @@ def entries(who: str, name: str, values: Any) -> list[Any]:
     if isinstance(values, Tensor):
         found = None if values.is_meta else values.detach().flatten()
     found = found.tolist() if hasattr(found, "tolist") else found
-    if isinstance(found, str | bytes) or not isinstance(found, Sequence):
+    if isinstance(found, (str, bytes)) or not isinstance(found, Sequence):
         raise TypeError(f"{who}: {name} must be a list of numbers; got {name}={short(values)}.")
     return list(found)
 
@@ -92,7 +92,8 @@ def numbers(who: str, name: str, values: Any) -> tuple[float, ...]:
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """Return what autocast casts to on a device, or None where it is off or unknown (as on meta)."""
-    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+    known = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)  # compilers know the first
+    if known and torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return None
 

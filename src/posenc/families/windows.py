@@ -21,7 +21,7 @@ def rows_and_columns(encoding: Encoding, option: str, size: Any) -> tuple[int, i
         TypeError: They are not two whole numbers.
         ValueError: One of them is below 1.
     """
-    if not isinstance(size, tuple | list) or len(size) != 2:
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
         raise TypeError(f"{encoding.name}: {option} must be (rows, columns); got {option}={short(size)}.")
     encoding._count(**{f"{option}[{i}]": n for i, n in enumerate(size)})
     return int(size[0]), int(size[1])

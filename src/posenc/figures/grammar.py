@@ -73,7 +73,7 @@ class Drawing(Figure):
 
     def savefig(self, fname: Any, **options: Any) -> None:
         """Write the figure in the style that it was drawn in, without the time of day."""
-        kind = options.get("format") or Path(fname).suffix[1:] if isinstance(fname, str | os.PathLike) else "png"
+        kind = options.get("format") or Path(fname).suffix[1:] if isinstance(fname, (str, os.PathLike)) else "png"
         if kind in _METADATA:
             options["metadata"] = {**_METADATA[kind], **(options.get("metadata") or {})}
         with style.context(["default", dict(STYLE)]):
@@ -134,7 +134,7 @@ def label_of(encoding: Encoding, longest: int = 56) -> str:
     >>> label_of(RoPE(head_dim=64)), label_of(RoPE(head_dim=64, base=5e5))
     ('RoPE(head_dim=64)', 'RoPE(head_dim=64, base=500000.0)')
     """
-    told = {k: v for k, v in encoding.options().items() if isinstance(v, int | float | str | tuple)}
+    told = {k: v for k, v in encoding.options().items() if isinstance(v, (int, float, str, tuple))}
     usual = _usual(encoding, told)
     said = [f"{key}={value!r}" for key, value in told.items() if key not in usual or value != usual[key]]
     whole = len(said)

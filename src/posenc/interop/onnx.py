@@ -29,6 +29,7 @@ from posenc.encoding import Placed
 from posenc.families import Rotary
 from posenc.kernels import eager
 from posenc.kernels.job import Pairing, Side
+from posenc.versions import EXPORTS, is_exporting
 
 __all__ = ["export", "rotary_nodes"]
 
@@ -59,9 +60,11 @@ def export(
 
     Raises:
         ImportError: onnx or onnxscript is not installed.
+        RuntimeError: torch is older than 2.9.
         ValueError: An opset without the node, or a max_len below 1.
     """
     who = "posenc.interop.onnx.export"
+    _check_torch(who)
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -106,21 +109,30 @@ def rotary_nodes(module: nn.Module, *, max_len: int | None = None) -> Iterator[N
     """
     if max_len is not None and max_len < 1:
         raise ValueError(f"posenc.interop.onnx: max_len must be at least 1; got {max_len}. None computes tables.")
+    _check_torch("posenc.interop.onnx")
     stored = {} if max_len is None else _tables(module, max_len)
     plain_turn, plain_parts = eager.turn, Rotary.parts
 
     def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
-        turned = _node if torch.compiler.is_exporting() and _fits(x, cos, side) else plain_turn
+        turned = _node if is_exporting() and _fits(x, cos, side) else plain_turn
         return turned(x, cos, sin, pairing=pairing, side=side)
 
     def parts(self: Rotary, pos: Tensor, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> Any:
         tables = stored.get(self)
-        if tables is None or pos.is_floating_point() or dtype != torch.float32 or not torch.compiler.is_exporting():
+        if tables is None or pos.is_floating_point() or dtype != torch.float32 or not is_exporting():
             return plain_parts(self, pos, x, past, dtype)
         return tuple(F.embedding(pos, t.to(pos.device)) for t in tables)  # becomes one Gather
 
     with mock.patch.object(eager, "turn", turn), mock.patch.object(Rotary, "parts", parts):
         yield
+
+
+def _check_torch(who: str) -> None:
+    if not EXPORTS:
+        raise RuntimeError(
+            f"{who}: needs torch 2.9 or later, whose exporter says when it exports; got torch {torch.__version__}. "
+            "Update torch, or call torch.onnx.export, which writes plain operators."
+        )
 
 
 def _tables(module: nn.Module, max_len: int) -> dict[Rotary, tuple[Tensor, ...]]:

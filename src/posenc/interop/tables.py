@@ -12,19 +12,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc import config
-from posenc.config.values import flag, integer, number, sequence, short, text
+from posenc import config, registry
+from posenc.config.model import open_model
+from posenc.config.reading import Checked
+from posenc.config.unrotated import Way, ways
+from posenc.config.values import flag, number, short, text
 from posenc.encoding import Encoding
-from posenc.encodings.alibi import ALiBi
-from posenc.encodings.deberta import DeBERTa
-from posenc.encodings.swin import Swin
-from posenc.encodings.t5 import T5
 from posenc.interop.checkpoint import PICKLES, open_checkpoint
-from posenc.interop.plan import Sort
 from posenc.interop.shards import Shard, open_shard
 
 _WHO = "load_tables"
-_LAYERS, _HEADS, _BUCKETS, _WINDOW, _WIDTH, _FAR = 10_000, 10_000, 4_096, 256, 1 << 20, 1 << 20
 
 
 def load_tables(checkpoint: str | os.PathLike[str]) -> dict[str, Encoding]:
@@ -59,7 +56,7 @@ def load_tables(checkpoint: str | os.PathLike[str]) -> dict[str, Encoding]:
             f"{_WHO}: knows the tables of {', '.join(_READERS)}; got model_type={short(kind)}. Set the parameters of "
             "its encoding from the tensors that you know."
         )
-    found = _READERS[kind](fields, _open(path))
+    found = _READERS[kind](fields, ways(open_model(Checked(fields))) or [], _open(path))
     if not found:
         raise ValueError(f"{_WHO}: {short(path.name)} holds no table of {kind}. Name the directory of the whole model.")
     return found
@@ -67,14 +64,13 @@ def load_tables(checkpoint: str | os.PathLike[str]) -> dict[str, Encoding]:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Which tensor is in which file, and of what sort; read one at a time."""
+    """Which tensor is in which file; read one at a time."""
 
-    homes: Mapping[str, Path]
-    sorts: Mapping[str, Sort]
+    shards: Mapping[str, Shard]
 
     def path(self, pattern: str) -> re.Match[str] | None:
         """Return the one name that matches as a whole behind any path, None without one."""
-        found = [m for name in self.homes if (m := re.fullmatch(rf"(?P<before>(?:\w+\.)*?){pattern}", name))]
+        found = [m for name in self.shards if (m := re.fullmatch(rf"(?P<before>(?:\w+\.)*?){pattern}", name))]
         if len(found) > 1:
             raise ValueError(
                 f"{_WHO}: it must be clear which table is meant; got {short(found[0][0])} and {short(found[1][0])}. "
@@ -84,16 +80,16 @@ class _Weights:
 
     def read(self, name: str, *shape: int) -> Tensor:
         """Return a tensor of that shape in the precision of the file."""
-        if name not in self.homes:
+        if name not in self.shards:
             raise ValueError(f"{_WHO}: {short(name)} is missing. Complete the checkpoint.")
-        sort = self.sorts[name]
+        sort = self.shards[name].sorts[name]
         if sort.shape != shape or not sort.plain:
             raise ValueError(
                 f"{_WHO}: {short(name)} must be a floating tensor {shape}, by what config.json says; got "
                 f"{sort.dtype} {sort.shape}. Restore the checkpoint, or its configuration."
             )
         try:
-            with safe_open(self.homes[name], framework="pt") as file:
+            with safe_open(self.shards[name].path, framework="pt") as file:
                 tensor: Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{_WHO}: {short(name)} cannot be read: {short(str(error))}. Restore it.") from error
@@ -118,86 +114,69 @@ def _open(path: Path) -> _Weights:
         shards: tuple[Shard, ...] = open_checkpoint(path).shards if path.is_dir() else (open_shard(path),)
     except ValueError as error:  # written for the conversion of checkpoints, which reads them the same way
         raise ValueError(f"{_WHO}: {str(error).removeprefix('convert: ')}") from error
-    homes = {name: shard.path for shard in shards for name in shard.sorts}
-    return _Weights(homes, {name: sort for shard in shards for name, sort in shard.sorts.items()})
+    return _Weights({name: shard for shard in shards for name in shard.sorts})
 
 
-def _whole(fields: Mapping[str, Any], *keys: str, high: int, default: int | None = None) -> int:
-    """Return a whole number that stands under one of several names, the first of them first."""
-    key = next((key for key in keys if fields.get(key) is not None), keys[0])
-    given = fields.get(key)
-    if given is None and default is None:
-        raise ValueError(f"{_WHO}: config.json must have {key}; got none. Complete it.")
-    return integer(_WHO, key, default if given is None else given, high=high)
-
-
-def _filled(encoding: Encoding, **tables: Tensor) -> Encoding:
-    """Put tables into an encoding, in their own precision."""
+def _filled(way: Way, **tables: Tensor) -> Encoding:
+    """Construct the encoding of a layer, with tables in their own precision."""
+    encoding: Encoding = registry.create(way.encoding, **way.options)
     for name, table in tables.items():
         setattr(encoding, name, torch.nn.Parameter(table.contiguous()))
     return encoding
 
 
-def _t5(fields: Mapping[str, Any], weights: _Weights) -> dict[str, Encoding]:
-    n_heads = _whole(fields, "num_heads", high=_HEADS)
-    n_buckets = _whole(fields, "relative_attention_num_buckets", high=_BUCKETS, default=32)
-    far = _whole(fields, "relative_attention_max_distance", high=_FAR, default=128)
-    n_layers = _whole(fields, "num_layers", high=_LAYERS)
-    depths = {
-        "encoder": n_layers,
-        "decoder": _whole(fields, "num_decoder_layers", high=_LAYERS, default=n_layers),
-    }
-    inside, found = "layer.0.SelfAttention", dict[str, Encoding]()
-    for stack, depth in depths.items():
-        first = weights.path(rf"{stack}\.block\.0\.{inside}\.relative_attention_bias\.weight")
-        if first is None:  # a stack that this model does not have
-            continue
-        homes = [f"{first['before']}{stack}.block.{i}.{inside}" for i in range(depth)]
-        own = homes if fields["model_type"] == "umt5" else homes[:1]  # in the others all layers share the first's
-        options: dict[str, Any] = {"n_buckets": n_buckets, "max_distance": far, "bidirectional": stack == "encoder"}
-        for home in own:
-            table = weights.read(f"{home}.relative_attention_bias.weight", n_buckets, n_heads)
-            found[home] = _filled(T5(n_heads=n_heads, score_scale=1.0, **options), weight=table)
-        found |= {home: found[homes[0]] for home in homes if home not in found}
+def _by_layer(way: Way, homes: list[str], weights: _Weights, table: str, *shape: int) -> dict[str, Encoding]:
+    """Read the table of each layer, or the first's where layers share it."""
+    own = homes[:1] if way.shared else homes
+    read: list[Encoding] = [_filled(way, weight=weights.read(f"{home}.{table}", *shape)) for home in own]
+    return {home: read[0 if way.shared else i] for i, home in enumerate(homes)}
+
+
+def _t5(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> dict[str, Encoding]:
+    inside, table, found = "layer.0.SelfAttention", "relative_attention_bias.weight", dict[str, Encoding]()
+    for way in ways:
+        first = weights.path(rf"{way.part}\.block\.0\.{inside}\.{re.escape(table)}")
+        if first is not None:  # else a stack that this model does not have
+            homes = [f"{first['before']}{way.part}.block.{i}.{inside}" for i in range(way.count)]
+            found |= _by_layer(way, homes, weights, table, way.options["n_buckets"], way.options["n_heads"])
     return found
 
 
-def _swin(fields: Mapping[str, Any], weights: _Weights) -> dict[str, Encoding]:
-    window = _whole(fields, "window_size", high=_WINDOW)
-    depths, heads = (sequence(_WHO, key, fields.get(key), longest=64) for key in ("depths", "num_heads"))
-    if len(depths) != len(heads):
-        raise ValueError(f"{_WHO}: depths and num_heads must be equally long; got {len(depths)} and {len(heads)}.")
-    ending = r"(?P<home>attention(?:\.self|\.relative_position_bias))\.relative_position_bias_table"
-    first = weights.path(rf"encoder\.layers\.0\.blocks\.0\.{ending}")
-    if first is None:
+def _swin(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> dict[str, Encoding]:
+    table, found = "relative_position_bias_table", dict[str, Encoding]()
+    inside = r"(?P<inside>attention(?:\.self|\.relative_position_bias))"
+    if (first := weights.path(rf"encoder\.layers\.0\.blocks\.0\.{inside}\.{table}")) is None:
         return {}
-    found = dict[str, Encoding]()
-    for stage, (depth, n) in enumerate(zip(depths, heads, strict=True)):
-        n_heads = integer(_WHO, f"num_heads[{stage}]", n, high=_HEADS)
-        for block in range(integer(_WHO, f"depths[{stage}]", depth, high=_LAYERS)):
-            name = f"{first['before']}encoder.layers.{stage}.blocks.{block}.{first['home']}"
-            table = weights.read(f"{name}.relative_position_bias_table", (2 * window - 1) ** 2, n_heads)
-            found[name] = _filled(Swin(n_heads=n_heads, window=(window, window)), weight=table)
+    for stage, way in enumerate(ways):
+        home, (rows, columns) = f"{first['before']}encoder.layers.{stage}.blocks", way.options["window"]
+        homes = [f"{home}.{i}.{first['inside']}" for i in range(way.count)]
+        shape = ((2 * rows - 1) * (2 * columns - 1), way.options["n_heads"])
+        found |= _by_layer(way, homes, weights, table, *shape)
     return found
 
 
-def _bloom(fields: Mapping[str, Any], weights: _Weights) -> dict[str, Encoding]:
-    alibi = ALiBi(n_heads=_whole(fields, "n_head", "num_attention_heads", high=_HEADS))
-    first = weights.path(r"h\.0\.self_attention\.query_key_value\.weight")
-    depth = _whole(fields, "n_layer", "num_hidden_layers", high=_LAYERS)
-    return {f"{first['before']}h.{i}.self_attention": alibi for i in range(depth)} if first else {}
+def _bloom(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> dict[str, Encoding]:
+    (way,) = ways
+    first, alibi = weights.path(r"h\.0\.self_attention\.query_key_value\.weight"), _filled(way)
+    return {f"{first['before']}h.{i}.self_attention": alibi for i in range(way.count)} if first else {}
 
 
-def _deberta(fields: Mapping[str, Any], weights: _Weights) -> dict[str, Encoding]:
+def _deberta(fields: Mapping[str, Any], ways: list[Way], weights: _Weights) -> dict[str, Encoding]:
+    (way,) = ways
+    if way.encoding != "deberta":
+        raise ValueError(
+            f"{_WHO}: layers have a table where relative_attention is true and pos_att_type names c2p, p2c or both; "
+            f"got relative_attention={short(fields.get('relative_attention'))} and "
+            f"pos_att_type={short(fields.get('pos_att_type'))}. Correct the file."
+        )
     first = weights.path(r"encoder\.rel_embeddings\.weight")
     if first is None:
         return {}
     root = f"{first['before']}encoder"
-    n_heads, width = (_whole(fields, key, high=_WIDTH) for key in ("num_attention_heads", "hidden_size"))
-    head_dim = _whole(fields, "attention_head_size", high=_WIDTH, default=max(width // n_heads, 1))
-    terms = _terms(fields.get("pos_att_type"))
-    far, n_buckets, rows = _span(fields)
-    table = weights.read(f"{root}.rel_embeddings.weight", 2 * _rows_of(fields), width).float()
+    n_heads, head_dim, width = way.options["n_heads"], way.options["head_dim"], fields["hidden_size"]
+    bucketed = fields.get("position_buckets", -1) > 0
+    span = way.options["n_buckets"] if bucketed else way.options["n_buckets"] // 2
+    table = weights.read(f"{root}.rel_embeddings.weight", 2 * span, width).float()
     norms = text(_WHO, "norm_rel_ebd", fields.get("norm_rel_ebd", "none")).lower().split("|")
     if "layer_norm" in [norm.strip() for norm in norms]:
         scale, shift = (weights.read(f"{root}.LayerNorm.{part}", width).float() for part in ("weight", "bias"))
@@ -205,58 +184,30 @@ def _deberta(fields: Mapping[str, Any], weights: _Weights) -> dict[str, Encoding
         table = F.layer_norm(table, (width,), scale, shift, eps)
     own = "" if flag(_WHO, "share_att_key", fields.get("share_att_key", False)) else "pos_"
     projections = {"c2p": ("key_table", f"{own}key_proj"), "p2c": ("query_table", f"{own}query_proj")}
-    found = dict[str, Encoding]()
-    for i in range(_whole(fields, "num_hidden_layers", high=_LAYERS)):
+    rows, found = slice(None) if bucketed else clipped_rows(span), dict[str, Encoding]()
+    for i in range(way.count):
         name = f"{root}.layer.{i}.attention.self"
         folded = {}
-        for term in terms:
+        for term in way.options["terms"]:
             own_name, projection = projections[term]
             turned = weights.linear(f"{name}.{projection}", n_heads * head_dim, width, table)
             folded[own_name] = turned.unflatten(-1, (n_heads, head_dim)).transpose(0, 1)[:, rows]
-        options: dict[str, Any] = {"n_buckets": n_buckets, "max_distance": far, "terms": terms}
-        found[name] = _filled(DeBERTa(n_heads=n_heads, head_dim=head_dim, **options), **folded)
+        found[name] = _filled(way, **folded)
     return found
 
 
-def _reach(fields: Mapping[str, Any]) -> int:
-    """Return how far a DeBERTa looks: max_relative_positions, where that is no positive number the longest text."""
-    given = fields.get("max_relative_positions", -1)
-    if integer(_WHO, "max_relative_positions", given, low=-1, high=_FAR) > 0:
-        return int(given)
-    return _whole(fields, "max_position_embeddings", high=_FAR, default=512)
+def clipped_rows(span: int) -> Tensor:
+    """Return which row of a DeBERTa's table without buckets is each row of `posenc.DeBERTa`.
+
+    The model clips distances, at `span` ahead and `span - 1` behind: half of twice as many of ours hold one distance
+    each, and the others repeat the rows at the ends.
+    """
+    return (torch.arange(4 * span) - span).clamp(0, 2 * span - 1)
 
 
-def _rows_of(fields: Mapping[str, Any]) -> int:
-    """Return the rows that a DeBERTa's table has on either side."""
-    given = fields.get("position_buckets", -1)
-    return given if integer(_WHO, "position_buckets", given, low=-1, high=_BUCKETS) > 0 else _reach(fields)
-
-
-def _span(fields: Mapping[str, Any]) -> tuple[int, int, Tensor]:
-    """Return max_distance and n_buckets of an encoding, and which row of the published table each of its rows is."""
-    n, far = _rows_of(fields), _reach(fields)
-    if fields.get("position_buckets", -1) > 0:
-        return far, n, torch.arange(2 * n)
-    if n > _BUCKETS // 2:
-        raise ValueError(f"{_WHO}: max_relative_positions must be at most {_BUCKETS // 2}; got {n} without buckets.")
-    # without buckets each distance up to n has a row, and buckets are exact up to half of their number
-    return n + 2, 2 * n, (torch.arange(4 * n) - n).clamp(0, 2 * n - 1)
-
-
-def _terms(given: Any) -> tuple[str, ...]:
-    """Return which products a DeBERTa adds, from "p2c|c2p" or a list of them."""
-    words = given.lower().split("|") if isinstance(given, str) else sequence(_WHO, "pos_att_type", given, longest=3)
-    terms = tuple(term for term in ("c2p", "p2c") if term in [str(word).strip().lower() for word in words])
-    if not terms:
-        raise ValueError(f"{_WHO}: pos_att_type must name c2p, p2c or both; got {short(given)}. Correct the file.")
-    return terms
-
-
-_Reader = Callable[[Mapping[str, Any], _Weights], dict[str, Encoding]]
+_Reader = Callable[[Mapping[str, Any], list[Way], _Weights], dict[str, Encoding]]
 _READERS: dict[str, _Reader] = {
-    "t5": _t5,
-    "mt5": _t5,
-    "umt5": _t5,
+    **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
     "deberta-v2": _deberta,
     "swin": _swin,
     "bloom": _bloom,

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from posenc.versions import WIDE_EPS
+
 
 @dataclass(frozen=True, eq=False)
 class Norm:
@@ -43,7 +45,8 @@ def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> 
         norm = given
     elif isinstance(given, nn.RMSNorm) and type(given).forward is nn.RMSNorm.forward and given.weight is not None:
         # torch says that of the dtype and takes that of its arithmetic
-        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if given.eps is None else given.eps
+        wide = torch.promote_types(x.dtype, torch.float32) if WIDE_EPS else x.dtype
+        eps = torch.finfo(wide).eps if given.eps is None else given.eps
         norm = Norm(given.weight, float(eps))
     else:
         raise TypeError(

@@ -11,6 +11,7 @@ from posenc.kernels.job import Job, Pairing, Side, in_four
 from posenc.kernels.norm import Norm
 from posenc.kernels.pick import HAS_TRITON, check_name
 from posenc.kernels.plans import Tables, Way
+from posenc.versions import is_exporting
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: Pairing, side: Side = "first") -> Tensor:
@@ -107,7 +108,7 @@ def _traced(
     """Turn by plain torch, which compilers fuse and transforms understand; by our operator where that is faster."""
     both = len(xs) == 2 and all(x.ndim == 4 for x in xs) and not _weights(norms)
     wanted = way.backend == "triton" or (way.backend == "auto" and _beats_compilers(xs[0], way))
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # a file must not need posenc
+    compiled = torch.compiler.is_compiling() and not is_exporting()  # a file must not need posenc
     if compiled and both and wanted and not _learn(tables):
         four = [in_four(t) for cos, sin in tables for t in (cos, -sin if way.back else sin)]
         turned: tuple[Tensor, Tensor] = torch.ops.posenc.turn(*xs, *four, way.pairing, way.side)

@@ -45,7 +45,7 @@ def packing(case: Case) -> Iterable[str]:
         case.tokens(sum(lengths)),
         torch.repeat_interleave(torch.tensor([7, 2, 5]), torch.tensor(lengths)),
     )
-    pos = _on_axes(case, positions.packed(ids))
+    pos = positions.on_each_axis(positions.packed(ids), case.encoding.n_axes)
     largest = case.largest(x, case.positions(sum(lengths)))
     for causal in (True, False):
         packed = case.layer(x, pos, document_ids=ids, causal=causal)
@@ -59,7 +59,7 @@ def left_padding(case: Case) -> Iterable[str]:
     x, pad = case.tokens(9), 3
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, :pad] = False
-    pos = _on_axes(case, positions.left_padded(real))
+    pos = positions.on_each_axis(positions.left_padded(real), case.encoding.n_axes)
     padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)  # one lane is enough
     largest = case.largest(x, case.positions(9))
     masks = {"boolean": real[:, None, None, :]}
@@ -73,7 +73,8 @@ def left_padding(case: Case) -> Iterable[str]:
             yield f"with a {kind} mask the padded rows are not zero"
     real[1] = (torch.arange(9) < 4) | (torch.arange(9) > 5)  # and a gap, as between the turns of a talk
     padded = x.masked_fill(~real[..., None] & (torch.arange(x.shape[-1]) % 3 > 0), torch.nan)
-    got = case.layer(padded, _on_axes(case, positions.left_padded(real)), mask=real[:, None, None, :])
+    pos = positions.on_each_axis(positions.left_padded(real), case.encoding.n_axes)
+    got = case.layer(padded, pos, mask=real[:, None, None, :])
     alone = case.layer(x[1:, real[1]], case.positions(7))
     yield from (f"around a gap it {m}" for m in case.differ(got[1:, :, real[1]], alone, largest))
 
@@ -186,7 +187,3 @@ def untouched_inputs(case: Case) -> Iterable[str]:
     for name, t in given.items():
         if t._version != before[name][0] or not torch.equal(t, before[name][1]):
             yield f"{name} was written to"
-
-
-def _on_axes(case: Case, pos: torch.Tensor) -> torch.Tensor:
-    return torch.stack([pos] * case.encoding.n_axes, -1) if case.encoding.n_axes > 1 else pos

@@ -89,7 +89,7 @@ class Case(Probe):
         if self.max_len is not None:
             start = min(start, self.max_len - seq_len)
         row = positions.arange(seq_len, start=start)
-        return torch.stack([row] * self.encoding.n_axes, -1) if self.encoding.n_axes > 1 else row
+        return positions.on_each_axis(row, self.encoding.n_axes)
 
     def layer(self, x: Tensor, pos: Tensor, **options: Any) -> Tensor:
         """Run the layer in one pass: (batch, seq, d_model) -> (batch, n_heads, seq, head_dim)."""

@@ -141,7 +141,7 @@ def points(
     chosen = list(lanes)
     if len(chosen) not in (2, 3):
         raise ValueError(f"points: lanes must be two for the plane or three for space; got {chosen}.")
-    if any(isinstance(lane, bool) or not isinstance(lane, int | np.integer) for lane in chosen):
+    if any(isinstance(lane, bool) or not isinstance(lane, (int, np.integer)) for lane in chosen):
         raise TypeError(f"points: lanes must be whole numbers; got {chosen}.")
     rows = heat_map(encoding, pos, head=head, layer=layer)
     if not all(-rows.shape[1] <= lane < rows.shape[1] for lane in chosen):
@@ -193,7 +193,7 @@ def _only_turn(who: str, encoding: Encoding, placed: Placed) -> tuple[Any, Place
     Raises:
         ValueError: There is none, or there are several.
     """
-    found = [(e, p) for e, p in turning(encoding, placed) if isinstance(e, Rotary | PoPE)]
+    found = [(e, p) for e, p in turning(encoding, placed) if isinstance(e, (Rotary, PoPE))]
     if len(found) == 1:
         return found[0]
     why = f"has {len(found)} rotations at once" if found else "neither adds vectors to tokens nor turns pairs of lanes"
@@ -218,7 +218,7 @@ def _waves(who: str, members: Any) -> tuple[Tensor, Tensor]:
     if len(members) == 1 and isinstance(encoding, ComplexOrder):
         cos, sin = placed.parts
         return cos, sin
-    if len(members) != 1 or not isinstance(encoding, Sinusoidal | SinusoidalND | NeRFFourier | GaussianFourier | TAPE):
+    if len(members) != 1 or not isinstance(encoding, (Sinusoidal, SinusoidalND, NeRFFourier, GaussianFourier, TAPE)):
         names = " and ".join(e.name for e, _ in members)
         raise ValueError(f"{who}: {names} has no pairs of lanes that hold a sine and a cosine; take heat_map.")
     vectors = placed.parts[0]

@@ -222,7 +222,7 @@ def _ask(function: OfDistance, pos: Array) -> Array:
 
 
 def _one_axis(who: str, inv_freq: Numbers) -> Array:
-    row = isinstance(inv_freq, Tensor | np.ndarray) and inv_freq.ndim == 2 and len(inv_freq) == 1
+    row = isinstance(inv_freq, (Tensor, np.ndarray)) and inv_freq.ndim == 2 and len(inv_freq) == 1
     return reals(who, "inv_freq", inv_freq[0] if row else inv_freq)  # type: ignore[index]
 
 

@@ -1,7 +1,7 @@
 """Makers and checks of `pos`: positions are always passed in, never guessed from a shape."""
 
 from posenc.positions.checks import check, check_range, check_reach, has_float64, is_plain, may_look
-from posenc.positions.images import from_hf, grid, mrope, unit_grid
+from posenc.positions.images import from_hf, grid, mrope, on_each_axis, unit_grid
 from posenc.positions.random import jittered, randomised, shifted
 from posenc.positions.sharded import sharded
 from posenc.positions.text import arange, continued, left_padded, packed, padded, tree
@@ -20,6 +20,7 @@ __all__ = [
     "left_padded",
     "may_look",
     "mrope",
+    "on_each_axis",
     "packed",
     "padded",
     "randomised",

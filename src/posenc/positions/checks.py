@@ -50,7 +50,11 @@ def check(pos: Tensor, n_axes: int, who: str) -> Tensor:
         raise ValueError(
             f"{who}: works on {n_axes} position {'axis' if n_axes == 1 else 'axes'}, so pos must be {wanted}; "
             f"got {tuple(pos.shape)}. "
-            + ("Wrap it in OnAxes to choose axes." if n_axes == 1 else "positions.grid makes two axes.")
+            + (
+                "Wrap it in OnAxes to choose axes."
+                if n_axes == 1
+                else "positions.grid makes two, and positions.on_each_axis puts text on all."
+            )
         )
     if pos.dtype in _REALS:
         return pos.double() if has_float64(pos.device) else pos

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float64, Int, Int64, Shaped
 from torch import Tensor
 
 
@@ -96,3 +96,12 @@ def from_hf(position_ids: Int[Tensor, "n_axes batch seq"]) -> Int[Tensor, "batch
     [[[0, 0, 0], [1, 5, 7]]]
     """
     return position_ids.permute(1, 2, 0)
+
+
+def on_each_axis(pos: Shaped[Tensor, "*batch seq"], n_axes: int) -> Shaped[Tensor, "*pos"]:
+    """Give each token the same number on all axes, as text has among pictures; as it is where there is one axis.
+
+    >>> on_each_axis(torch.tensor([4, 5]), 3).tolist(), on_each_axis(torch.tensor([4, 5]), 1).tolist()
+    ([[4, 4, 4], [5, 5, 5]], [4, 5])
+    """
+    return pos if n_axes == 1 else pos[..., None].expand(*pos.shape, n_axes)

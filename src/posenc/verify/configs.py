@@ -5,7 +5,7 @@ No torch here: `posenc verify-config` answers at once.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from posenc import config
 from posenc.config import kinds, unrotated, values
 from posenc.config.known import known_models
-from posenc.config.model import Model, open_model
+from posenc.config.model import Model, open_model, stacks
 from posenc.config.models import TYPES
 from posenc.config.reading import MAX_BYTES, MAX_DEPTH, Checked
 
@@ -107,16 +107,23 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     name = "configuration" if not isinstance(target, str | Path) else str(target)
     if isinstance(target, str) and not Path(target).exists() and (known := known_models().get(target)):
         target, pairing = known["config"], pairing or known["pairing"]
+    model_type = None
     try:
         source = Checked(config.read(target))
+        if len(parts := stacks(source)) > 1:
+            each = {stack: judge(part, pairing=pairing) for stack, part in parts.items()}
+            return _joined(name, source.get("model_type"), each)
+        model_type = source.get("model_type")
         model = open_model(source)
+        model_type = model.model_type
         if (ways := unrotated.ways(model)) is not None:
             return Judgement("pass", name, model.model_type, {f"{w.part}: {w.encoding}": w.count for w in ways}, ())
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
-        if values.about(error).code == "missing":  # for which transformers has a default of its own
-            return Judgement("cannot_tell", name, model.model_type, {}, (), str(error))
+        # a key for which transformers has a default of its own, or positions of which posenc has no reader
+        if values.about(error).code in ("missing", "elsewhere"):
+            return Judgement("cannot_tell", name, model_type, {}, (), str(error))
         return Judgement("fail", name, None, {}, (_refused(error, target),))
     unknown = pairing is None and model.name not in TYPES
     counts, found = _look(source, model, pairing or ("half" if unknown else None))
@@ -127,6 +134,20 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     findings = tuple(sorted(found, key=lambda f: (levels.index(f.level), f.code != "misspelt")))
     status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if unknown else "pass"
     return Judgement(status, name, model.model_type, counts, findings, because)
+
+
+def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement]) -> Judgement:
+    """Return one judgement of an encoder and a decoder."""
+    statuses = [one.status for one in each.values()]
+    layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
+    findings = tuple(
+        replace(found, key=f"{stack}.{found.key}", layers=tuple(f"{stack} {kind}" for kind in found.layers))
+        for stack, one in each.items()
+        for found in one.findings
+    )
+    because = " ".join(f"{stack}: {one.because}" for stack, one in each.items() if one.because)
+    worst = next((status for status in ("fail", "cannot_tell") if status in statuses), "pass")
+    return Judgement(worst, name, model_type, layers, findings, because)  # type: ignore[arg-type]
 
 
 def _look(source: Checked, model: Model, pairing: config.Pairing | None) -> tuple[dict[str, int | None], list[Finding]]:

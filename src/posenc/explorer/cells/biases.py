@@ -39,9 +39,10 @@ def _alibi(why: Explanation, pair: Pair) -> None:
         _say_slope(why, encoding, head, slope)
         if encoding.precision is not None:
             told = float(encoding.at(torch.tensor(head), torch.tensor(pair.q_pos), torch.tensor(k_pos)))
-            m, j = (float(torch.tensor(t).bfloat16()) for t in (slope, k_pos))
+            m, j = (float(torch.tensor(t).bfloat16()) for t in (slope / encoding.scale, k_pos))
             why.say(f"Falcon rounds to bfloat16: m to {number(m)}, and j to {number(j)}.")
-            why.end(told, f"{number(m)} · {number(j)} = {number(m * j)}, which rounds to {number(told)}.")
+            times = f", times {number(encoding.scale)}" if encoding.scale != 1 else ""
+            why.end(told, f"{number(m)} · {number(j)} = {number(m * j)}, which rounded{times} is {number(told)}.")
             return
         why.end(slope * k_pos, f"m·j = {number(slope)} · {number(k_pos)} = {number(slope * k_pos)}.")
         return

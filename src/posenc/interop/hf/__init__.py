@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from posenc.config.models import UNROTATED
+from posenc.config.unrotated import KINDS
 from posenc.interop.hf import patching
 
 __all__ = ["MODEL_TYPES", "Part", "Report", "report", "restore", "use"]
@@ -142,7 +142,7 @@ def report(model: nn.Module) -> Report:
         kind = getattr(module.config, "model_type", None) if is_model else None
         around = any(_within(part, name) or _within(name, part) for part in known)
         if kind and not around and not any(_within(name, part.name) for part in left):
-            why = _LEFT.get(kind) or (f"positions enter by {UNROTATED[kind]}" if kind in UNROTATED else "")
+            why = _LEFT.get(kind) or (f"positions enter by {KINDS[kind].said}" if kind in KINDS else "")
             said = f"{type(module).__name__} is of type {kind!r}, in which posenc replaces nothing"
             left.append(Part(name, f"{said}: {why}" if why else said))
     return Report(tuple(replaced), tuple(left))

@@ -1,11 +1,9 @@
 """BLOOM, MPT and Falcon with ALiBi: attention modules of their own, which transformers' interface does not reach."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,8 +41,6 @@ def refuses(host: Any) -> str | None:
     layers = attentions(host)
     if getattr(layers[0], "slow_but_exact", False) and layers[0].pretraining_tp > 1:
         return "slow_but_exact asks for the sums of pretraining_tp slices in their own order"
-    if type(host).__name__ == "FalconModel" and math.log2(layers[0].head_dim) % 2:
-        return f"Falcon rounds biases to bfloat16 before it divides them by the root of head_dim={layers[0].head_dim}"
     return next(filter(None, (patching.taken(module, "forward") for module in layers)), None)
 
 
@@ -73,9 +69,8 @@ def _encodings(host: Any) -> tuple[ALiBi, ALiBi]:
     module = attentions(host)[0]
     n_heads = module.n_heads if hasattr(module, "n_heads") else module.num_heads
     if type(host).__name__ == "FalconModel":
-        scale = module.head_dim**-0.5  # a power of two, which rounding to bfloat16 does not see
-        slopes = (ALiBi(n_heads=n_heads).slope(torch.arange(n_heads), torch.float64) * scale).tolist()
-        own = ALiBi(n_heads=n_heads, slopes=slopes, sides="key", precision="falcon-bfloat16")
+        scale = module.head_dim**-0.5  # the bias is divided as the scores are
+        own = ALiBi(n_heads=n_heads, sides="key", precision="falcon-bfloat16", scale=scale)
         return own, own
     # a slope times the key's position, as these compute it; symmetric it runs faster
     return ALiBi(n_heads=n_heads), ALiBi(n_heads=n_heads, sides="key")

@@ -11,6 +11,7 @@ from posenc.encoding import Encoding
 from posenc.encodings import DeBERTa, NoPE
 from posenc.interop.hf import patching
 from posenc.interop.hf.interface import attend_cached, route_masks, with_tables
+from posenc.interop.tables import clipped_rows
 
 
 def refuses(host: nn.Module) -> str | None:
@@ -136,13 +137,8 @@ def _encoding(module: Any) -> DeBERTa:
 
 
 def _rows(module: Any) -> Tensor | None:
-    """Return which row of the model's table is ours, or None if they are the same.
-
-    Without buckets the model clips distances, at `span` ahead and `span - 1` behind: half of twice as many of ours
-    hold one distance each, and the others repeat the rows at the ends.
-    """
-    span = module.pos_ebd_size
-    return None if module.position_buckets > 0 else (torch.arange(4 * span) - span).clamp(0, 2 * span - 1)
+    """Return which row of the model's table is ours, or None if they are the same."""
+    return None if module.position_buckets > 0 else clipped_rows(module.pos_ebd_size)
 
 
 def _their_rows(module: Any, distance: Tensor, sign: int) -> Tensor:

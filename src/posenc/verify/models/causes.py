@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.families import Rotary
+from posenc.verify.models import measuring
 from posenc.verify.models.measuring import Expected, Measure, Sight, fits, read_frequencies, tolerance, turns, wrap
 
 _SAME = 1e-3
@@ -122,7 +123,7 @@ def _turned(view: View, rope: Rotary, angles: Tensor, others: Others) -> Reason:
         said = "keeps the frequencies of short texts for positions beyond the trained length"
         return Reason("model.rotation.length", said, worst, "Choose the frequencies by the longest position.")
     for kind, other in others.kinds.items():
-        freq = other.frequencies()[0].detach().double()
+        freq = measuring.of_text(other)
         if len(freq) == len(should) and not torch.equal(freq, should) and fits(sight, angles, freq):
             said = f"turns as layers of kind {kind} do, and not as its own kind"
             return Reason("model.rotation.other_kind", said, worst, _READ)
@@ -169,7 +170,7 @@ def _unexpected(view: View, others: Others) -> Reason:
         if rope.head_dim != view.sight.x.shape[-1]:
             continue
         angles, _, coherent = turns(view.sight, rope, rope.pairing)
-        if 1 - coherent < _SAME and fits(view.sight, angles, rope.frequencies()[0].detach().double()):
+        if 1 - coherent < _SAME and fits(view.sight, angles, measuring.of_text(rope)):
             said = f"turns as layers of kind {kind} do, where its configuration says that it does not turn"
             return Reason("model.rotation.unexpected", said, moved, _READ)
     said = f"moves queries or keys by {moved:.3g} of their size, where its configuration says that it does not turn"

@@ -1,6 +1,6 @@
 """A whole model against its configuration: which layer turns queries and keys otherwise than the file says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +9,28 @@ from torch import nn
 from posenc import config
 from posenc.compose import PerLayer
 from posenc.config import kinds, unrotated
-from posenc.config.model import Model, open_model
+from posenc.config.model import open_model
 from posenc.config.reading import Checked
-from posenc.encodings import RoPE
+from posenc.families import Rotary
 from posenc.interop.shards import open_shard
-from posenc.verify.models import biased, biases, loading
+from posenc.verify.models import biased, biases, loading, paths
 from posenc.verify.models.judging import judge
 from posenc.verify.models.report import reported
 from posenc.verify.models.runs import TOKENS, once, run_all
 from posenc.verify.report import Cause, Findings, Report
 
 CONVENTION = "model"
+_FILE = "transformers reads the same file, so a wrong base or schedule in it is wrong on both sides"
+_UNSEEN = {  # what no model shows that is held against its own directory
+    "random": {
+        "config.json itself": _FILE,
+        "weights": "they are random here, so that permuted rows or another base in training cannot show",
+    },
+    "loaded": {
+        "config.json itself": _FILE,
+        "whether weights fit it": "permuted rows or another base in training give finite numbers all the same",
+    },
+}
 
 
 def verify_model(target: str | Path, *, small: bool = False) -> Report:
@@ -47,6 +58,8 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
             return Findings(unknown=f"{error}").report(CONVENTION)
         report = check_model(loaded.model, loaded.fields)
     report.measured.update(weights=loaded.weights, weights_because=loaded.why)
+    if "not_judged" in report.measured:  # it ran
+        report.measured["not_judged"] |= _UNSEEN[loaded.weights]
     return report
 
 
@@ -54,7 +67,8 @@ def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
     """Say where files are marked, as `posenc convert` marks them, with another pairing than their type has."""
     marks = {open_shard(path).pairing for path in target.glob("*.safetensors")} - {None}
     try:
-        pairings = {e.pairing for e in PerLayer.from_config(dict(fields)).modules() if isinstance(e, RoPE)}
+        layers = PerLayer.from_config(dict(fields), seq_len=1)
+        pairings = {e.pairing for e in layers.modules() if isinstance(e, Rotary)}
     except (ValueError, TypeError):
         return None
     if not marks or not pairings or marks <= pairings:
@@ -76,26 +90,36 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         fields: The configuration, as config.json has it.
 
     Returns:
-        A report, whose `measured` has the layers, the first wrong one, the largest angle error, the gain error and the
-        mean cosine of the angle error by position.
+        A report, whose `measured` has the layers, the first wrong one, the largest angle error, the gain error, the
+        mean cosine of the angle error by position, and `not_judged`: what did not run, with the reason.
     """
     try:
         opened = open_model(Checked(config.read(dict(fields))))
-        if biases.has_bias(opened):
-            return _by_bias(model, opened)
-        if (ways := unrotated.ways(opened)) is not None:
-            because = f"its positions enter by {ways[0].encoding}, which is not judged in a loaded model"
-            return Findings(unknown=because).report(CONVENTION)
-        order = kinds.layers(opened)
-        PerLayer.from_config(dict(fields))
+        ways = None if biases.has_bias(opened) else unrotated.ways(opened)
+        order = kinds.layers(opened) if ways is None and not biases.has_bias(opened) else ()
+        if order:
+            PerLayer.from_config(dict(fields), seq_len=1)
     except (ValueError, TypeError) as error:
         because = f"the configuration does not say what turns: {error} `posenc verify-config` says more."
         return Findings(unknown=because).report(CONVENTION)
     try:
-        runs, origin = run_all(model, dict(fields))
+        if ways is not None:
+            because = f"its positions enter by {ways[0].encoding}, which is not judged in a loaded model"
+            found = Findings(unknown=because)
+        else:
+            found = _by_rotation(model, fields, order) if order else biased.check(model, opened)
     except (Exception, SystemExit) as error:
         because = f"the model does not run: {type(error).__name__}: {str(error)[:300]}"
         return Findings(unknown=because).report(CONVENTION)
+    causes, not_judged = paths.check(model)
+    found.causes += causes
+    found.measured["not_judged"] = not_judged
+    return found.report(CONVENTION)
+
+
+def _by_rotation(model: nn.Module, fields: Mapping[str, Any], order: Sequence[str]) -> Findings:
+    """Hold what turns each layer of a model against its configuration."""
+    runs, origin = run_all(model, dict(fields))
     order = order[: once(len(order), runs[0].seen)]
     judged = [judge(i, kind, order, runs, origin, dict(fields)) for i, kind in enumerate(order)]
     measured = {
@@ -103,13 +127,4 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         "tokens": TOKENS,
         "longest_position": max(int(run.pos.max()) for run in runs),
     }
-    return reported(judged, [(run.name, run.pos) for run in runs], measured).report(CONVENTION)
-
-
-def _by_bias(model: nn.Module, opened: Model) -> Report:
-    """Hold the scores of a model with a bias for distance against its configuration."""
-    try:
-        return biased.check(model, opened).report(CONVENTION)
-    except (Exception, SystemExit) as error:
-        because = f"the model does not run: {type(error).__name__}: {str(error)[:300]}"
-        return Findings(unknown=because).report(CONVENTION)
+    return reported(judged, [(run.name, run.pos) for run in runs], measured)

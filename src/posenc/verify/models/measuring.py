@@ -40,7 +40,7 @@ class Expected:
     @property
     def inv_freq(self) -> Tensor:
         """Radians per position of each pair; none where nothing turns."""
-        return torch.zeros(0) if self.rope is None else self.rope.frequencies()[0].detach().double()
+        return torch.zeros(0) if self.rope is None else of_text(self.rope)
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ class Measure:
     cosines: Tensor
     coherence: float
     still: float
+
+
+def of_text(rope: Rotary) -> Tensor:
+    """Return radians per position of each pair in text, whose positions are the same on all axes."""
+    return rope.frequencies().sum(0).detach().double()
 
 
 def pairs(x: Tensor, rope: Rotary, pairing: str) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenc import positions
 from posenc.compose import PerLayer
 from posenc.config.model import open_model
 from posenc.config.reading import Checked
@@ -59,14 +60,19 @@ def run_all(model: nn.Module, fields: dict[str, Any]) -> tuple[list[Run], Run | 
 def _run(name: str, model: nn.Module, ids: Tensor, pos: Tensor, fields: dict[str, Any], *, given: bool) -> Run:
     device = ids.device
     seen = watching.run(model, ids, pos.expand(len(ids), -1).to(device) if given else None)
-    layers = PerLayer.from_config(fields, seq_len=int(pos.max()) + 1)
-    return Run(name, pos, seen, layers, layers.place(pos[None], dtype=torch.float64))
+    return _placed(name, pos, seen, fields)
 
 
 def halved(run: Run, fields: dict[str, Any]) -> Run:
     """Return the run with what is expected of sorted lanes, which turn in halves."""
-    layers = PerLayer.from_config(fields, pairing="half", seq_len=int(run.pos.max()) + 1)
-    return Run(run.name, run.pos, run.seen, layers, layers.place(run.pos[None], dtype=torch.float64))
+    return _placed(run.name, run.pos, run.seen, fields, pairing="half")
+
+
+def _placed(name: str, pos: Tensor, seen: watching.Seen, fields: dict[str, Any], **options: Any) -> Run:
+    """Return a run of text with what its configuration turns at its positions."""
+    layers = PerLayer.from_config(fields, seq_len=int(pos.max()) + 1, **options)
+    placed = layers.place(positions.on_each_axis(pos[None], layers.n_axes), dtype=torch.float64)
+    return Run(name, pos, seen, layers, placed)
 
 
 def once(entries: int, seen: watching.Seen) -> int:

@@ -1,0 +1,91 @@
+"""How the pairs of lanes are shared out among the axes of a position (M-RoPE): time, row and column."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from posenc.config import values
+from posenc.config.model import WHO, Model
+from posenc.config.models import SECTIONS, TYPES, Layout
+
+
+def axes_of_pairs(sections: Sequence[int], layout: str, n_pairs: int) -> list[int]:
+    """Return the axis that each pair reads; sections that leave the axes no room are not kept to where they take turns.
+
+    >>> axes_of_pairs((4, 2, 2), "interleaved", 8), axes_of_pairs((2, 3, 3), "time_last", 8)
+    ([0, 1, 2, 0, 1, 2, 0, 0], [1, 2, 1, 2, 1, 2, 0, 0])
+    """
+    n = len(sections)
+    if layout == "blocks":
+        return [axis for axis, size in enumerate(sections) for _ in range(size)]
+    if layout == "time_last":
+        return [1 + k % (n - 1) if k < sum(sections[1:]) else 0 for k in range(n_pairs)]
+    return [k % n if k < n * sections[k % n] else 0 for k in range(n_pairs)]
+
+
+def axes(model: Model, own: dict[str, Any], rotary_dim: int) -> tuple[tuple[int, ...], Layout] | tuple[None, None]:
+    """Return the pairs of each axis, time first, and their layout; (None, None) where positions have one axis.
+
+    Args:
+        model: The model, which collects warnings.
+        own: The parameters of the kind of layer.
+        rotary_dim: How many lanes turn.
+
+    Raises:
+        TypeError: mrope_section is no list of integers.
+        ValueError: It does not add up to the pairs that turn.
+    """
+    n_pairs, listed = rotary_dim // 2, own.get("mrope_section")
+    if model.name in TYPES and model.name not in SECTIONS:
+        if listed is not None:
+            said = f"{model.name} in transformers does not read it: all pairs read one position."
+            mend = "Remove it, or name a type that reads it."
+            _warn(model, "sections_unread", said, listed, "the key left out", mend)
+        return None, None
+    usual: Layout = "interleaved" if own.get("mrope_interleaved") is True else "blocks"
+    layout, default = SECTIONS.get(model.name, (usual, None))
+    sizes = default if listed is None else _checked(listed, n_pairs, None if default is None else len(default))
+    if sizes is None:
+        return None, None
+    if layout == "interleaved":
+        dealt = axes_of_pairs(sizes, layout, n_pairs)
+        kept = tuple(dealt.count(axis) for axis in range(len(sizes)))
+        if listed is not None and kept != sizes:
+            said = f"axes that take turns have {kept} pairs here, whatever mrope_section says."
+            _warn(model, "sections_misfit", said, listed, f"{list(kept)}", f"Write {list(kept)}.")
+        return kept, layout
+    if sum(sizes) != n_pairs:
+        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs that turn."
+        _warn(model, "sections_misfit", said, None, f"numbers that add up to {n_pairs}", "Add mrope_section.")
+        return None, None
+    return (sizes[-1:] + sizes[:-1] if layout == "time_last" else sizes), layout  # whose files write time last too
+
+
+def _warn(model: Model, code: str, message: str, value: Any, allowed: str, mend: str) -> None:
+    read = "how many pairs of lanes read time, row and column"
+    one = "all pairs read one position, as text has it"
+    meanings = (("mrope_section", read), ("left out", one))
+    model.warn(code, "mrope_section", message, value=value, allowed=allowed, meanings=meanings, mend=mend)
+
+
+def _checked(listed: object, n_pairs: int, n_axes: int | None) -> tuple[int, ...]:
+    """Return a file's mrope_section, which counts pairs, for each of so many axes as a type has, if that is known."""
+    entries = values.sequence(WHO, "mrope_section", listed, longest=64)
+    sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in entries)
+    if n_axes is not None and len(sizes) != n_axes:
+        said = f"{n_axes} numbers, one an axis"
+        message = f"{WHO}: mrope_section must have {said}; got {len(sizes)}. Correct it."
+        raise values.out_of_range(message, "mrope_section", entries, said)
+    if sum(sizes) != n_pairs:
+        doubled = sum(sizes) == 2 * n_pairs
+        raise values.out_of_range(
+            f"{WHO}: mrope_section must add up to the {n_pairs} pairs that turn; got {sum(sizes)}. Correct it.",
+            "mrope_section",
+            entries,
+            f"whole numbers that add up to {n_pairs}",
+            meanings=(
+                ("pairs", f"of time, height and width, {n_pairs} together"),
+                ("lanes", f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read"),
+            ),
+            mend="Halve each number." if doubled else "Make the numbers add up to the pairs that turn.",
+        )
+    return sizes

@@ -1,0 +1,54 @@
+"""What posenc does on releases of torch that lack something: docs/versions.md."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import posenc
+from posenc import attend, positions
+from posenc.attention import fused
+from posenc.interop import onnx
+from strategies import normal
+
+
+def literal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    n = q.shape[1] // k.shape[1]
+    k, v = (torch.stack([t[:, h // n] for h in range(q.shape[1])], 1) for t in (k, v))
+    return (q @ k.mT / math.sqrt(q.shape[-1]) + mask).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("n_kv", [4, 2, 1])
+def test_kernels_that_share_no_keys_and_read_masks_of_one_stride(n_kv: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "READS_STRIDES", False)
+    q, k, v = (normal(2, n, 10, 8, seed=n).requires_grad_() for n in (4, n_kv, n_kv))
+    mask = normal(1, 4, 10, 10, seed=9).mT
+    wanted, grad = literal(q, k, v, mask), normal(2, 4, 10, 8, seed=3)
+    with torch.no_grad():
+        out, lse = fused._old_forward(q, k, v, attn_mask=mask)
+        found = fused._old_backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask)
+    torch.testing.assert_close(out, wanted)
+    for one, other in zip(found, torch.autograd.grad(wanted, (q, k, v), grad), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_exports_to_onnx_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "EXPORTS", False)
+    with pytest.raises(RuntimeError, match=r"onnx.export: needs torch 2.9 or later.*got torch 2"):
+        onnx.export(torch.nn.Linear(2, 2), (torch.ones(2),))
+
+
+@pytest.mark.compiles
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+def test_a_compiler_that_cannot_follow_breaks_the_graph() -> None:
+    encoding, pos = posenc.T5(n_heads=4), positions.arange(12)
+    q, k, v = (normal(2, 4, 12, 8, seed=seed).float() for seed in range(3))
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(2 * q, k, v, encoding, pos, causal=True) + 1
+
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(step, backend="aot_eager")(q, k, v), step(q, k, v))

@@ -1,0 +1,223 @@
+"""Models of transformers in padded batches and with a cache: right as they are, and found where spoilt."""
+
+import functools
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import transformers
+
+from posenc.cli import run
+from posenc.verify import codes, models
+from small_models import build, finite, small
+
+LEFT, RIGHT, STEPS, CHUNK = "model.padding.left", "model.padding.right", "model.cache.steps", "model.cache.chunk"
+LATENT = {"num_key_value_heads": 4}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(before)
+
+
+def judged(name, spoil=None, **options):
+    theirs = small(name, **options)
+    model = build(theirs)
+    if spoil is not None:
+        spoil(model)
+    return models.check_model(model, finite(theirs.to_dict()))
+
+
+PLAIN = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma4_text", "phi", "phi3", "gpt_neox", "cohere",
+    "cohere2", "glm4", "smollm3", "gpt_oss", "llama4_text", "mixtral", "qwen2_moe", "minimax", "lfm2", "granite",
+    "olmo2", "stablelm", "starcoder2", "helium", "persimmon", "exaone4", "ernie4_5", "nanochat", "falcon",
+    "bloom", "mpt", "t5", "mt5", "umt5", "gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers",
+)  # fmt: skip
+HONEST = [
+    *((name, {}) for name in PLAIN),
+    *((name, LATENT) for name in ("deepseek_v3", "minicpm3", "glm4_moe_lite")),
+    *((name, {"rotary_dim": 8}) for name in ("gptj", "codegen")),
+    ("falcon", {"alibi": True}),
+]
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("name", "options"), HONEST)
+def test_models_of_transformers_are_right(name, options):
+    report = judged(name, **options)
+    assert (report.causes, report.measured["not_judged"]) == ((), {})
+
+
+NO_CACHE = {"decoding token by token with a cache, decoding several tokens in one call with a cache, decoding with a "
+            "cache in a batch padded on the left": "the model returns no cache"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "left"),
+    [
+        *((name, {}, NO_CACHE) for name in ("bert", "modernbert", "nomic_bert", "distilbert")),
+        ("roberta", {"pad_token_id": 1}, NO_CACHE),  # counts from the row after that for padding
+        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers start afresh where a call "
+                       "has several tokens"}),
+        ("hy_v4", {}, {"padded batches and a cache": "its indexer keeps few keys, and which ones may hang on "
+                       "rounding"}),
+        ("vit", {}, {"padded batches and a cache": "the model takes no tokens but pixel_values"}),
+    ],
+)  # fmt: skip
+def test_what_differs_by_design_is_said_and_not_judged(name, options, left):
+    report = judged(name, **options)
+    assert (report.causes, report.measured["not_judged"]) == ((), left)
+
+
+def test_a_path_that_raises_is_not_judged():
+    def spoil(model):
+        whole = model.forward
+
+        def forward(**given):
+            if given["input_ids"].shape[1] == 1:
+                raise TypeError("one token is too few")
+            return whole(**given)
+
+        model.forward = forward
+
+    report = judged("llama", spoil)
+    assert report.status == "pass"
+    assert report.measured["not_judged"] == {
+        "decoding token by token with a cache, decoding with a cache in a batch padded on the left": (
+            "TypeError: one token is too few"
+        )
+    }
+
+
+def test_coarse_numbers_are_not_judged():
+    report = judged("gpt2", lambda model: model.bfloat16())
+    assert report.measured["not_judged"] == {
+        "padded batches and a cache": "hidden states in torch.bfloat16 are too coarse"
+    }
+
+
+def test_llama_4_whose_temperature_counts_padding_is_found():
+    """transformers 5.23 counts columns of a batch, which a floor_scale of 8192 hides in short texts."""
+    causes = judged("llama4_text", floor_scale=3, attn_scale=0.4).causes
+    assert [cause.code for cause in causes] in ([], [LEFT])
+
+
+# ---- spoilt models
+
+
+def positions(change):
+    """Change the positions by which a rotary model forms cos and sin."""
+
+    def spoil(model):
+        formed = model.rotary_emb.forward
+        model.rotary_emb.forward = lambda x, position_ids: formed(x, change(position_ids))
+
+    return spoil
+
+
+def by_columns(pos):
+    """As short texts have them that nobody reads a mask for; later steps have those of the mask."""
+    return pos if pos.shape[1] in (1, 256) else torch.arange(pos.shape[1]).expand_as(pos)
+
+
+def off_by_one(pos):
+    return pos + 1 if pos.shape[1] == 1 else pos
+
+
+def from_zero(pos):
+    return pos - pos[:, :1] if 1 < pos.shape[1] < 24 else pos
+
+
+def without_mask(model):
+    whole = model.forward
+    model.forward = lambda attention_mask=None, **given: whole(**given)
+
+
+def without_positions(model):
+    whole = model.forward
+    model.forward = lambda position_ids=None, **given: whole(**given)
+
+
+def all_but_the_last_layer(model):
+    """Let the last layer see padding."""
+
+    def hook(_module, args, kwargs):
+        mask = kwargs["attention_mask"]
+        own = torch.full(mask.shape[-2:], torch.finfo(mask.dtype).min).triu(1 + mask.shape[-1] - mask.shape[-2])
+        return args, {**kwargs, "attention_mask": own.expand_as(mask)}
+
+    model.set_attn_implementation("eager")
+    model.layers[-1].self_attn.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def distances_off_by_one(model):
+    """Form T5's bias of a step for the query before."""
+    for module in model.modules():
+        if hasattr(module, "compute_bias"):
+            module.compute_bias = functools.partial(by_one_less, module.compute_bias)
+
+
+def by_one_less(formed, query_length, *args, past_seen_tokens=0, **named):
+    return formed(query_length, *args, past_seen_tokens=past_seen_tokens - (query_length == 1), **named)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(
+    ("name", "spoil", "found"),
+    [
+        ("llama", positions(by_columns), [CHUNK, LEFT]),  # found by steps in a padded batch alone
+        ("llama", positions(off_by_one), [STEPS, LEFT]),
+        ("qwen3", positions(from_zero), [CHUNK]),
+        ("llama", without_mask, [LEFT]),
+        ("llama", all_but_the_last_layer, [LEFT]),
+        ("gpt2", without_positions, [LEFT]),
+        ("opt", without_mask, [LEFT]),
+        ("bert", without_mask, [LEFT, RIGHT]),
+        ("t5", without_mask, [LEFT, RIGHT]),
+        ("bloom", without_mask, [LEFT]),
+        ("t5", distances_off_by_one, [STEPS, LEFT]),
+    ],
+)
+def test_faults_are_found(name, spoil, found):
+    report = judged(name, spoil)
+    assert report.status == "fail"
+    assert sorted(cause.code for cause in report.causes) == sorted(found)
+    for cause in report.causes:
+        assert cause.help == codes.rule(cause.code).mend
+        assert "of the largest entry, where rounding leaves 3e-05" in cause.message
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_the_first_token_and_the_path_are_named():
+    (steps, padded) = judged("llama", positions(off_by_one)).causes
+    assert steps.message.startswith("decoding token by token with a cache gives other hidden states than the whole")
+    assert (steps.smallest_case, steps.evidence > 1e-4) == ({"token": 20}, True)
+    assert padded.message.startswith("decoding with a cache in a batch padded on the left gives other hidden states")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_command_says_what_no_directory_shows(tmp_path, capsys, saved):
+    theirs = small("llama", num_hidden_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(finite(theirs.to_dict())))
+    if saved:
+        build(theirs).save_pretrained(tmp_path)
+    assert run(["verify-model", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not judged: config.json itself: transformers reads the same file" in said
+    assert ("not judged: whether weights fit it: permuted rows" in said) == saved
+    assert ("not judged: weights: they are random here" in said) == (not saved)
+
+
+def test_the_command_speaks_of_models_whose_layers_it_does_not_judge(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(finite(small("bert").to_dict())))
+    assert run(["verify-model", str(tmp_path)]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "its positions enter by learned, which is not judged" in said
+    assert "decoding with a cache in a batch padded on the left: the model returns no cache" in said
