@@ -15,9 +15,8 @@ from posenc import config
 from posenc.config.model import Model, open_model
 from posenc.config.models import READS_INTERLEAVE
 from posenc.config.values import short
-from posenc.interop.checkpoint import Checkpoint, open_checkpoint
+from posenc.interop.checkpoint import KEY, METADATA, Checkpoint, Shard, open_checkpoint, open_shard
 from posenc.interop.plan import Plan, Turn, plan
-from posenc.interop.shards import KEY, METADATA, Shard, open_shard
 
 _CONFIG = "config.json"
 _FLAG = "rope_interleave"
@@ -84,14 +83,16 @@ def convert_checkpoint(
         )
     fields = config.read(given)
     model = open_model(fields)
-    planned = plan(found.sorts, fields, to, _present(found, model, to, of))
+    sorts = {name: sort for shard in found.shards for name, sort in shard.sorts.items()}
+    planned = plan(sorts, fields, to, _present(found, model, to, of))
     flag = to == "interleaved" if source is None and model.name in READS_INTERLEAVE else None
+    size = sum(path.stat().st_size for path in (*found.beside, *(shard.path for shard in found.shards)))
     free = shutil.disk_usage(next(parent for parent in target.parents if parent.exists())).free
-    if found.size > free:
-        raise ValueError(f"convert: --out needs {found.size:,} bytes, and {free:,} are free. Choose another --out.")
+    if size > free:
+        raise ValueError(f"convert: --out needs {size:,} bytes, and {free:,} are free. Choose another --out.")
     _write(found, planned, target, None if flag is None else _flagged(fields, model.fields, flag))
     copied = tuple(path.name for path in found.beside)
-    return Conversion(target, planned, len(found.sorts), copied, found.left_out, flag)
+    return Conversion(target, planned, len(sorts), copied, found.left_out, flag)
 
 
 def _present(found: Checkpoint, model: Model, to: config.Pairing, of: config.Pairing | None) -> config.Pairing | None:

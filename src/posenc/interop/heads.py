@@ -18,23 +18,14 @@ _OWN_NUMBERS_BY_TYPE = {"mimo_v2_flash"}
 
 
 class Heads(NamedTuple):
-    """The heads of one kind of layer; widths in lanes.
+    """The heads of one kind of layer; widths in lanes."""
 
-    Args:
-        numbers: Of query and of key heads; None where layers have numbers of their own.
-        head_dim: Lanes of a head.
-        rotary_dim: How many of them turn.
-        first: The first of these.
-        compressed: What multi-head latent attention compresses keys and values to, as far as the file says.
-        values_are_keys: Whether there is one projection for both, so that lanes of values move with those of keys.
-    """
-
-    numbers: tuple[int, int] | None
+    numbers: tuple[int, int] | None  # of query and of key heads; None where layers have numbers of their own
     head_dim: int
-    rotary_dim: int
-    first: int
-    compressed: int | None
-    values_are_keys: bool
+    rotary_dim: int  # of which so many turn
+    first: int  # from this one on
+    compressed: int | None  # what multi-head latent attention compresses keys and values to, as far as the file says
+    values_are_keys: bool  # one projection for both, so that lanes of values move with those of keys
 
     def starts(self, parts: Parts, rows: int) -> tuple[int, ...]:
         """Return the first row of every slice of rows that turns.
@@ -67,17 +58,11 @@ class Heads(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """What each layer of a model does with lanes.
+    """What each layer of a model does with lanes."""
 
-    Args:
-        pairing: How lanes are paired now.
-        kinds: The kind of each layer.
-        heads: Those of each kind that rotates.
-    """
-
-    pairing: config.Pairing
-    kinds: list[str]
-    heads: dict[str, Heads]
+    pairing: config.Pairing  # how they are paired now
+    kinds: list[str]  # of each layer
+    heads: dict[str, Heads]  # of each kind that rotates
 
     def find(self, number: int) -> Heads | None:
         """Return the heads of a layer, None of one that does not rotate.

@@ -24,23 +24,14 @@ _PER_KEY: Parts = ("qkv", "n_kv_heads")
 
 
 class Layout(NamedTuple):
-    """Where a type keeps queries and keys.
+    """Where a type keeps queries and keys."""
 
-    Args:
-        projections: The projections that hold queries or keys, each with the order of its rows.
-        layers: What the list of layers is called, as a pattern.
-        attention: What the attention of a layer is called, as a pattern.
-        still: What else attention holds here, which a turn of lanes does not concern.
-        stacks: Further names that may stand before the list of layers.
-        left: Another module with queries and keys, which have no position.
-    """
-
-    projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}
-    layers: str = "layers"
-    attention: str = "self_attn"
-    still: frozenset[str] = frozenset()
-    stacks: frozenset[str] = frozenset()
-    left: str | None = None
+    projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}  # those that hold them, and the order of rows
+    layers: str = "layers"  # what the list of layers is called
+    attention: str = "self_attn"  # what the attention of a layer is called, as a pattern
+    still: frozenset[str] = frozenset()  # what else it holds here, which a turn of lanes does not concern
+    stacks: frozenset[str] = frozenset()  # further names that may stand before the list of layers
+    left: str | None = None  # another module with queries and keys, which have no position
 
 
 def _names(words: str) -> frozenset[str]:

@@ -27,22 +27,15 @@ _QK = {"q", "k", "qk", "qkv", "kv", "query", "key", "queries", "keys", "wq", "wk
 
 
 class Found(NamedTuple):
-    """What a name says.
-
-    Args:
-        role: weight or other rows of a projection, lanes of a norm, or columns of what reads the values; still for
-            what a turn of lanes does not concern, left for queries and keys that do not turn with the others.
-        why: The reason of left; what is wrong with unknown.
-        layer: The number of its layer; None outside layers.
-        module: The path of the attention.
-        parts: The order of rows, of a projection.
+    """What a name says: weight or other rows of a projection, lanes of a norm, or columns of what reads the values;
+    still for what a turn of lanes does not concern, left for queries and keys that do not turn with the others.
     """
 
     role: str
-    why: str = ""
-    layer: int | None = None
-    module: str = ""
-    parts: Parts | None = None
+    why: str = ""  # the reason of left; what is wrong with unknown
+    layer: int | None = None  # its number; None outside layers
+    module: str = ""  # the path of the attention
+    parts: Parts | None = None  # the order of rows, of a projection
 
 
 def read(name: str, layout: Layout) -> Found:
