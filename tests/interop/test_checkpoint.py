@@ -224,7 +224,7 @@ SPOILT = {
     "too deep": (lambda m: spoil_index(m, text="[" * 100_000), "is not JSON that can be read"),
     "two indices": (lambda m: (m / "b.safetensors.index.json").write_text("{}"), "it must be clear which weights"),
     "one file too": (lambda m: (m / "model.safetensors").write_bytes(b""), "it must be clear which weights"),
-    "no index": (lambda m: (m / INDEX).unlink(), "an index must say which files belong together"),
+    "no index": (lambda m: (m / INDEX).unlink(), "it must be clear which weights .* add the index"),
     "a file cut short": (lambda m: os.truncate(next(m.glob("*2-of*.safetensors")), 500), "is damaged or no"),
     "no tensors at all": (lambda m: next(m.glob("*2-of*.safetensors")).write_bytes(b"junk"), "is damaged or no safe"),
     "a header too long": (

@@ -11,8 +11,7 @@ from posenc import config, inspection
 from posenc.config.reading import MAX_BYTES, parse
 from posenc.config.values import short
 from posenc.explorer import shelf
-from posenc.interop import shards
-from posenc.interop.checkpoint import open_checkpoint
+from posenc.interop import checkpoint
 
 _WHO = "explore"
 MOST_TENSORS = 200_000
@@ -49,7 +48,7 @@ def read_body(body: bytes, title: str) -> dict[str, Any]:
     if len(header) < length:
         raise ValueError(f"{_WHO}: the header has {length:,} bytes, and only {len(header):,} came. Send all of it.")
     fields = _checked(parse(rest, "the configuration")) if rest.strip() else None
-    return _keep(title, fields, describe(shards.parse(header, "the header")))
+    return _keep(title, fields, describe(checkpoint.parse(header, "the header")))
 
 
 def read_path(path: Path, title: str) -> dict[str, Any]:
@@ -75,8 +74,9 @@ def _headers(path: Path, *, needed: bool) -> tuple[dict[str, Any], str | None]:
         return {}, None
     try:
         if path.is_file():
-            return shards.open_shard(path).header, None
-        return {name: entry for shard in open_checkpoint(path).shards for name, entry in shard.header.items()}, None
+            return checkpoint.open_shard(path).header, None
+        shards = checkpoint.open_checkpoint(path).shards
+        return {name: entry for shard in shards for name, entry in shard.header.items()}, None
     except ValueError as error:  # written for the conversion of checkpoints, which reads them the same way
         said = str(error).removeprefix("convert: ")
         if needed:

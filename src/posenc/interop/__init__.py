@@ -2,8 +2,7 @@
 
 from posenc.interop.conversion import Conversion, convert_checkpoint
 from posenc.interop.layouts import LAYOUTS as _LAYOUTS
-from posenc.interop.pairing import convert_pairing
-from posenc.interop.plan import Plan
+from posenc.interop.plan import Plan, convert_pairing
 from posenc.interop.tables import load_tables
 
 MODEL_TYPES = tuple(sorted(_LAYOUTS))

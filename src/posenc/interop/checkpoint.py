@@ -1,45 +1,57 @@
 """A directory with a model's weights in safetensors: what is in it, read without trusting it."""
 
+import json
+import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
 
 from posenc.config.values import short
 from posenc.interop.plan import Sort
-from posenc.interop.shards import Shard, open_shard, parse
 
-_WHO = "convert"
+KEY = "posenc_pairing"  # in the metadata of a file: the pairing of its weights
+METADATA = "__metadata__"
 MAX_INDEX = 1 << 26  # bytes; the longest known are below 16 MiB
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHARD = re.compile(r"(?!\.)[\w.+-]{1,200}\.safetensors", re.ASCII)
 # What stands beside weights and holds no pickle: settings, vocabularies, code to read, words for people.
 _BESIDE = re.compile(
-    r"(?!\.)[\w.+ -]{1,200}\.(?:json|jsonl|txt|md|model|jinja|tiktoken|vocab|bpe|yaml|yml|py)|LICENSE|NOTICE|README",
+    r"(?!\.|.*\.bin\.index\.json)[\w.+ -]{1,200}\.(?:json|jsonl|txt|md|model|jinja|tiktoken|vocab|bpe|yaml|yml|py)"
+    r"|LICENSE|NOTICE|README",
     re.ASCII,
 )
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a directory holds.
+class Shard(NamedTuple):
+    """A file with weights."""
 
-    Args:
-        shards: The files with weights.
-        sorts: Shape and dtype of all tensors by name.
-        beside: The small files that are copied.
-        left_out: Names of what is not: other formats, directories, files of an unknown kind.
-    """
-
-    shards: tuple[Shard, ...]
-    sorts: dict[str, Sort] = field(repr=False)
-    beside: tuple[Path, ...]
-    left_out: tuple[str, ...]
+    path: Path
+    header: dict[str, Any]  # as it stands in the file
+    data: int  # where the data begins
 
     @property
-    def size(self) -> int:
-        """How many bytes a copy takes."""
-        return sum(path.stat().st_size for path in (*self.beside, *(shard.path for shard in self.shards)))
+    def pairing(self) -> object:
+        """What its metadata says of the pairing, None if nothing."""
+        return self.header.get(METADATA, {}).get(KEY)
+
+    @property
+    def sorts(self) -> dict[str, Sort]:
+        """Shape and dtype of its tensors by name."""
+        return {
+            name: Sort(tuple(entry["shape"]), entry["dtype"], entry["dtype"] in ("F64", "F32", "F16", "BF16"))
+            for name, entry in self.header.items()
+            if name != METADATA
+        }
+
+
+class Checkpoint(NamedTuple):
+    """What a directory holds."""
+
+    shards: tuple[Shard, ...]  # the files with weights
+    beside: tuple[Path, ...]  # the small files that are copied
+    left_out: tuple[str, ...]  # names of what is not: other formats, directories, files of an unknown kind
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -50,31 +62,30 @@ def open_checkpoint(path: Path) -> Checkpoint:
             files disagree, or a file is damaged.
     """
     if not path.is_dir():
-        raise ValueError(f"{_WHO}: {short(str(path))} is no directory. Name one with config.json and *.safetensors.")
+        raise ValueError(f"convert: {short(str(path))} is no directory. Name one with config.json and *.safetensors.")
     try:
         return _open(path.resolve())
     except OSError as error:
-        raise ValueError(f"{_WHO}: {short(str(path))} cannot be read: {error.strerror or error}.") from error
+        raise ValueError(f"convert: {short(str(path))} cannot be read: {error.strerror or error}.") from error
 
 
 def _open(root: Path) -> Checkpoint:
-    names = sorted(entry.name for entry in root.iterdir())
-    mapped, files = _choose(root, names)
+    names = sorted(os.listdir(root))
+    chosen, mapped = _choose(names), None
+    files = [chosen]
+    if chosen.endswith(".json"):
+        mapped = _read_index(_inside(root, chosen))
+        files = sorted(set(mapped.values()))
     shards = tuple(open_shard(_inside(root, name)) for name in files)
-    sorts: dict[str, Sort] = {}
-    for name, shard in zip(files, shards, strict=True):
-        for tensor, sort in shard.sorts.items():
-            if mapped is not None and mapped.pop(tensor, None) != name:
-                raise ValueError(
-                    f"{_WHO}: {short(name)} holds {short(tensor)}, and the index says otherwise. Restore them."
-                )
-            sorts[tensor] = sort
-    if mapped:
-        raise ValueError(f"{_WHO}: the index names {short(next(iter(mapped)))}, which no file holds. Restore them.")
+    held = {(tensor, shard.path.name) for shard in shards for tensor in shard.sorts}
+    said = held if mapped is None else set(mapped.items())
+    for tensor, file in held - said:
+        raise ValueError(f"convert: {short(file)} holds {short(tensor)}, and the index says otherwise. Restore them.")
+    for tensor, _ in said - held:
+        raise ValueError(f"convert: the index names {short(tensor)}, which no file holds. Restore them.")
     beside = [name for name in names if _BESIDE.fullmatch(name) and not (root / name).is_dir()]
-    beside = [name for name in beside if not name.endswith(".bin.index.json")]
     left_out = tuple(name for name in names if name not in {*beside, *files})
-    return Checkpoint(shards, sorts, tuple(_inside(root, name) for name in beside), left_out)
+    return Checkpoint(shards, tuple(_inside(root, name) for name in beside), left_out)
 
 
 def _inside(root: Path, name: str) -> Path:
@@ -86,53 +97,85 @@ def _inside(root: Path, name: str) -> Path:
     path = root / name
     if not path.resolve().is_relative_to(root):
         raise ValueError(
-            f"{_WHO}: {short(name)} is a link that leads out of its directory, and such links are not followed. "
+            f"convert: {short(name)} is a link that leads out of its directory, and such links are not followed. "
             f"Copy the directory with what its links mean (cp -rL) and convert the copy."
         )
     if not path.is_file():
-        raise ValueError(f"{_WHO}: {short(name)} is not there, or is no regular file. Complete the directory.")
+        raise ValueError(f"convert: {short(name)} is not there, or is no regular file. Complete the directory.")
     return path
 
 
-def _choose(root: Path, names: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return what the index says of tensors and files, None without one, and the files with weights."""
+def _choose(names: list[str]) -> str:
+    """Return the file with all weights, or the index that says which files hold them."""
     files = [name for name in names if name.endswith(".safetensors")]
-    indices = [name for name in names if name.endswith(".safetensors.index.json")]
     if not files:
         pickled = next((name for name in names if name.endswith(PICKLES)), None)
         found = "no weights" if pickled is None else f"{short(pickled)}, which may be pickled code and is not opened"
         raise ValueError(
-            f"{_WHO}: weights must be in safetensors; got {found}. Load the model where you trust it and save it with "
+            f"convert: weights must be in safetensors; got {found}. Load the model where you trust it and save it with "
             f"save_pretrained, which writes model.safetensors."
         )
-    if len(indices) > 1 or (indices and indices[0].removesuffix(".index.json") in names):
+    indices = [name for name in names if name.endswith(".safetensors.index.json")]
+    usual = [name for name in files if name == "model.safetensors"]
+    choice = [*indices, *(name for name in files if f"{name}.index.json" in indices)] or usual or files
+    if len(choice) > 1:
         raise ValueError(
-            f"{_WHO}: it must be clear which weights are meant; got {short(indices[0])} and another index or "
-            f"a file of all weights. Remove one."
+            f"convert: it must be clear which weights are meant; got {short(choice[0])} and {short(choice[1])}. Leave "
+            f"one, or add the index that says which files belong together."
         )
-    if indices:
-        mapped = _read_index(_inside(root, indices[0]))
-        return mapped, sorted(set(mapped.values()))
-    whole = files if len(files) == 1 else [name for name in files if name == "model.safetensors"]
-    if not whole:
-        raise ValueError(
-            f"{_WHO}: an index must say which files belong together; got {len(files)} and none. "
-            f"Add model.safetensors.index.json, or leave one file."
-        )
-    return None, whole
+    return choice[0]
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _read_index(path: Path) -> dict[str, str]:
     """Return which file of this directory holds which tensor."""
     if path.stat().st_size > MAX_INDEX:
-        raise ValueError(f"{_WHO}: {short(path.name)} must be at most {MAX_INDEX} bytes; got more. Restore it.")
-    with path.open("rb") as file:
-        mapped = parse(file.read(MAX_INDEX), path.name).get("weight_map")
+        raise ValueError(f"convert: {short(path.name)} must be at most {MAX_INDEX} bytes; got more. Restore it.")
+    mapped = parse(path.read_bytes(), path.name).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
-        raise ValueError(f"{_WHO}: {short(path.name)} has no weight_map of tensors to files. Restore it.")
+        raise ValueError(f"convert: {short(path.name)} has no weight_map of tensors to files. Restore it.")
     for shard in mapped.values():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
             raise ValueError(
-                f"{_WHO}: an index may only name *.safetensors in its own directory; got {short(shard)}. Correct it."
+                f"convert: an index may only name *.safetensors in its own directory; got {short(shard)}. Correct it."
             )
     return mapped
+
+
+def open_shard(path: Path) -> Shard:
+    """Read a file's header.
+
+    Raises:
+        ValueError: The file is no whole safetensors file, or names something twice.
+    """
+    try:
+        with safe_open(path, framework="pt"):  # checks that shapes, dtypes and offsets fit each other and the file
+            pass
+    except (SafetensorError, OSError) as error:
+        why = short(str(error))
+        raise ValueError(f"convert: {short(path.name)} is damaged or no safetensors: {why}. Restore it.") from error
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return Shard(path, parse(file.read(length), path.name), 8 + length)
+
+
+def parse(data: bytes, name: str) -> dict[str, Any]:
+    """Return an object of JSON, in which no key stands twice.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        found = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"convert: {short(name)} is not JSON that can be read: {short(str(error))}. Restore it."
+        ) from error
+    if not isinstance(found, dict):
+        raise ValueError(f"convert: {short(name)} must hold a JSON object; got {type(found).__name__}. Restore it.")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found

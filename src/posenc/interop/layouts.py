@@ -7,48 +7,31 @@ Each entry but those with code of their own was checked by the logits of a small
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from posenc.config.model import Model
 from posenc.config.models import TYPES
 
-Groups = Literal["one", "n_heads", "n_kv_heads", "four"]
+# The order of parts among the rows of a projection, and into how many groups its heads are split, each of which has
+# its parts in this order. q are query heads, k key heads, v value heads, g a gate as wide as the query head before
+# it, c what multi-head latent attention compresses.
+Parts = tuple[str, Literal["one", "n_heads", "n_kv_heads", "four"]]
+_Q: Parts = ("q", "one")
+_K: Parts = ("k", "one")
+_ALL: Parts = ("qkv", "one")
+_PER_HEAD: Parts = ("qkv", "n_heads")
+_PER_KEY: Parts = ("qkv", "n_kv_heads")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The order of parts among the rows of a projection.
+class Layout(NamedTuple):
+    """Where a type keeps queries and keys."""
 
-    Args:
-        order: q are query heads, k key heads, v value heads, g a gate as wide as the query head before it, c what
-            multi-head latent attention compresses.
-        groups: Into how many groups the heads are split; each group has its parts in this order.
-    """
-
-    order: str
-    groups: Groups = "one"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a type keeps queries and keys.
-
-    Args:
-        projections: The projections that hold queries or keys.
-        layers: What the list of layers is called.
-        attention: What the attention of a layer is called, as a pattern.
-        still: What else attention holds here, which a turn of lanes does not concern.
-        stacks: Further names that may stand before the list of layers.
-        left: Other modules with queries and keys, which have no position.
-    """
-
-    projections: Mapping[str, Parts] = field(default_factory=lambda: {"q_proj": Parts("q"), "k_proj": Parts("k")})
-    layers: str = "layers"
-    attention: str = "self_attn"
-    still: frozenset[str] = frozenset()
-    stacks: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}  # those that hold them, and the order of rows
+    layers: str = "layers"  # what the list of layers is called
+    attention: str = "self_attn"  # what the attention of a layer is called, as a pattern
+    still: frozenset[str] = frozenset()  # what else it holds here, which a turn of lanes does not concern
+    stacks: frozenset[str] = frozenset()  # further names that may stand before the list of layers
+    left: str | None = None  # another module with queries and keys, which have no position
 
 
 def _names(words: str) -> frozenset[str]:
@@ -59,10 +42,10 @@ def _names(words: str) -> frozenset[str]:
 NORMS = _names("q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm")
 # What the attention of any type may hold besides; inv_freq has one number a pair in both pairings.
 STILL = _names("v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm")
-# Names that may stand before the list of layers of a language model.
-STACKS = _names("base_model model language_model text_model transformer module _orig_mod")
 # Layers for predicting several tokens, counted by themselves.
-EXTRA_STACKS = _names("mtp")
+EXTRA = "mtp"
+# Names that may stand before the list of layers of a language model.
+STACKS = _names(f"base_model model language_model text_model transformer module _orig_mod {EXTRA}")
 
 _PLAIN = """\
 afmoe apertus arcee aria_text bamba beam bitnet cohere cohere2 cohere2_moe cwm dots1 ernie4_5 ernie4_5_moe eurobert
@@ -78,48 +61,47 @@ _COMPRESSED = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 mistral4 yout
 _GATED = "qwen3_next qwen3_5_text qwen3_5_moe_text"
 
 _LATENT = Layout(
-    projections={"q_proj": Parts("q"), "q_b_proj": Parts("q"), "kv_a_proj_with_mqa": Parts("ck")},
+    {"q_proj": _Q, "q_b_proj": _Q, "kv_a_proj_with_mqa": ("ck", "one")},
     still=_names("q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj"),
 )
-_PER_HEAD = Parts("qkv", "n_heads")
 _NEOX = Layout(
-    projections={"query_key_value": _PER_HEAD},
+    {"query_key_value": _PER_HEAD},
     attention="attention",
     still=_names("bias masked_bias dense_bias"),
     stacks=_names("gpt_neox gpt_neox_japanese"),
 )
 _GPTJ = Layout(layers="h", attention="attn", still=_names("bias masked_bias causal_mask embed_positions"))
 _BERT = Layout(
-    projections={"self.query": Parts("q"), "self.key": Parts("k")},
-    layers="layer",
-    attention="attention",
-    still=_names("self.value self.rotary_embeddings output LayerNorm"),
-    stacks=_names("encoder roformer esm"),
+    {"self.query": _Q, "self.key": _K},
+    "layer",
+    "attention",
+    _names("self.value self.rotary_embeddings output LayerNorm"),
+    _names("encoder roformer esm"),
 )
 
 LAYOUTS: dict[str, Layout] = {
     **dict.fromkeys(_PLAIN.split(), Layout()),
     **dict.fromkeys(_COMPRESSED.split(), _LATENT),
-    **dict.fromkeys(_GATED.split(), Layout({"q_proj": Parts("qg", "n_heads"), "k_proj": Parts("k")})),
-    "chatglm": Layout({"query_key_value": Parts("qkv")}, attention="self_attention", stacks=_names("encoder")),
-    "codegen": replace(_GPTJ, projections={"qkv_proj": Parts("qvk", "four")}),
-    "dbrx": Layout({"Wqkv": Parts("qkv")}, layers="blocks", attention=r"norm_attn_norm\.attn"),
+    **dict.fromkeys(_GATED.split(), Layout({"q_proj": ("qg", "n_heads"), "k_proj": _K})),
+    "chatglm": Layout({"query_key_value": _ALL}, attention="self_attention", stacks=_names("encoder")),
+    "codegen": _GPTJ._replace(projections={"qkv_proj": ("qvk", "four")}),
+    "dbrx": Layout({"Wqkv": _ALL}, "blocks", r"norm_attn_norm\.attn"),
     "diffllama": Layout(still=_names("lambda_q1 lambda_k1 lambda_q2 lambda_k2 groupnorm")),
     "doge": Layout(still=_names("A dt_proj")),
     "esm": _BERT,
-    "falcon": Layout({"query_key_value": _PER_HEAD}, layers="h", attention="self_attention"),
+    "falcon": Layout({"query_key_value": _ALL}, "h", "self_attention"),
     "gpt_neox": _NEOX,
     "gpt_neox_japanese": _NEOX,
     "gptj": _GPTJ,
-    "internlm2": Layout({"wqkv": Parts("qkv", "n_kv_heads")}, attention="attention", still=_names("wo")),
-    "longcat_flash": replace(_LATENT, attention=r"self_attn\.\d+"),
-    "mllama_text_model": Layout(left=_names("cross_attn")),
-    "modernbert": Layout({"Wqkv": Parts("qkv")}, attention="attn", still=_names("Wo")),
+    "internlm2": Layout({"wqkv": _PER_KEY}, attention="attention", still=_names("wo")),
+    "longcat_flash": _LATENT._replace(attention=r"self_attn\.\d+"),
+    "mllama_text_model": Layout(left="cross_attn"),
+    "modernbert": Layout({"Wqkv": _ALL}, attention="attn", still=_names("Wo")),
     "modernbert-decoder": Layout(attention="attn", still=_names("Wo")),
     "persimmon": Layout({"query_key_value": _PER_HEAD}),
-    "phi3": Layout({"qkv_proj": Parts("qkv")}),
-    "phi4_multimodal": Layout({"qkv_proj": Parts("qkv")}),
-    "qwen": Layout({"c_attn": Parts("qkv")}, layers="h", attention="attn", still=_names("c_proj bias masked_bias")),
+    "phi3": Layout({"qkv_proj": _ALL}),
+    "phi4_multimodal": Layout({"qkv_proj": _ALL}),
+    "qwen": Layout({"c_attn": _ALL}, "h", "attn", _names("c_proj bias masked_bias")),
     "roformer": _BERT,
 }
 
@@ -158,20 +140,15 @@ def layout(model: Model) -> Layout:
         why = "with rotary_value its values turn too"
     if why is not None:
         raise ValueError(f"convert_pairing: {name} cannot be converted, because {why}. Use another model type.")
-    if name in ("falcon", "chatglm"):
-        return replace(LAYOUTS[name], projections={"query_key_value": _fused(model)})
     if name not in LAYOUTS and name in TYPES:
         raise ValueError(
             f"convert_pairing: where {name} keeps queries and keys is not known, so it is not converted by guess; "
             f"known are the {len(LAYOUTS)} types of interop.MODEL_TYPES. Add its layout to posenc.interop.layouts."
         )
-    return LAYOUTS.get(name, _LATENT if model.fields.get("qk_rope_head_dim") else Layout())
-
-
-def _fused(model: Model) -> Parts:
-    """Return the order of the one projection, which in these types goes by a flag of the file."""
-    if model.name == "chatglm":
-        return Parts("qkv") if model.fields.get("multi_query_attention") else _PER_HEAD
-    if model.fields.get("new_decoder_architecture"):
-        return Parts("qkv", "n_kv_heads")
-    return Parts("qkv") if model.fields.get("multi_query", True) else _PER_HEAD
+    found = LAYOUTS.get(name, _LATENT if model.fields.get("qk_rope_head_dim") else Layout())
+    get = model.fields.get
+    flagged = {  # types with one projection, whose order goes by a flag of the file
+        "chatglm": _ALL if get("multi_query_attention") else _PER_HEAD,
+        "falcon": _PER_KEY if get("new_decoder_architecture") else _ALL if get("multi_query", True) else _PER_HEAD,
+    }
+    return found._replace(projections={"query_key_value": flagged[name]}) if name in flagged else found

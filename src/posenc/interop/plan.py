@@ -1,27 +1,29 @@
-"""Which tensors of a checkpoint are permuted, how, and why the others are not: decided from names and shapes alone."""
+"""Weights trained with one pairing of lanes, permuted so that they give the same with the other.
+
+Which tensors are permuted, how, and why the others are not, is decided from names and shapes alone.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from posenc import config
+from posenc.config.model import open_model
 from posenc.config.values import short
-from posenc.interop.heads import Heads, Layers
-from posenc.interop.names import Found, Reader, Where
+from posenc.interop.heads import Layers, read_layers
+from posenc.interop.layouts import layout
+from posenc.interop.names import Found, read
 
 _WHO = "convert_pairing"
 _SHOWN = 6
-_PAIRINGS = ("half", "interleaved")
-Index = Int64[Tensor, " rows"]
+_PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class Sort:
+class Sort(NamedTuple):
     """Shape of a tensor, and its dtype in the words of whoever holds it; `plain` if it is a floating one that is exact.
 
     Only float64, float32, float16 and bfloat16 are plain: what is narrower comes with scales of blocks of rows.
@@ -32,16 +34,22 @@ class Sort:
     plain: bool
 
 
-@dataclass(frozen=True)
-class Turn:
-    """New lanes of a tensor: entry i along `dim` is the old entry index[i]."""
+class Turn(NamedTuple):
+    """Where lanes change places in a tensor: in so many entries along `dim` behind each start."""
 
     dim: int
-    index: Index
+    starts: tuple[int, ...]
+    rotary_dim: int
+    to: config.Pairing
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Return a permuted copy, bit for bit what the tensor held."""
-        return tensor.detach().index_select(self.dim, self.index.to(tensor.device))
+        lanes = torch.arange(self.rotary_dim)
+        order = lanes.view(2, -1).T if self.to == "interleaved" else lanes.view(-1, 2).T
+        index = torch.arange(tensor.shape[self.dim])
+        for start in self.starts:
+            index[start : start + self.rotary_dim] = start + order.flatten()
+        return tensor.detach().index_select(self.dim, index.to(tensor.device))
 
 
 @dataclass(frozen=True)
@@ -67,137 +75,162 @@ class Plan:
         return dict(Counter(self.left.values()))
 
 
+def convert_pairing(
+    state_dict: Mapping[str, Tensor],
+    source: config.Source,
+    to: config.Pairing,
+    *,
+    of: config.Pairing | None = None,
+) -> dict[str, Tensor]:
+    """Permute queries and keys so that code which pairs lanes otherwise gives the same logits.
+
+    Pair k has the lanes k and k + rotary_dim / 2 in "half" and the lanes 2k and 2k + 1 in "interleaved". Rows of the
+    projections move with their biases, norms and LoRA factors, in the lanes of each head that turn; what the scores
+    are summed over stays the same set. The model's code must then rotate with the new pairing: most types have no key
+    for it. Names that look like queries or keys and are not understood are an error, for a model with one projection
+    left as it was runs and is wrong.
+
+    Args:
+        state_dict: Tensors by name, as transformers and PEFT name them: the whole model, or its LoRA factors alone.
+            Neither it nor a tensor in it is changed.
+        source: The model's configuration, as for `config.read`.
+        to: The new pairing.
+        of: The present pairing; None takes what the model type has.
+
+    Returns:
+        A new dict with the same names in the same order. Tensors that are not permuted are the caller's own objects,
+        and names that shared one tensor share its permuted copy.
+
+    Raises:
+        ValueError: The weights have that pairing already, are quantized, or are of a type whose layout is unknown;
+            names or shapes are not understood; or the configuration is refused.
+        TypeError: A value is no tensor.
+
+    Source: the rotate-half form of GPT-NeoX and of Hugging Face's Llama, against the paper's (Su et al. 2021, 3.4.2).
+
+    >>> llama = {"model_type": "llama", "hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    >>> names = [f"model.layers.0.self_attn.{part}_proj.bias" for part in "qk"]
+    >>> turned = convert_pairing({name: torch.arange(4.0) for name in names}, llama, "interleaved")
+    >>> turned[names[0]].tolist()
+    [0.0, 2.0, 1.0, 3.0]
+    """
+    turns = plan({name: _sort(name, tensor) for name, tensor in state_dict.items()}, source, to, of).turns
+    done: dict[tuple[Any, ...], Tensor] = {}  # by memory, so that what was shared is shared
+    out = dict(state_dict)
+    for name, turn in turns.items():
+        x = out[name]
+        place = id(x) if x.is_meta else (x.data_ptr(), x.device, x.dtype, x.shape, x.stride())
+        if (place, turn) not in done:
+            done[place, turn] = turn.apply(x)
+        out[name] = done[place, turn]
+    return out
+
+
+def _sort(name: str, tensor: Tensor) -> Sort:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{_WHO}: values must be tensors; got {type(tensor).__name__} for {name!r}. Pass a state_dict.")
+    # a class of its own holds something else than it shows: scales, shards
+    own = type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    dtype = type(tensor).__name__ if own else str(tensor.dtype).removeprefix("torch.")
+    return Sort(tuple(tensor.shape), dtype, tensor.dtype in _PLAIN and not own and tensor.layout == torch.strided)
+
+
 def plan(
     tensors: Mapping[str, Sort], source: config.Source, to: config.Pairing, of: config.Pairing | None = None
 ) -> Plan:
-    """Decide what is permuted.
-
-    Args:
-        tensors: Shape and dtype of every tensor, by name.
-        source: The model's configuration.
-        to: The new pairing.
-        of: The present one; None for what the model type has.
+    """Decide what is permuted; as `convert_pairing`, which has the tensors themselves.
 
     Raises:
         ValueError: See `convert_pairing`.
         TypeError: A name is no string, or the configuration has a value of a wrong kind.
     """
-    for word, value in (("to", to), ("of", of)):
-        if value not in _PAIRINGS and not (word == "of" and value is None):
+    for word, value, usual in (("to", to, "half"), ("of", of, None)):
+        if value not in ("half", "interleaved", usual):
             raise ValueError(f"{_WHO}: {word} must be 'half' or 'interleaved'; got {short(value)}.")
-    layers = Layers(source, of)
-    present = layers.pairing
-    if present == to:
+    model = open_model(source)
+    kept, layers = layout(model), read_layers(model, of)
+    if layers.pairing == to:
         raise ValueError(
-            f"{_WHO}: these weights are {present} already, so there is nothing to do; got to={short(to)}. "
-            f"If the weights differ from what {layers.model.name} has, say which they are with of."
+            f"{_WHO}: these weights are {to} already, so there is nothing to do; got to={short(to)}. "
+            f"If the weights differ from what {model.name} has, say which they are with of."
         )
-    return _Planner(layers, to).plan(tensors)
-
-
-class _Planner:
-    """Sorts names into what turns, what is left and what is wrong."""
-
-    def __init__(self, layers: Layers, to: config.Pairing) -> None:
-        self._layers, self._to = layers, to
-        self._turns: dict[str, Turn] = {}
-        self._left: dict[str, str] = {}
-        self._wrong: dict[str, str] = {}
-        self._seen: dict[str, set[str]] = defaultdict(set)
-
-    def plan(self, tensors: Mapping[str, Sort]) -> Plan:
-        reader = Reader(self._layers.layout)
-        for name, sort in tensors.items():
-            if not isinstance(name, str):
-                raise TypeError(f"{_WHO}: names of tensors must be strings; got {short(name)}. Pass a state_dict.")
-            self._take(name, sort, reader.read(name))
-        self._refuse()
-        model = self._layers.model
-        return Plan(model.name, self._layers.pairing, self._to, self._turns, self._left)
-
-    def _take(self, name: str, sort: Sort, found: Found) -> None:
-        if found.role == "still":
-            return
-        if found.role == "left":
-            self._left[name] = found.why
-            return
-        if found.where is None:
-            self._wrong[name] = found.why
-            return
+    turns, left, wrong = dict[str, Turn](), dict[str, str](), dict[str, str]()
+    held: dict[str, str] = defaultdict(str)  # of queries and keys, by each attention
+    for name, sort in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{_WHO}: names of tensors must be strings; got {short(name)}. Pass a state_dict.")
+        found = read(name, kept)
         try:
-            heads = self._layers.heads(found.where.layer, extra=found.where.extra)
-            if heads is None:
-                if found.role != "columns":
-                    self._left[name] = "in a layer that does not rotate"
-                return
-            self._turn(name, sort, found, found.where, heads)
+            decided = _decide(found, sort, layers, to)
         except ValueError as error:
-            self._wrong[name] = str(error)
+            wrong[name] = str(error)
+            continue
+        if isinstance(decided, Turn):
+            turns[name] = decided
+            held[found.module] += found.parts[0] if found.parts and found.role == "weight" else ""
+        elif decided:
+            left[name] = decided
+    if wrong:
+        raise _not_understood(wrong, model.name)
+    needed = {"q"} if model.fields.get("num_kv_shared_layers") else {"q", "k"}
+    if single := [module for module, parts in held.items() if parts and not needed <= set(parts)]:
+        raise ValueError(
+            f"{_WHO}: queries and keys must be converted together; got only one of them in {_list(single)}. "
+            f"Pass the whole checkpoint."
+        )
+    if not turns:
+        raise ValueError(
+            f"{_WHO}: there are no queries or keys that turn among these tensors; got names that {model.name} does not "
+            f"have. Pass its state_dict or LoRA factors."
+        )
+    return Plan(model.name, layers.pairing, to, turns, left)
 
-    def _turn(self, name: str, sort: Sort, found: Found, where: Where, heads: Heads) -> None:
-        if found.role == "unknown":
-            raise ValueError(found.why)
-        if found.role == "columns" and not heads.values_are_keys:
-            return
-        if not sort.plain:
-            raise ValueError(f"quantized, as {sort.dtype}")
-        dim = {"rows": 0, "lanes": len(sort.shape) - 1, "columns": 1}[found.role]
-        if len(sort.shape) <= dim or dim < 0 or len(sort.shape) > 2:
-            raise ValueError(f"has {len(sort.shape)} dimensions")
-        size = sort.shape[dim]
-        if found.parts is not None:
-            starts = heads.starts(found.parts, size)
-            self._seen[where.module] |= set(found.parts.order) if found.base else set()
-        elif size % heads.head_dim or not size:
-            raise ValueError(f"has {size} lanes where heads have {heads.head_dim}")
-        else:
-            starts = tuple(range(heads.first, size, heads.head_dim))
-        self._turns[name] = Turn(dim, _index(size, starts, heads.rotary_dim, self._to))
 
-    def _refuse(self) -> None:
-        """Raise if anything was not understood, if a query has no key, or if nothing turns."""
-        model = self._layers.model.name
-        quantized = [name for name, why in self._wrong.items() if why.startswith("quantized")]
-        if quantized:
-            raise ValueError(
-                f"{_WHO}: quantized queries and keys cannot be permuted, because their scales hold for blocks of rows; "
-                f"got {_list(quantized)}. Convert the weights before they are quantized."
-            )
-        if self._wrong:
-            raise ValueError(
-                f"{_WHO}: what looks like queries or keys in {len(self._wrong)} tensors is not understood as {model} "
-                f"has them, so nothing was converted; got {_list(f'{n} ({why})' for n, why in self._wrong.items())}."
-            )
-        needed = {"q"} if self._layers.model.fields.get("num_kv_shared_layers") else {"q", "k"}
-        single = [module for module, parts in self._seen.items() if parts and not needed <= parts]
-        if single:
-            raise ValueError(
-                f"{_WHO}: queries and keys must be converted together; got only one of them in {_list(single)}. "
-                f"Pass the whole checkpoint."
-            )
-        if not self._turns:
-            raise ValueError(
-                f"{_WHO}: there are no queries or keys that turn among these tensors; got names that {model} does not "
-                f"have. Pass its state_dict or LoRA factors."
-            )
+def _decide(found: Found, sort: Sort, layers: Layers, to: config.Pairing) -> Turn | str | None:
+    """Return how a tensor turns, why its queries or keys are left as they are, or None if it holds none.
+
+    Raises:
+        ValueError: It is not understood.
+    """
+    if found.role in ("still", "left"):
+        return found.why or None
+    if found.layer is None:
+        raise ValueError(found.why)
+    heads = layers.find(found.layer)
+    if found.role == "columns" and not (heads and heads.values_are_keys):
+        return None
+    if heads is None:
+        return "in a layer that does not rotate"
+    if found.role == "unknown":
+        raise ValueError(found.why)
+    if not sort.plain:
+        raise ValueError(f"quantized, as {sort.dtype}")
+    dim = {"columns": 1, "lanes": len(sort.shape) - 1}.get(found.role, 0)
+    if not 0 <= dim < len(sort.shape) <= 2:
+        raise ValueError(f"has {len(sort.shape)} dimensions")
+    size = sort.shape[dim]
+    if found.parts:
+        starts = heads.starts(found.parts, size)
+    elif size % heads.head_dim or not size:
+        raise ValueError(f"has {size} lanes where heads have {heads.head_dim}")
+    else:
+        starts = tuple(range(heads.first, size, heads.head_dim))
+    return Turn(dim, starts, heads.rotary_dim, to)
+
+
+def _not_understood(wrong: Mapping[str, str], model: str) -> ValueError:
+    if quantized := [name for name, why in wrong.items() if why.startswith("quantized")]:
+        return ValueError(
+            f"{_WHO}: quantized queries and keys cannot be permuted, because their scales hold for blocks of rows; "
+            f"got {_list(quantized)}. Convert the weights before they are quantized."
+        )
+    return ValueError(
+        f"{_WHO}: what looks like queries or keys in {len(wrong)} tensors is not understood as {model} has them, so "
+        f"nothing was converted; got {_list(f'{name} ({why})' for name, why in wrong.items())}."
+    )
 
 
 def _list(names: Iterable[str]) -> str:
     shown = list(names)
     more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     return ", ".join(name[:200] if name.isprintable() else ascii(name[:200]) for name in shown[:_SHOWN]) + more
-
-
-@lru_cache(maxsize=64)
-def _index(size: int, starts: tuple[int, ...], rotary_dim: int, to: config.Pairing) -> Index:
-    """Return where each row comes from.
-
-    Pair k has the lanes k and k + rotary_dim / 2 in "half", 2k and 2k + 1 in "interleaved".
-    """
-    half = rotary_dim // 2
-    lanes = torch.arange(rotary_dim)
-    order = lanes.view(2, half).T.flatten() if to == "interleaved" else lanes.view(half, 2).T.flatten()
-    index = torch.arange(size)
-    for start in starts:
-        index[start : start + rotary_dim] = start + order
-    return index

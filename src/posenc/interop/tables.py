@@ -18,8 +18,7 @@ from posenc.config.reading import Checked
 from posenc.config.unrotated import Way, ways
 from posenc.config.values import flag, number, short, text
 from posenc.encoding import Encoding
-from posenc.interop.checkpoint import PICKLES, open_checkpoint
-from posenc.interop.shards import Shard, open_shard
+from posenc.interop.checkpoint import PICKLES, Shard, open_checkpoint, open_shard
 
 _WHO = "load_tables"
 

@@ -12,7 +12,7 @@ from posenc.config import kinds, unrotated
 from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.families import Rotary
-from posenc.interop.shards import open_shard
+from posenc.interop.checkpoint import open_shard
 from posenc.verify.models import biased, biases, loading, paths
 from posenc.verify.models.judging import judge
 from posenc.verify.models.report import reported
