@@ -38,7 +38,6 @@ _LEFT = {  # types that a user may look for among them
 }
 
 Model = TypeVar("Model", bound=nn.Module)
-_ROUTABLE = "it can be routed; posenc.hf.use(model) does so"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def use(model: Model, rope_parameters: object = None) -> Model:
     if rope_parameters is not None:
         _rotary().extend({name: host for name, host in hosts.items() if not isinstance(host, _Biased)}, rope_parameters)
     for host in hosts.values():
-        if not patching.said(host.owner) and not isinstance(plan := _plan(host), str):
+        if not patching.said(host.owner) and isinstance(plan := patching.planned(host), patching.Plan):
             plan.put(host.owner)
     if not (said := report(model)).replaced:
         reasons = "\n".join(f"  {part}" for part in said.left) or "  it holds no model of transformers"
@@ -131,10 +130,11 @@ def report(model: nn.Module) -> Report:
     hosts = _hosts(model)
     for host in hosts.values():
         notes = patching.said(host.owner)
-        why = _ROUTABLE if notes.keys() >= {*host.rotaries} or not isinstance(plan := _plan(host), str) else plan
+        why = "" if notes.keys() >= {*host.rotaries} else patching.planned(host)
         for name in host.rotaries:
             part = ".".join(filter(None, (host.name, name)))
-            (replaced if name in notes else left).append(Part(part, notes.get(name, why)))
+            sentence = why if isinstance(why, str) else "it can be routed; posenc.hf.use(model) does so"
+            (replaced if name in notes else left).append(Part(part, notes.get(name, sentence)))
     for name, module in model.named_modules():
         is_model = any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__)
         kind = getattr(module.config, "model_type", None) if is_model else None
@@ -164,14 +164,6 @@ class _Biased:
         """Return what to put into it."""
         plan: patching.Plan = import_module(f"posenc.interop.hf.{self.kind}").planned(self.owner)
         return plan
-
-
-def _plan(host: Any) -> Any:
-    """Return what to put into a host, or a sentence why it is left."""
-    try:
-        return host.plan()
-    except patching.LeftError as error:
-        return str(error)
 
 
 def _rotary() -> Any:

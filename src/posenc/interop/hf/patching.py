@@ -47,6 +47,15 @@ class Plan:
         vars(owner)[_USED] = (notes, [names[module] for module in self.attentions], self.counted)
 
 
+def planned(host: Any) -> Plan | str:
+    """Return what a host gets, or the sentence why it is left."""
+    try:
+        plan: Plan = host.plan()
+    except LeftError as error:
+        return str(error)
+    return plan
+
+
 def said(owner: nn.Module) -> dict[str, str]:
     """Return what runs in a part by the names of modules there; empty where nothing does."""
     notes, attentions, counted = vars(owner).get(_USED, ({}, [], ""))

@@ -190,7 +190,8 @@ def extend(groups: dict[str, Group], rope_parameters: object) -> None:
         TypeError: As `extending.checked` does.
         ValueError: As `extending.checked` does, or the extended model cannot be replaced.
     """
-    found = {name: group for name, group in groups.items() if patching.said(group.owner) or _can(group)}
+    found = {name: group for name, group in groups.items()
+             if patching.said(group.owner) or isinstance(patching.planned(group), Plan)}  # fmt: skip
     owner, new = extending.checked(found, rope_parameters)
     _undo(found)
     extending.write(next(iter(found.values())).model, owner, new)
@@ -201,13 +202,6 @@ def extend(groups: dict[str, Group], rope_parameters: object) -> None:
         except LeftError as error:
             _undo(found)
             raise ValueError(f"posenc.hf.use: the model cannot be extended so: {error}.") from None
-
-
-def _can(group: Group) -> bool:
-    try:
-        return bool(group.plan())
-    except LeftError:
-        return False
 
 
 def _undo(found: dict[str, Group]) -> None:
