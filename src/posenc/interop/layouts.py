@@ -29,23 +29,19 @@ class Layout(NamedTuple):
     projections: Mapping[str, Parts] = {"q_proj": _Q, "k_proj": _K}  # those that hold them, and the order of rows
     layers: str = "layers"  # what the list of layers is called
     attention: str = "self_attn"  # what the attention of a layer is called, as a pattern
-    still: frozenset[str] = frozenset()  # what else it holds here, which a turn of lanes does not concern
-    stacks: frozenset[str] = frozenset()  # further names that may stand before the list of layers
+    still: str = ""  # what else it holds here, which a turn of lanes does not concern
+    stacks: str = ""  # further names that may stand before the list of layers
     left: str | None = None  # another module with queries and keys, which have no position
 
 
-def _names(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
 # Norms of queries or keys: over a head, over all heads, or one a head; before the rotation or after it.
-NORMS = _names("q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm")
+NORMS = "q_norm k_norm q_layernorm k_layernorm q_layer_norm k_layer_norm query_layernorm key_layernorm"
 # What the attention of any type may hold besides; inv_freq has one number a pair in both pairings.
-STILL = _names("v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm")
+STILL = "v_proj o_proj out_proj dense gate_proj g_proj gate_bias sinks v_norm rotary_emb attn_sub_norm"
 # Layers for predicting several tokens, counted by themselves.
 EXTRA = "mtp"
 # Names that may stand before the list of layers of a language model.
-STACKS = _names(f"base_model model language_model text_model transformer module _orig_mod {EXTRA}")
+STACKS = f"base_model model language_model text_model transformer module _orig_mod {EXTRA}"
 
 _PLAIN = """\
 afmoe apertus arcee aria_text bamba beam bitnet cohere cohere2 cohere2_moe cwm dots1 ernie4_5 ernie4_5_moe eurobert
@@ -62,46 +58,38 @@ _GATED = "qwen3_next qwen3_5_text qwen3_5_moe_text"
 
 _LATENT = Layout(
     {"q_proj": _Q, "q_b_proj": _Q, "kv_a_proj_with_mqa": ("ck", "one")},
-    still=_names("q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj"),
+    still="q_a_proj q_a_layernorm kv_a_layernorm kv_b_proj",
 )
 _NEOX = Layout(
-    {"query_key_value": _PER_HEAD},
-    attention="attention",
-    still=_names("bias masked_bias dense_bias"),
-    stacks=_names("gpt_neox gpt_neox_japanese"),
+    {"query_key_value": _PER_HEAD}, "layers", "attention", "bias masked_bias dense_bias", "gpt_neox gpt_neox_japanese"
 )
-_GPTJ = Layout(layers="h", attention="attn", still=_names("bias masked_bias causal_mask embed_positions"))
-_BERT = Layout(
-    {"self.query": _Q, "self.key": _K},
-    "layer",
-    "attention",
-    _names("self.value self.rotary_embeddings output LayerNorm"),
-    _names("encoder roformer esm"),
-)
+_GPTJ = Layout(layers="h", attention="attn", still="bias masked_bias causal_mask embed_positions")
+_BERT_STILL = "self.value self.rotary_embeddings output LayerNorm"
+_BERT = Layout({"self.query": _Q, "self.key": _K}, "layer", "attention", _BERT_STILL, "encoder roformer esm")
 
 LAYOUTS: dict[str, Layout] = {
     **dict.fromkeys(_PLAIN.split(), Layout()),
     **dict.fromkeys(_COMPRESSED.split(), _LATENT),
     **dict.fromkeys(_GATED.split(), Layout({"q_proj": ("qg", "n_heads"), "k_proj": _K})),
-    "chatglm": Layout({"query_key_value": _ALL}, attention="self_attention", stacks=_names("encoder")),
+    "chatglm": Layout({"query_key_value": _ALL}, attention="self_attention", stacks="encoder"),
     "codegen": _GPTJ._replace(projections={"qkv_proj": ("qvk", "four")}),
     "dbrx": Layout({"Wqkv": _ALL}, "blocks", r"norm_attn_norm\.attn"),
-    "diffllama": Layout(still=_names("lambda_q1 lambda_k1 lambda_q2 lambda_k2 groupnorm")),
-    "doge": Layout(still=_names("A dt_proj")),
+    "diffllama": Layout(still="lambda_q1 lambda_k1 lambda_q2 lambda_k2 groupnorm"),
+    "doge": Layout(still="A dt_proj"),
     "esm": _BERT,
     "falcon": Layout({"query_key_value": _ALL}, "h", "self_attention"),
     "gpt_neox": _NEOX,
     "gpt_neox_japanese": _NEOX,
     "gptj": _GPTJ,
-    "internlm2": Layout({"wqkv": _PER_KEY}, attention="attention", still=_names("wo")),
+    "internlm2": Layout({"wqkv": _PER_KEY}, attention="attention", still="wo"),
     "longcat_flash": _LATENT._replace(attention=r"self_attn\.\d+"),
     "mllama_text_model": Layout(left="cross_attn"),
-    "modernbert": Layout({"Wqkv": _ALL}, attention="attn", still=_names("Wo")),
-    "modernbert-decoder": Layout(attention="attn", still=_names("Wo")),
+    "modernbert": Layout({"Wqkv": _ALL}, attention="attn", still="Wo"),
+    "modernbert-decoder": Layout(attention="attn", still="Wo"),
     "persimmon": Layout({"query_key_value": _PER_HEAD}),
     "phi3": Layout({"qkv_proj": _ALL}),
     "phi4_multimodal": Layout({"qkv_proj": _ALL}),
-    "qwen": Layout({"c_attn": _ALL}, "h", "attn", _names("c_proj bias masked_bias")),
+    "qwen": Layout({"c_attn": _ALL}, "h", "attn", "c_proj bias masked_bias"),
     "roformer": _BERT,
 }
 

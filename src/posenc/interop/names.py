@@ -53,15 +53,15 @@ def read(name: str, layout: Layout) -> Found:
     if inside is None and not _suspicious(path):
         return Found("still")
     # layers of another stack are not counted with these
-    if strange := next((part for part in before if part not in STACKS | layout.stacks), None):
+    if strange := next((part for part in before if part not in f"{STACKS} {layout.stacks}".split()), None):
         return Found("unknown", f"in a part that this type does not have: {strange}")
     layer = BEHIND if EXTRA in before else int(in_layer[2])
     if inside is None:
         return Found("unknown", "not in its attention", layer)
     child, below = inside[1], inside[2] or ""
     parts = layout.projections.get(child)
-    still = child if child in _BELOW else "still" if child in STILL | layout.still else ""
-    if not (kind := "projection" if parts else "norm" if child in NORMS else still):
+    still = child if child in _BELOW else "still" if child in f"{STILL} {layout.still}".split() else ""
+    if not (kind := "projection" if parts else "norm" if child in NORMS.split() else still):
         return Found("unknown", "not known in the attention of this type", layer)
     if (known := _BELOW[kind].fullmatch(below)) is None:
         why = "quantized" if _QUANTIZED.search(below) else f"not known below a {kind}"

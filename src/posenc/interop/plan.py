@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posenc import config
-from posenc.config.model import open_model
+from posenc.config.model import Model, open_model
 from posenc.config.values import short
 from posenc.interop.heads import Layers, read_layers
 from posenc.interop.layouts import layout
@@ -170,19 +170,7 @@ def plan(
             held[found.module] += found.parts[0] if found.parts and found.role == "weight" else ""
         elif decided:
             left[name] = decided
-    if wrong:
-        raise _not_understood(wrong, model.name)
-    needed = {"q"} if model.fields.get("num_kv_shared_layers") else {"q", "k"}
-    if single := [module for module, parts in held.items() if parts and not needed <= set(parts)]:
-        raise ValueError(
-            f"{_WHO}: queries and keys must be converted together; got only one of them in {_list(single)}. "
-            f"Pass the whole checkpoint."
-        )
-    if not turns:
-        raise ValueError(
-            f"{_WHO}: there are no queries or keys that turn among these tensors; got names that {model.name} does not "
-            f"have. Pass its state_dict or LoRA factors."
-        )
+    _refuse(model, turns, wrong, held)
     return Plan(model.name, layers.pairing, to, turns, left)
 
 
@@ -218,16 +206,32 @@ def _decide(found: Found, sort: Sort, layers: Layers, to: config.Pairing) -> Tur
     return Turn(dim, starts, heads.rotary_dim, to)
 
 
-def _not_understood(wrong: Mapping[str, str], model: str) -> ValueError:
-    if quantized := [name for name, why in wrong.items() if why.startswith("quantized")]:
-        return ValueError(
+def _refuse(model: Model, turns: Mapping[str, Turn], wrong: Mapping[str, str], held: Mapping[str, str]) -> None:
+    """Raise if anything was not understood, if a query has no key, or if nothing turns."""
+    quantized = [name for name, why in wrong.items() if why.startswith("quantized")]
+    needed = {"q"} if model.fields.get("num_kv_shared_layers") else {"q", "k"}
+    single = [module for module, parts in held.items() if parts and not needed <= set(parts)]
+    if quantized:
+        raise ValueError(
             f"{_WHO}: quantized queries and keys cannot be permuted, because their scales hold for blocks of rows; "
             f"got {_list(quantized)}. Convert the weights before they are quantized."
         )
-    return ValueError(
-        f"{_WHO}: what looks like queries or keys in {len(wrong)} tensors is not understood as {model} has them, so "
-        f"nothing was converted; got {_list(f'{name} ({why})' for name, why in wrong.items())}."
-    )
+    if wrong:
+        listed = _list(f"{name} ({why})" for name, why in wrong.items())
+        raise ValueError(
+            f"{_WHO}: what looks like queries or keys in {len(wrong)} tensors is not understood as {model.name} has "
+            f"them, so nothing was converted; got {listed}."
+        )
+    if single:
+        raise ValueError(
+            f"{_WHO}: queries and keys must be converted together; got only one of them in {_list(single)}. "
+            f"Pass the whole checkpoint."
+        )
+    if not turns:
+        raise ValueError(
+            f"{_WHO}: there are no queries or keys that turn among these tensors; got names that {model.name} does not "
+            f"have. Pass its state_dict or LoRA factors."
+        )
 
 
 def _list(names: Iterable[str]) -> str:
