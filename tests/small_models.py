@@ -69,7 +69,8 @@ def finite(value: Any) -> Any:
 def small(name: str, **options: Any) -> Any:
     """A configuration of a type: small, where it has a key for the size, and with the options."""
     cls = CONFIG_MAPPING[name]
-    known = {*cls.__dataclass_fields__, *cls.attribute_map}
+    own = getattr(cls, "__dataclass_fields__", None) or inspect.signature(cls).parameters  # before transformers 5.7
+    known = {*own, *cls.attribute_map}
     return cls(**{key: value for key, value in SIZES.items() if key in known} | options)
 
 
