@@ -208,7 +208,7 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
         TypeError: Unknown or missing option.
 
     >>> create("alibi", dims=Dims(n_heads=8))
-    ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric')
+    ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric', scale=1.0)
     """
     cls = find_class(name)
     accepted = _parameters(cls)

@@ -105,13 +105,13 @@ def test_text_is_turned_by_mrope_as_by_rope(layout: str) -> None:
 @pytest.mark.parametrize("sections", [(16, 24, 23), (), (33, -1)])
 def test_sections_that_do_not_add_up_are_refused(sections: tuple[int, ...]) -> None:
     with refuses(
-        ValueError, "MRoPE: sections must be numbers of pairs that add up to head_dim / 2 = 32", f"{sections}"
+        ValueError, "MRoPE: sections must be numbers of pairs that add up to rotary_dim / 2 = 32", f"{sections}"
     ):
         posenc.MRoPE(head_dim=64, sections=sections)
 
 
 def test_sections_that_cannot_take_turns_are_refused() -> None:
-    with refuses(ValueError, "have room for sections of at most (22, 21, 21)", "got sections=(16, 24, 24)"):
+    with refuses(ValueError, "have (22, 21, 21) pairs at most", "got sections=(16, 24, 24)"):
         posenc.MRoPE(head_dim=128, sections=(16, 24, 24), layout="interleaved")
 
 

@@ -121,7 +121,7 @@ EXPANDED = {
 }  # fmt: skip
 NO_CODES = {  # names of modules and keys, and ends of sentences
     "posenc.verify.{FAMILIES[convention]}", "{module}.{name}", "{path}.{key}", "{key}.{name}", "{by}.", "{error.name}.",
-    "{target.module}.", "{trace.tb_frame.f_globals.get('__name__', '')}.", "{lanes[:8]}...",
+    "{stack}.{found.key}", "{target.module}.", "{trace.tb_frame.f_globals.get('__name__', '')}.", "{lanes[:8]}...",
 }  # fmt: skip
 
 
