@@ -85,7 +85,8 @@ def _forward(
 def _projected(encoding: DeBERTa, module: Any, embeddings: Tensor) -> DeBERTa:
     """Return the encoding with this layer's tables: another object, which a backward pass finds as it was."""
     key, query = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
-    rows, tables = _rows(module), dict[str, Any]()
+    rows = _rows(module)
+    tables: dict[str, Any] = {}
     for term, name, projection in (("c2p", "key_table", key), ("p2c", "query_table", query)):
         if term in encoding.terms:
             table = _heads(module, getattr(module, projection)(embeddings[: 2 * module.pos_ebd_size])).transpose(0, 1)

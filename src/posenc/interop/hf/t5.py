@@ -24,7 +24,8 @@ def planned(host: Any) -> Plan:
     own, crossing = ([getattr(layer, part) for layer in layers if hasattr(layer, part)]
                      for part in ("SelfAttention", "EncDecAttention"))  # fmt: skip
     fields = {**plain(host.config), "model_type": "t5"}
-    encoding = configured(fields, bidirectional=not own[0].is_decoder, score_scale=float(own[0].scaling))
+    scale = float(getattr(own[0], "scaling", 1.0))  # older versions have none, and `_check` leaves them
+    encoding = configured(fields, bidirectional=not own[0].is_decoder, score_scale=scale)
     methods: dict[nn.Module, patching.Methods] = {host: {"forward": with_masks(host)}}
     for modules in filter(None, (own, crossing)):
         for module in modules:
