@@ -36,7 +36,8 @@ def seconds(model, what):
     ids = torch.randint(5, 999, (1, PROMPT if what == "generate" else PREFILL))
     start = time.perf_counter()
     if what == "generate":
-        model.generate(ids, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, eos_token_id=None)
+        length = {"max_new_tokens": NEW, "min_new_tokens": NEW, "eos_token_id": None}
+        model.generate(ids, **length, do_sample=False, use_cache=True)  # MPT's configuration says False
     else:
         with torch.no_grad():
             (model.encoder if model.config.is_encoder_decoder else model)(input_ids=ids)

@@ -194,9 +194,9 @@ class Logits(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # of torch.jit itself, which goes through all attributes
 def test_a_trace_is_of_the_model_that_is_used():
-    model, ids = Logits(posenc.hf.use(rotary())), text()
+    model, ids = Logits(posenc.hf.use(rotary().double())), text()
     traced = torch.jit.trace(model, (ids,), check_trace=False)
-    torch.testing.assert_close(traced(ids), model(ids), rtol=1e-5, atol=1e-4)  # a trace fuses
+    torch.testing.assert_close(traced(ids), model(ids))  # in float64, since a trace fuses and float32 shows it
 
 
 def test_the_report_is_of_the_model_as_it_is_now():

@@ -188,6 +188,16 @@ def test_the_commands_say_it(tmp_path, capsys):
         (DEBERTA | {"pos_att_type": 7}, TypeError, "pos_att_type"),
         ({"model_type": "t5", "num_layers": 2, "num_heads": 0}, ValueError, "num_heads"),
         ({"model_type": "gpt2", "n_layer": 10**9, "n_embd": 8, "n_positions": 8}, ValueError, "n_layer"),
+        (
+            {"model_type": "gpt2", "n_layer": 2, "n_embd": 1 << 20, "n_positions": 1 << 20},
+            ValueError,
+            "tables of learned",
+        ),
+        (
+            DEBERTA | {"max_position_embeddings": 1 << 24},
+            ValueError,
+            "tables of deberta must hold at most 1,073,741,824",
+        ),
     ],
 )
 def test_bad_sizes_are_refused(fields, kind, words):

@@ -9,6 +9,7 @@ from posenc.config import values
 from posenc.config.model import WHO, Model
 
 _MOST = 1 << 24
+_MOST_NUMBERS = 1 << 30  # of learned tables; the largest known have 1 << 25
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,25 @@ def ways(model: Model) -> list[Way] | None:
         return None
     if found.read is None:
         raise values.elsewhere(f"{WHO}: positions of {model.model_type} enter by {found.said}.", model.model_type)
-    return found.read(model.fields)
+    read = found.read(model.fields)
+    for way in read:
+        _check_table(way)
+    return read
+
+
+def _check_table(way: Way) -> None:
+    """Raise where tables would take more than any model's: an untrusted file may not ask for all memory there is."""
+    keys = ("max_len", "d_model") if way.encoding == "learned" else ("n_buckets", "n_heads", "head_dim")
+    sizes = {key: way.options[key] for key in keys if key in way.options}
+    if not way.shared:
+        sizes["layers"] = way.count
+    if math.prod(sizes.values()) > _MOST_NUMBERS:
+        given = ", ".join(f"{key}={size}" for key, size in sizes.items())
+        raise values.out_of_range(
+            f"{WHO}: learned tables of {way.encoding} must hold at most {_MOST_NUMBERS:,} numbers; got {given}. "
+            "Correct the file.",
+            *(next(iter(sizes)), next(iter(sizes.values())), f"tables of at most {_MOST_NUMBERS:,} numbers"),
+        )
 
 
 def _whole(fields: Mapping[str, Any], *keys: str, default: int | None = None, high: int = _MOST) -> int:

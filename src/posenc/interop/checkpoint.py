@@ -16,8 +16,8 @@ METADATA = "__metadata__"
 MAX_INDEX = 1 << 26  # bytes; the longest known are below 16 MiB
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHARD = re.compile(r"(?!\.)[\w.+-]{1,200}\.safetensors", re.ASCII)
-# What stands beside weights and holds no pickle: settings, vocabularies, code to read, words for people.
-_BESIDE = re.compile(
+# Other files that are copied with weights, and hold no pickle: settings, vocabularies, code to read, texts for people.
+_SMALL = re.compile(
     r"(?!\.|.*\.bin\.index\.json)[\w.+ -]{1,200}\.(?:json|jsonl|txt|md|model|jinja|tiktoken|vocab|bpe|yaml|yml|py)"
     r"|LICENSE|NOTICE|README",
     re.ASCII,
@@ -50,7 +50,7 @@ class Checkpoint(NamedTuple):
     """What a directory holds."""
 
     shards: tuple[Shard, ...]  # the files with weights
-    beside: tuple[Path, ...]  # the small files that are copied
+    small: tuple[Path, ...]  # the other files, which are copied
     left_out: tuple[str, ...]  # names of what is not: other formats, directories, files of an unknown kind
 
 
@@ -83,9 +83,9 @@ def _open(root: Path) -> Checkpoint:
         raise ValueError(f"convert: {short(file)} holds {short(tensor)}, and the index says otherwise. Restore them.")
     for tensor, _ in said - held:
         raise ValueError(f"convert: the index names {short(tensor)}, which no file holds. Restore them.")
-    beside = [name for name in names if _BESIDE.fullmatch(name) and not (root / name).is_dir()]
-    left_out = tuple(name for name in names if name not in {*beside, *files})
-    return Checkpoint(shards, tuple(_inside(root, name) for name in beside), left_out)
+    small = [name for name in names if _SMALL.fullmatch(name) and not (root / name).is_dir()]
+    left_out = tuple(name for name in names if name not in {*small, *files})
+    return Checkpoint(shards, tuple(_inside(root, name) for name in small), left_out)
 
 
 def _inside(root: Path, name: str) -> Path:

@@ -75,7 +75,7 @@ def convert_checkpoint(
             f"convert: --out {short(str(target))} is there and is no empty directory; nothing was touched. "
             f"Choose another --out."
         )
-    given = next((path for path in found.beside if path.name == _CONFIG), None) if source is None else source
+    given = next((path for path in found.small if path.name == _CONFIG), None) if source is None else source
     if given is None:
         raise ValueError(
             f"convert: there is no config.json in {short(str(directory))}. For LoRA factors, name their model's "
@@ -86,12 +86,12 @@ def convert_checkpoint(
     sorts = {name: sort for shard in found.shards for name, sort in shard.sorts.items()}
     planned = plan(sorts, fields, to, _present(found, model, to, of))
     flag = to == "interleaved" if source is None and model.name in READS_INTERLEAVE else None
-    size = sum(path.stat().st_size for path in (*found.beside, *(shard.path for shard in found.shards)))
+    size = sum(path.stat().st_size for path in (*found.small, *(shard.path for shard in found.shards)))
     free = shutil.disk_usage(next(parent for parent in target.parents if parent.exists())).free
     if size > free:
         raise ValueError(f"convert: --out needs {size:,} bytes, and {free:,} are free. Choose another --out.")
     _write(found, planned, target, None if flag is None else _flagged(fields, model.fields, flag))
-    copied = tuple(path.name for path in found.beside)
+    copied = tuple(path.name for path in found.small)
     return Conversion(target, planned, len(sorts), copied, found.left_out, flag)
 
 
@@ -132,7 +132,7 @@ def _write(found: Checkpoint, planned: Plan, target: Path, new_config: dict[str,
         aside.mkdir(parents=True)
         for shard in found.shards:
             write_shard(shard, aside / shard.path.name, planned.turns, planned.to)
-        for path in found.beside:
+        for path in found.small:
             shutil.copyfile(path, aside / path.name)
         if new_config is not None:
             (aside / _CONFIG).write_text(json.dumps(new_config, indent=2) + "\n")

@@ -33,7 +33,7 @@ def load_tables(checkpoint: str | os.PathLike[str]) -> dict[str, Encoding]:
     Only the tensors of tables are read, by safetensors: nothing in a file is executed.
 
     Args:
-        checkpoint: A directory with config.json and *.safetensors, or one such file beside its config.json.
+        checkpoint: A directory with config.json and *.safetensors, or one such file next to its config.json.
 
     Returns:
         The encodings in the order of the layers. T5 does not divide q·k by √d, DeBERTa divides by √(d (1 + terms)):
