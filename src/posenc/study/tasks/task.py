@@ -56,7 +56,7 @@ class Task:
         paper: Authors and year.
         arxiv: Its number.
         format: A line, and what differs from the source's.
-        kinds: Streams beside `index` and `randomised`, which every task has.
+        kinds: Streams other than `index` and `randomised`, which every task has.
         probes: Names of tasks with the same symbols that a trained model is tested on as well.
     """
 
