@@ -71,7 +71,8 @@ def test_gradients(name, side, checkpointing):
     wanted = gradients(model, inputs)
     posenc.hf.use(model)
     if checkpointing:
-        model.activation_checkpointing_enable()
+        word = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as before 5.21
+        getattr(model, f"{word}_checkpointing_enable")()
     got = gradients(model, inputs)
     assert got.keys() == wanted.keys() >= {key for key, _ in model.named_parameters() if "relative" in key}
     for key, gradient in wanted.items():
