@@ -25,7 +25,6 @@ from posenc.families import Bias, no_autocast
 from posenc.positions.checks import is_plain
 
 NARROW = 16  # lanes that its kernels for GPUs want at least
-KINDS = 32  # programs of one bias and one kind of masks: lengths left open or one, batches, dtypes
 
 
 class Flex:
@@ -206,26 +205,28 @@ def _compiler() -> str | None:
 
 
 def _kind(call: Call) -> str:
-    """Return what makes another program of a call, apart from shapes and dtypes."""
+    """Return what makes another program of a call; on a GPU apart from shapes, of which a few programs serve all."""
     mask = None if call.mask is None else (call.mask.dtype, [n > 1 for n in call.mask.shape])
     masks = call.causal, call.window is None, call.document_ids is None, mask
-    return f"{[str(leaf.encoding) for leaf in call.leaves]}, {masks}"
+    shapes = (call.q.shape, call.k.shape) if call.q.device.type == "cpu" else None
+    return f"{[str(leaf.encoding) for leaf in call.leaves]}, {masks}, {call.q.dtype}, {shapes}"
 
 
 @lru_cache(maxsize=64)
 def _compiled(kind: str, on_cpu: bool) -> Callable[..., Tensor]:
     """Return FlexAttention to be compiled, once for each kind of call.
 
-    Each kind counts its own programs: torch gives up on a function that it has compiled too often, and would go on
-    with one that forms all scores. So a program too many is an error instead. On a GPU lengths are left open once a
-    second one comes; what torch 2.13 writes for CPUs then confuses the names of lengths where there are many.
+    Each kind has code of its own, by which torch counts programs: it gives up on code that it has compiled too often,
+    and a whole graph makes that an error instead of a kernel that forms all scores. On a GPU lengths are left open once
+    a second one comes; what torch 2.13 writes for CPUs then confuses the names of lengths where there are many.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
-    options: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": KINDS}
-    compiled: Callable[..., Tensor] = torch.compile(
-        flex_attention, fullgraph=True, dynamic=False if on_cpu else None, **options
-    )
+    def attention(*args: Any, **options: Any) -> Any:
+        return flex_attention(*args, **options)
+
+    attention.__code__ = attention.__code__.replace()  # a copy
+    compiled: Callable[..., Tensor] = torch.compile(attention, fullgraph=True, dynamic=False if on_cpu else None)
     return compiled
 
 
