@@ -42,7 +42,7 @@ app.command("show", short_help="Show one: formula, paper, options, picture.")(sh
 app.command("plot", short_help="Draw a figure of one into a file.")(plot.plot_encoding)
 app.command("inspect", short_help="Say what a model's configuration means for its positions.")(inspect.inspect_model)
 app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
-app.command("study", short_help="Compare encodings on your own text.")(study.study_encodings)
+app.add_typer(study.app, name="study", short_help="Compare encodings on your own text and on tasks.")
 app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
 app.command("verify", short_help="Say what is wrong with position code.")(verify.verify_implementation)
 app.command("identify", short_help="Say what position code computes, without a spec.")(identify.identify_implementation)

@@ -1,7 +1,7 @@
 """The live leaderboard: a table that redraws itself in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from posenc.study.config import Config
+from posenc.study.config import TEXT, Config
 
 
 class Board:
@@ -41,37 +41,54 @@ class Board:
         """Print a line that stays."""
         self.console.print(Text(line), soft_wrap=True)
 
-    def draw(self, results: list[dict[str, Any]], running: Iterable[str], left_s: float | None) -> None:
+    def draw(
+        self, results: list[dict[str, Any]], running: Callable[[], list[str]], left: Callable[[], float | None]
+    ) -> None:
         """Redraw the table, in a terminal."""
         if self.live:
+            left_s = left()
             rest = "timing the first steps" if left_s is None else f"about {clock(left_s)} left"
-            status = Text(f"{clock(time.monotonic() - self.begin)} gone, {rest}   " + "   ".join(running))
-            self.live.update(Group(self.table(results), status), refresh=True)
+            status = Text(f"{clock(time.monotonic() - self.begin)} gone, {rest}   " + "   ".join(running()))
+            self.live.update(Group(*self.tables(results), status), refresh=True)
 
     def finished(self, result: dict[str, Any], left_s: float) -> None:
         """Print a line for a finished cell."""
-        bits, lengths = result["bits_by_length"], (self.config.train_len, self.config.test_lens[-1])
-        shown = ", ".join(f"{bits[str(length)]:.3f} at {length}" for length in lengths)
-        note = ", undertrained" if result["undertrained"] else ""
-        self.say(f"{result['encoding']} s{result['seed']}: {shown} bytes{note} ({clock(left_s)} left)")
+        if result["task"] == TEXT:
+            bits, lengths = result["bits_by_length"], (self.config.train_len, self.config.test_lens[-1])
+            shown = ", ".join(f"{bits[str(length)]:.3f} at {length}" for length in lengths) + " bytes"
+            note = ", undertrained" if result["undertrained"] else ""
+        else:
+            exact = result["exact_by_length"]
+            shown = f"{result['task']} " + ", ".join(f"{share:.2f} at {length}" for length, share in exact.items())
+            note = ", not learned" if result["undertrained"] else ""
+        size = f" {result['size']}" if len(self.config.sizes) > 1 else ""
+        self.say(f"{result['encoding']}{size} s{result['seed']}: {shown}{note} ({clock(left_s)} left)")
 
-    def table(self, results: list[dict[str, Any]]) -> Table:
-        """Return the leaderboard, best at the longest context first; means over the seeds so far."""
-        table = Table(title="bits per byte by length of context", title_justify="left", box=None, pad_edge=False)
+    def tables(self, results: list[dict[str, Any]]) -> list[Table]:
+        """Return a leaderboard for each task and size, best at the longest length first; means over the seeds so far."""
+        both = [(size, task) for size in self.config.sizes for task in self.config.tasks]
+        return [self._table(size, task, results) for size, task in both]
+
+    def _table(self, size: str, task: str, results: list[dict[str, Any]]) -> Table:
+        config, text = self.config, task == TEXT
+        lengths = config.test_lens if text else config.lengths_of(task)[1]
+        trained = config.train_len if text else max(n for n in lengths if n <= max(config.lengths_of(task)[0]))
+        title = "bits per byte by length of context" if text else f"{task}: share of lines without an error, by length"
+        title += f", {size}" if len(config.sizes) > 1 else ""
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("encoding", no_wrap=True)
-        for length in self.config.test_lens:
-            table.add_column(f"{length}", justify="right")
-        table.add_column(f"vs {self.config.train_len}", justify="right")
-        table.add_column("seeds", justify="right")
-        rows = []
-        for name in self.config.encodings:
-            cells = [r["bits_by_length"] for r in results if r["encoding"] == name]
-            if cells:
-                rows.append((name, [sum(c[str(n)] for c in cells) / len(cells) for n in self.config.test_lens], cells))
-        trained = self.config.test_lens.index(self.config.train_len)
-        for name, bits, cells in sorted(rows, key=lambda row: row[1][-1]):
-            change = f"{bits[-1] - bits[trained]:+.3f}"
-            table.add_row(Text(name), *(f"{b:.3f}" for b in bits), change, f"{len(cells)}/{len(self.config.seeds)}")
+        for head in (*map(str, lengths), f"vs {trained}", "seeds"):
+            table.add_column(head, justify="right")
+        key, rows = "bits_by_length" if text else "exact_by_length", []
+        for name in config.encodings:
+            found = [r[key] for r in results if (r["encoding"], r["task"], r["size"]) == (name, task, size)]
+            if found:
+                rows.append((name, [sum(c[str(n)] for c in found) / len(found) for n in lengths], len(found)))
+        for name, means, seeds in sorted(rows, key=lambda row: row[1][-1] if text else -row[1][-1]):
+            digits = 3 if text else 2
+            change = f"{means[-1] - means[lengths.index(trained)]:+.{digits}f}"
+            values = (f"{mean:.{digits}f}" for mean in means)
+            table.add_row(Text(name), *values, change, f"{seeds}/{len(config.seeds)}")
         return table
 
 

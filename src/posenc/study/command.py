@@ -8,49 +8,53 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Plain
 
 from posenc import registry
+from posenc.study import tasks
 from posenc.study.board import Board, clock
-from posenc.study.config import Config, make_config
+from posenc.study.config import TEXT, Config
+from posenc.study.engines import Engine
+from posenc.study.queue import read_json
 from posenc.study.report import render
 from posenc.study.schedule import Schedule
 from posenc.study.store import Store
-from posenc.study.text import load
+from posenc.study.text import Text, load
+from posenc.study.worker import Directory
 
 INTERRUPTED = 130
 
 
 def run(
+    config: Config,
     text: Sequence[str],
-    encodings: Sequence[str],
-    train_len: int,
-    test_lens: Sequence[int],
-    seeds: int,
-    budget_s: float | None,
-    steps: int | None,
     out: str,
+    engine: Engine,
+    *,
+    dry_run: bool = False,
+    wait: bool = True,
     as_json: bool = False,
 ) -> int:
     """Run a study, or go on with one, and write its report.
 
     Args:
+        config: What is asked.
         text: Files; none means the prose that every Python installation carries.
-        encodings: Names; none means the default ones.
-        train_len: Tokens of a training sequence.
-        test_lens: Tokens of context in the tests; none means up to 16 times `train_len`.
-        seeds: How many.
-        budget_s: Seconds for everything; None if steps are given.
-        steps: Of every cell, instead of a budget.
         out: The directory.
-        as_json: Print the results as JSON on standard output, and everything else on standard error.
+        engine: Does the jobs.
+        dry_run: Print the plan, after timing a few steps, and leave nothing behind.
+        wait: Run the cells; else they are left in the directory for workers to come.
+        as_json: Print the results (or the plan) as JSON on standard output, and everything else on standard error.
 
     Returns:
         0 if all cells are done, 1 if some failed, 130 after Ctrl-C.
@@ -60,42 +64,68 @@ def run(
         TypeError: A class that is no encoding, or needs options that the study does not know.
     """
     started = time.monotonic()
-    config = make_config(encodings, train_len, test_lens, seeds, budget_s, steps)
-    words = load(text, config)
-    facts = words.facts(config)
-    store = Store(out, _identity(config, facts))
-    began = started - store.run.get("elapsed_s", 0.0)
-
-    def record() -> dict[str, Any]:
-        return _record(config, facts, _command(config, text, out, schedule.steps), schedule, began)
-
-    console = Console(stderr=as_json, highlight=False)
-    with closing(store), Board(config, console) as board:
+    words = load(text, config) if TEXT in config.tasks else None
+    facts = words.facts(config) if words else None
+    with ExitStack() as stack:
+        if dry_run:
+            out = str(Path(stack.enter_context(TemporaryDirectory(prefix="posenc-"))) / "study")
+        store = stack.enter_context(closing(Store(out, _identity(config, facts))))
+        began = started - store.run.get("elapsed_s", 0.0)
+        board = stack.enter_context(Board(config, Console(stderr=as_json, highlight=False)))
+        read = f"{facts['bytes']:,} bytes of {facts['name']}" if facts else ""
         board.say(
-            f"{len(config.encodings)} encodings, {len(config.seeds)} seeds, {facts['bytes']:,} bytes of {words.name}; "
-            f"trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}; results in {store.path}"
+            f"{len(config.encodings)} encodings, {len(config.seeds)} seeds, {', '.join(filter(None, [read, *config.puzzles]))}"
+            + (f"; trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}" if facts else "")
+            + ("" if dry_run else f"; results in {store.path}")
         )
-        schedule = Schedule(config, words, store, board, config.fixed_steps or store.run.get("steps"), started)
-        status = _run_cells(schedule, store, record)
-        _write_all(store, record() | {"status": status}, schedule.results)
-    _close(board, config, schedule, store.path, status, as_json)
+        schedule = Schedule(config, store, board, engine, config.fixed_steps or store.run.get("steps"))
+
+        def record(status: str) -> dict[str, Any]:
+            command = _command(config, text, out, schedule.steps)
+            return _record(config, facts, command, schedule, began) | {"status": status}
+
+        if words:
+            store.write("text", words.data)
+        status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
+        if dry_run:
+            return _print_plan(board, schedule, as_json)
+        _write_all(store, record(status), schedule.results)
+        _close(board, config, schedule, words, store.path, status, as_json)
     if status == "interrupted":
         return INTERRUPTED
     return 1 if schedule.problems else 0
 
 
-def _run_cells(schedule: Schedule, store: Store, record: Any) -> str:
-    """Run what is not finished; return "complete" or "interrupted"."""
+def _run_cells(
+    schedule: Schedule,
+    store: Store,
+    record: Callable[[str], dict[str, Any]],
+    started: float,
+    *,
+    dry_run: bool,
+    wait: bool,
+) -> str:
+    """Run what is not finished; return "complete", "interrupted" or "waiting"."""
     try:
         if schedule.todo:
-            schedule.board.say(f"timing the first steps of {len(schedule.todo)} cells")
-            try:
-                steps = schedule.time_first_steps()
-            except ValueError:
-                if not store.run:
-                    store.abandon()
-                raise
-            store.write_run(record() | {"status": "running"})
+            fresh = not store.run
+            if fresh:
+                store.write_run(record("timing"))
+            if wait or dry_run:
+                schedule.board.say(f"timing the first steps of {len(schedule.todo)} cells")
+                try:
+                    steps = schedule.time_first_steps(time.monotonic() - started)
+                except ValueError:
+                    schedule.stop()
+                    if fresh:
+                        store.abandon()
+                    raise
+                if dry_run:
+                    return "planned"
+            store.write_run(record("running"))
+            if not wait:
+                schedule.fill()
+                return "waiting"
             done = f", {len(schedule.results)} cells are done already" if schedule.results else ""
             schedule.board.say(f"{steps} steps a cell, about {clock(schedule.left() or 0.0)}{done}")
             schedule.run()
@@ -106,7 +136,47 @@ def _run_cells(schedule: Schedule, store: Store, record: Any) -> str:
         schedule.stop()
 
 
-def _record(config: Config, facts: dict[str, Any], command: str, schedule: Schedule, began: float) -> dict[str, Any]:
+def report(path: Path) -> int:
+    """Write a study's report from what is in its directory, and say where it is.
+
+    Raises:
+        ValueError: It holds no study.
+    """
+    directory = Directory(path)
+    config, run = directory.config, directory.run
+    store = Store(path, run.get("identity", {}))
+    with closing(store), Board(config, Console(highlight=False)) as board:
+        results = store.results(config.cells())
+        failed = [found for p in sorted(path.glob("failed/*.json")) if (found := read_json(p))]
+        if len(results) == len(config.cells()):
+            run["status"] = "complete"
+        _write_all(store, run | {"problems": failed or run.get("problems", [])}, results)
+        for table in board.tables(results):
+            board.console.print(table)
+        board.say(f"{len(results)} of {len(config.cells())} cells are done, {len(failed)} failed")
+        board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
+    return 1 if failed else 0
+
+
+def _print_plan(board: Board, schedule: Schedule, as_json: bool) -> int:
+    """Print the cells of a plan and what they cost."""
+    plan = schedule.plan
+    if as_json:
+        sys.stdout.write(json.dumps(plan | {"problems": schedule.problems}) + "\n")
+        return 1 if schedule.problems else 0
+    table = Table(box=None, pad_edge=False)
+    for head in ("encoding", "task", "size", "seed", "steps", "seconds"):
+        table.add_column(head, justify="right" if head in ("seed", "steps", "seconds") else "left", no_wrap=True)
+    for row in plan["cells"]:
+        table.add_row(*(Plain(str(row[head])) for head in ("encoding", "task", "size", "seed", "steps", "seconds")))
+    board.console.print(table)
+    board.say(f"{len(plan['cells'])} cells, about {clock(plan['seconds'])} with {plan['workers']} workers")
+    return 1 if schedule.problems else 0
+
+
+def _record(
+    config: Config, facts: dict[str, Any] | None, command: str, schedule: Schedule, began: float
+) -> dict[str, Any]:
     """Return what run.json says."""
     earlier = schedule.store.run
     return {
@@ -114,24 +184,25 @@ def _record(config: Config, facts: dict[str, Any], command: str, schedule: Sched
         "command": command,
         "created": earlier.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         "elapsed_s": round(time.monotonic() - began, 1),
-        "config": config.as_dict() | {"steps": schedule.steps},
+        "config": config.as_dict() | {"steps": schedule.steps, "target_bytes": config.target_bytes},
+        "plan": schedule.plan,
         "text": facts,
         "machine": _machine(),
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in ("posenc", "torch", "numpy")},
         "cards": _cards(config),
+        "tasks": {label: tasks.split(label)[0].card() for label in config.puzzles},
         "problems": schedule.problems,
     }
 
 
-def _identity(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
+def _identity(config: Config, facts: dict[str, Any] | None) -> dict[str, Any]:
     """Return what makes two studies the same: what was asked, of which text, by which code."""
     code = {package: version(package) for package in ("posenc", "torch")}
     for name in config.encodings:
         if ":" in name and (source := inspect.getsourcefile(registry.find_class(name))):
             code[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-    asked = {name: value for name, value in config.as_dict().items() if name not in ("batch_size", "target_bytes")}
-    return {**asked, "text": facts["sha256"], "code": code}
+    return {**config.as_dict(), "text": facts and facts["sha256"], "code": code}
 
 
 def _cards(config: Config) -> dict[str, Any]:
@@ -169,6 +240,8 @@ def _command(config: Config, text: Sequence[str], out: str, steps: int | None) -
         str(config.train_len),
     ]
     words += ["--test-len", ",".join(map(str, config.test_lens)), "--seeds", str(len(config.seeds))]
+    words += ["--task", ",".join(config.tasks)] if config.tasks != Config.tasks else []
+    words += ["--size", ",".join(config.sizes)] if config.sizes != Config.sizes else []
     words += ["--steps", str(steps)] if steps else ["--budget", f"{config.budget_s:g}s"]
     words += ["--out", out]
     return shlex.join(words + (["--text", ",".join(text)] if text else []))
@@ -176,25 +249,30 @@ def _command(config: Config, text: Sequence[str], out: str, steps: int | None) -
 
 def _write_all(store: Store, record: dict[str, Any], results: list[dict[str, Any]]) -> None:
     order = {name: i for i, name in enumerate(record["config"]["encodings"])}
-    results.sort(key=lambda r: (order[r["encoding"]], r["seed"]))
-    store.write_table(results)
+    results.sort(key=lambda r: (r["task"], r["size"], order[r["encoding"]], r["seed"]))
     store.write("report.html", render(record, results))
     store.write_run(record)
 
 
-def _close(board: Board, config: Config, schedule: Schedule, path: Path, status: str, as_json: bool) -> None:
+def _close(
+    board: Board, config: Config, schedule: Schedule, text: Text | None, path: Path, status: str, as_json: bool
+) -> None:
     """Print how it ended and where the report is."""
     if schedule.results:
-        board.console.print(board.table(schedule.results))
-    if weak := sum(r["undertrained"] for r in schedule.results):
-        limit = schedule.text.undertrained_above
+        for table in board.tables(schedule.results):
+            board.console.print(table)
+    read = [r for r in schedule.results if r["task"] == TEXT]
+    if text and (weak := sum(r["undertrained"] for r in read)):
         board.say(
-            f"{weak} of {len(schedule.results)} cells are undertrained: above {limit} bits per byte at the trained "
+            f"{weak} of {len(read)} cells are undertrained: above {text.undertrained_above} bits per byte at the trained "
             "length (rope: 0.81 of it). Give a larger --budget."
         )
     if status == "interrupted":
         missing = len(config.cells()) - len(schedule.results)
         board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command goes on.")
+    if status == "waiting":
+        board.say(f"{len(schedule.todo)} cells wait: run  posenc study worker {path}  as often, and on as many machines, "
+                  f"as you like, and then  posenc study report {path}")  # fmt: skip
     board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
     if as_json:
         summary = {

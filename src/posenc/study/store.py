@@ -1,26 +1,23 @@
 """A study's directory: every file appears whole, finished cells survive anything, foreign ones are refused."""
 
-import csv
-import hashlib
-import io
 import json
-import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from posenc.study.config import Cell
+from posenc.study.queue import FOLDERS, read_json, write
 
-from posenc.study.cell import Outcome
-
-SCHEMA = 1
+SCHEMA = 2
 _SAID = {  # what a user calls the parts of an identity
     "encodings": "--encodings", "train_len": "--train-len", "test_lens": "--test-len", "seeds": "--seeds",
     "budget_s": "--budget in seconds", "fixed_steps": "--steps", "text": "the hash of --text", "code": "the code",
+    "tasks": "--task", "sizes": "--size", "lengths": "the lengths of tasks",
 }  # fmt: skip
-_ASIDE = re.compile(r"\..+-s\d+-\d+")  # the name of a cell while its files are made
+_FOLDERS = ("cells", "timings", *FOLDERS)
 
 
 class Store:
@@ -51,17 +48,17 @@ class Store:
                     f"study: {path} holds {', '.join(sorted(found)[:3])} and no run.json, so it is not a study's "
                     "directory, and nothing in it was touched. Choose another --out."
                 )
+            if self.run.get("status") == "timing":  # ended before it began: no cell, and no promise
+                self.run = {}
             self._compare()
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
-            (path / "cells").mkdir(exist_ok=True)
+            for folder in _FOLDERS:
+                (path / folder).mkdir(exist_ok=True)
         except OSError as error:
             raise ValueError(
                 f"study: cannot write to --out {path}: {error.strerror}. Choose a directory that you may write to."
             ) from error
-        for entry in (path / "cells").iterdir():
-            if _ASIDE.fullmatch(entry.name):
-                shutil.rmtree(entry, ignore_errors=True)
 
     def _read_run(self) -> dict[str, Any]:
         try:
@@ -107,10 +104,12 @@ class Store:
 
     def abandon(self) -> None:
         """Remove what was made for a study that could not begin."""
-        with suppress(OSError):
-            (self.path / "cells").rmdir()
-            (self.path / ".lock").unlink()
-            if self._made:
+        for name in _FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("text", "index.sqlite", "run.json", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        if self._made:
+            with suppress(OSError):
                 self.path.rmdir()
 
     def write_run(self, run: dict[str, Any]) -> None:
@@ -118,76 +117,20 @@ class Store:
         self.run = run | {"schema": SCHEMA, "identity": self.identity}
         self.write("run.json", json.dumps(self.run, indent=1))
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file so that it is there whole or not at all."""
-        temporary = self.path / f"{name}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path / name)
+    def write(self, name: str, data: str | bytes) -> None:
+        """Write a file so that it is there whole or not at all, after a loss of power too."""
+        write(self.path / name, data if isinstance(data, bytes) else data.encode(), sync=True)
 
-    def cell_path(self, encoding: str, seed: int) -> Path:
-        """Return the directory of a finished cell."""
-        return self.path / "cells" / cell_name(encoding, seed)
-
-    def results(self, cells: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    def results(self, cells: Iterable[Cell]) -> list[dict[str, Any]]:
         """Return the results of those cells that are finished, in order."""
-        found = []
-        for encoding, seed in cells:
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                result = json.loads((self.cell_path(encoding, seed) / "result.json").read_text())
-                if (result["encoding"], result["seed"]) == (encoding, seed):
-                    found.append(result)
-        return found
-
-    def write_table(self, results: list[dict[str, Any]]) -> None:
-        """Write results.csv: one row for each encoding, seed and length."""
-        table = io.StringIO()
-        writer = csv.writer(table)
-        facts = ("steps", "step_ms", "peak_mib", "parameters", "position_parameters", "undertrained")
-        writer.writerow(("encoding", "seed", "context", "bits_per_byte", "standard_error", *facts))
-        for result in results:
-            for context, bits in result["bits_by_length"].items():
-                error = result["bits_by_length_stderr"][context]
-                writer.writerow(
-                    (
-                        result["encoding"],
-                        result["seed"],
-                        context,
-                        bits,
-                        error,
-                        *(result[fact] for fact in facts),
-                    )
-                )
-        self.write("results.csv", table.getvalue())
+        found = ((cell, read_json(self.path / "cells" / cell.name / "result.json")) for cell in cells)
+        return [r for cell, r in found if r and tuple(r.get(part) for part in Cell._fields) == cell]
 
 
 def _is_ours_and_empty(entry: Path) -> bool:
-    """Whether a study that ended before its first cell may have left this."""
-    if entry.name == "cells" and entry.is_dir():
-        return all(_ASIDE.fullmatch(cell.name) for cell in entry.iterdir())
-    if entry.name == "run.json.tmp":  # killed while the first run.json was written: beside our lock, it is ours
+    """Whether a study that ended before its first record may have left this."""
+    if entry.name in _FOLDERS:
+        return entry.is_dir() and not any(entry.iterdir())
+    if re.fullmatch(r"\.run\.json\.\d+\.tmp", entry.name):  # killed while it was written: beside our lock, it is ours
         return (entry.parent / ".lock").exists()
     return entry.name == ".lock" and entry.stat().st_size == 0
-
-
-def cell_name(encoding: str, seed: int) -> str:
-    """Return a file name for a cell; a user's package.module:Class becomes package.module_Class-1a2b3c4d."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", encoding).lstrip(".")
-    if plain != encoding:  # so that two names never share a directory
-        plain += "-" + hashlib.sha256(encoding.encode()).hexdigest()[:8]
-    return f"{plain}-s{seed}"
-
-
-def write_cell(directory: Path, outcome: Outcome) -> None:
-    """Write a finished cell: its files are made aside, and the directory appears by one rename."""
-    aside = directory.parent / f".{directory.name}-{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    lines = (json.dumps(line) for line in outcome.metrics)
-    (aside / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (aside / "result.json").write_text(json.dumps(outcome.result, indent=1))
-    save_file({name: t.contiguous() for name, t in outcome.model.state_dict().items()}, aside / "model.safetensors")
-    shutil.rmtree(directory, ignore_errors=True)  # an unfinished one from elsewhere would stop the rename
-    aside.rename(directory)

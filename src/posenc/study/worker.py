@@ -1,99 +1,184 @@
-"""The processes that train: each takes cells one after another and ends with its parent."""
+"""What works on a study's cells: one process after another of the same kind, on this machine or any other."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable
+from functools import cached_property
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from posenc.study.config import Config
+import torch
+from safetensors.torch import save
+
+from posenc.study import cell, subjects
+from posenc.study.config import Cell, Config
+from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, read_json, write
+from posenc.study.text import Text
+
+LOOK_S = 0.1  # between two looks at an empty queue
+Report = Callable[[dict[str, float]], None]
 
 
-class Worker:
-    """One process with one thread of arithmetic.
+class Bench:
+    """Does jobs: what it needs is read once.
 
-    Messages from it are tuples: ("ready",), ("timed", name, step_s, tests_s),
-    ("progress", step, bits), ("done", result), ("failed", message).
+    Args:
+        config: The study.
+        text: Its text, or None if it has none.
+        device: To train on.
     """
 
-    def __init__(self, config: Config, text: bytes, undertrained_above: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, config, text, undertrained_above, list(sys.path)), daemon=True
-        )
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    def __init__(self, config: Config, text: Text | None, device: str) -> None:
+        self.config, self.text, self.device = config, text, torch.device(device)
+        self._subjects: dict[str, subjects.Subject] = {}
+
+    def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
+        """Return the files that a job makes: those of a finished cell, or how long its steps and tests take."""
+        this = Cell(*(job[part] for part in Cell._fields))
+        subject = self._subjects.setdefault(this.task, subjects.find(self.config, this.task, self.text))
+        if job["steps"] == 0:
+            return {"timing.json": json.dumps(job | cell.time_it(self.config, subject, this, self.device)).encode()}
+        outcome = cell.run(self.config, subject, this, job["steps"], report, self.device)
+        lines = "".join(json.dumps(line) + "\n" for line in outcome.metrics)
+        weights = {name: t.contiguous().cpu() for name, t in outcome.model.state_dict().items()}
+        return {
+            "metrics.jsonl": lines.encode(),
+            "model.safetensors": save(weights),
+            "result.json": json.dumps(outcome.result, indent=1).encode(),
+        }
+
+
+class Directory:
+    """A study's directory, as a worker sees it.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        ValueError: It holds no study.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        run = read_json(path / "run.json") or {}
+        if not isinstance(run.get("config"), dict):
+            raise ValueError(f"study: {path} holds no study; make one with posenc study --out {path} --workers 0.")
+        self.run = run
+
+    @cached_property
+    def config(self) -> Config:
+        """The study's configuration."""
+        return Config.from_dict(self.run["config"])
+
+    @cached_property
+    def text(self) -> Text | None:
+        """The study's text, or None if it has none."""
+        facts = self.run.get("text")
+        return Text(facts["name"], (self.path / "text").read_bytes(), "") if facts else None
+
+    def is_done(self, name: str) -> bool:
+        """Whether a job's result is there, and whole."""
+        return read_json(self.path / "cells" / name / "result.json") is not None
+
+    def add(self, name: str, worker: str, files: dict[str, bytes]) -> None:
+        """Write a job's files; they appear together, by one rename, and what is there already stays."""
+        if "timing.json" in files:
+            write(self.path / "timings" / f"{name}.json", files["timing.json"])
+            return
+        aside, target = self.path / "cells" / f".{name}~{worker}", self.path / "cells" / name
+        shutil.rmtree(aside, ignore_errors=True)
         try:
-            self.process.start()
+            aside.mkdir()
+            for file, data in files.items():
+                (aside / file).write_bytes(data)
+            if not self.is_done(name):  # what is there is half a cell, from a copy that was cut off
+                shutil.rmtree(target, ignore_errors=True)
+            aside.rename(target)
+        except OSError:
+            if not self.is_done(name):  # else another worker took this one for dead, and was first
+                raise
         finally:
-            signal.signal(signal.SIGINT, previous)
-        theirs.close()
-        self.job: tuple[Any, ...] | None = ("start",)
-        self.steps_done = 0
-
-    def send(self, *job: Any) -> None:
-        """Give it something to do: ("time", name) or ("cell", name, seed, steps, directory)."""
-        self.job, self.steps_done = job, 0
-        self.connection.send(job)
-
-    def finish(self) -> tuple[Any, ...]:
-        """Return what it was doing, and note that it is idle."""
-        job, self.job = self.job or (), None
-        return job
-
-    def stop(self) -> None:
-        """End it now."""
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def _serve(
-    connection: "Connection[Any, Any]",
-    config: Config,
-    text: bytes,
-    undertrained_above: float,
-    path: list[str],
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def work(path: Path, device: str = "cpu", *, stay: bool = False, say: Callable[[str], None] = lambda _: None) -> bool:
+    """Take jobs from a study's directory until none is left; return whether all could be written.
+
+    Args:
+        path: The directory.
+        device: To train on.
+        stay: Go on waiting for jobs when none is left.
+        say: Hears a line about every job.
+
+    Raises:
+        ValueError: The directory holds no study.
+    """
+    directory = Directory(path)
+    queue = Queue(path)
+    bench, heart = Bench(directory.config, directory.text, device), Heartbeat(queue)
+    looked = time.monotonic()
+    try:
+        while True:
+            claim = queue.claim()
+            if claim is None:
+                if not stay and time.monotonic() - looked > 1.0:  # where there is a parent, it looks
+                    queue.reclaim()
+                    looked = time.monotonic()
+                    if not os.listdir(path / "queue") and not queue.claimed():
+                        return True
+                time.sleep(LOOK_S)
+            elif not _do(claim, queue, directory, bench, heart, say):
+                return False
+    finally:
+        heart.stop()
+
+
+def _do(
+    claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: Heartbeat, say: Callable[[str], None]
+) -> bool:
+    """Do one job; return whether there was room for its result."""
+    try:
+        if not directory.is_done(claim.name):
+            heart.say(job=claim.name, step=0, steps=claim.job["steps"])
+            files = bench.do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
+            directory.add(claim.name, queue.worker, files)
+            say(f"{claim.name} done")
+        queue.done(claim)
+    except Exception as error:  # a user's class may raise anything; the other cells go on
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            queue.give_back(claim)
+            say(f"{claim.name}: {error.strerror}; its result could not be written, and the cell is to be done again")
+            return False
+        message = describe(error)
+        queue.fail(claim, message)
+        say(f"{claim.name} failed: {message}")
+    finally:
+        heart.say()
+    return True
+
+
+def describe(error: BaseException) -> str:
+    """Return what an exception says, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (in {Path(where.filename).name}:{where.lineno})"
+
+
+def serve(path: Path, device: str, search: list[str]) -> None:
+    """Work in a process of this machine until its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.path[:] = path  # a user's own class is importable here as it was there
-    import torch
-
-    from posenc.study import cell
-    from posenc.study.store import write_cell
-    from posenc.study.text import Text
-
+    sys.path[:] = search  # a user's own class is importable here as it was there
     torch.set_num_threads(1)
-    words = Text("", text, "")
-    train, test = words.split(config)
-    data = cell.Data(train, test, len(words.alphabet), undertrained_above)
-    connection.send(("ready",))
-    while True:
-        job = connection.recv()
-        try:
-            if job[0] == "time":
-                connection.send(("timed", job[1], *cell.time_it(config, data, job[1])))
-            else:
-                _, name, seed, steps, directory = job
-                outcome = cell.run(
-                    config,
-                    data,
-                    name,
-                    seed,
-                    steps,
-                    lambda step, bits: connection.send(("progress", step, bits)),
-                )
-                write_cell(Path(directory), outcome)
-                connection.send(("done", outcome.result))
-        except Exception as error:  # a user's class may raise anything; the other cells go on
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            name = f"{Path(where.filename).name}:{where.lineno}"
-            connection.send(("failed", f"{type(error).__name__}: {error} (in {name})"))
+    if not work(path, device, stay=True):
+        sys.exit(NO_ROOM[0])
 
 
 def _end_with_parent() -> None:

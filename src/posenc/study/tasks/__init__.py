@@ -6,7 +6,7 @@ from typing import Any
 from posenc.study.tasks import chomsky, flip_flop, retrieval, sums, words  # noqa: F401 - each registers its tasks
 from posenc.study.tasks.task import TASKS, Batch, Score, Task, score
 
-__all__ = ["FORMATS", "NAMES", "Batch", "Score", "Task", "cards", "find", "score"]
+__all__ = ["FORMATS", "NAMES", "Batch", "Score", "Task", "cards", "find", "label", "score", "split"]
 
 NAMES = tuple(sorted(name for name in TASKS if ":" not in name))
 FORMATS = tuple(sorted(set(TASKS) - set(NAMES)))  # other formats of the same tasks, such as addition:reversed
@@ -34,3 +34,25 @@ def find(name: str) -> Task:
 def cards() -> list[dict[str, Any]]:
     """Return what is known of every task, in alphabetical order."""
     return [find(name).card() for name in (*NAMES, *FORMATS)]
+
+
+def split(label: str) -> tuple[Task, str]:
+    """Return the task and the position stream of a label such as `addition:reversed@abacus`.
+
+    Raises:
+        ValueError: There is no such task, or it has no such stream.
+
+    >>> split("copy@randomised")[1], split("copy")[1]
+    ('randomised', 'index')
+    """
+    name, _, stream = label.partition("@")
+    task = find(name)
+    if (stream or "index") not in task.streams:
+        raise ValueError(f"tasks: {name} has no stream {stream!r}. Known: {', '.join(task.streams)}.")
+    return task, stream or "index"
+
+
+def label(given: str) -> str:
+    """Return the label of a task as it is written: without the stream `index`; raises as `split` does."""
+    task, stream = split(given)
+    return task.name if stream == "index" else f"{task.name}@{stream}"
