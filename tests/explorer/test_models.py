@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from safetensors.torch import save_file
 
 import posenc
 from posenc.config.known import known_models
@@ -16,13 +16,12 @@ from posenc.explorer import models, shelf, studies, views
 from posenc.explorer.frames import Frame, encode
 from posenc.measure import attention_by_distance
 from posenc.study import cell
-from posenc.study.config import Config
-from posenc.study.store import cell_name, write_cell
+from posenc.study.config import Cell, Config
+from posenc.study.subjects import Reading
+from posenc.study.text import Text
 
 SYMBOLS = b" abcdefgh.\n"
-CONFIG = Config(
-    encodings=("rope", "alibi"), train_len=8, test_lens=(8, 16), seeds=(0, 1), d_model=16, n_layers=2, n_heads=2
-)
+CONFIG = Config(encodings=("rope", "alibi"), train_len=8, test_lens=(8, 16), seeds=(0, 1), sizes=("16x2x2",))
 
 
 def ask(view: str, **query: object) -> Any:
@@ -148,13 +147,13 @@ def test_models_that_are_not_there(query: dict[str, str], said: str) -> None:
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Path]:
     """A study's directory with models as they begin, but for rope's, whose weights are larger."""
-    data = cell.Data(torch.zeros(99).long(), torch.zeros(99).long(), len(SYMBOLS), 2.0)
-    (tmp_path / "cells").mkdir()
-    for name, seed in CONFIG.cells():
-        model = cell.build(CONFIG, data, name, seed)
+    subject = Reading(CONFIG, Text("", SYMBOLS * 9, ""))
+    for one in CONFIG.cells():
+        model = cell.build(CONFIG, subject, one)
         for parameter in model.parameters():
             parameter.data *= 3
-        write_cell(tmp_path / "cells" / cell_name(name, seed), cell.Outcome(model, [], {}))
+        (tmp_path / "cells" / one.name).mkdir(parents=True)
+        save_file(model.state_dict(), tmp_path / "cells" / one.name / "model.safetensors")
     write_run(tmp_path)
     shelf.use_study(tmp_path)
     yield tmp_path
@@ -163,12 +162,12 @@ def study(tmp_path: Path) -> Iterator[Path]:
 
 def write_run(path: Path, text: dict[str, object] | None = None, **config: object) -> None:
     told = {"symbols": SYMBOLS.hex()} if text is None else text
-    run = {"schema": 1, "config": CONFIG.as_dict() | {"steps": 1} | config, "text": told}
+    run = {"schema": 2, "config": CONFIG.as_dict() | {"steps": 1} | config, "text": told}
     (path / "run.json").write_text(json.dumps(run))
 
 
 def test_a_head_is_shown_as_the_model_computes_it(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = ask("attention", cell="rope-s1", text="abc.\ndé", layer=1, head=1)
+    frame = ask("attention", cell="rope-text-16x2x2-s1", text="abc.\ndé", layer=1, head=1)
     weights = frame.arrays[0]
     assert weights.shape == (6, 6)  # é is left out
     assert any("none of them: é" in note for note in frame.header["notes"])
@@ -177,20 +176,27 @@ def test_a_head_is_shown_as_the_model_computes_it(study: Path, monkeypatch: pyte
     np.testing.assert_allclose(np.nansum(weights, 1), 1, rtol=1e-12)
     monkeypatch.chdir(study)
     np.testing.assert_allclose(np.tril(run(frame.header["code"]["python"])), np.nan_to_num(weights), atol=1e-12)
-    assert [c["cell"] for c in frame.header["cells"]] == ["rope-s0", "alibi-s0", "rope-s1", "alibi-s1"]
+    assert [c["cell"] for c in frame.header["cells"]] == [
+        "rope-text-16x2x2-s0",
+        "alibi-text-16x2x2-s0",
+        "rope-text-16x2x2-s1",
+        "alibi-text-16x2x2-s1",
+    ]
 
 
 def test_heads_by_distance_and_encodings_side_by_side(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(study)
-    maps = np.stack([np.nan_to_num(ask("attention", cell="alibi-s0", text="abcabc", head=h).arrays[0]) for h in (0, 1)])
-    frame = ask("attention", cell="alibi-s0", text="abcabc", draw="distance")
+    maps = np.stack(
+        [np.nan_to_num(ask("attention", cell="alibi-text-16x2x2-s0", text="abcabc", head=h).arrays[0]) for h in (0, 1)]
+    )
+    frame = ask("attention", cell="alibi-text-16x2x2-s0", text="abcabc", draw="distance")
     curves = [frame.arrays[s["array"]] for s in frame.header["series"]]
     np.testing.assert_allclose(curves, attention_by_distance(maps), atol=1e-12)
     np.testing.assert_allclose(run(frame.header["code"]["python"]), curves, atol=1e-12)
-    frame = ask("attention", cell="alibi-s0", text="abcabc", draw="encodings")
+    frame = ask("attention", cell="alibi-text-16x2x2-s0", text="abcabc", draw="encodings")
     assert [s["label"] for s in frame.header["series"]] == ["rope", "alibi"]
     np.testing.assert_allclose(frame.arrays[frame.header["series"][1]["array"]], np.mean(curves, 0), atol=1e-12)
-    frame = ask("attention", cell="alibi-s0", draw="profile")
+    frame = ask("attention", cell="alibi-text-16x2x2-s0", draw="profile")
     found = run(frame.header["code"]["python"])
     np.testing.assert_allclose([frame.arrays[s["low"]] for s in frame.header["series"]], found.low)
     assert any("64 draws" in note for note in frame.header["notes"])
@@ -199,7 +205,9 @@ def test_heads_by_distance_and_encodings_side_by_side(study: Path, monkeypatch: 
 @pytest.mark.parametrize("draw", ["encodings", "profiles"])
 def test_all_encodings_of_one_seed_beside_each_other(study: Path, monkeypatch: pytest.MonkeyPatch, draw: str) -> None:
     monkeypatch.chdir(study)
-    frames = [ask("attention", cell=f"{name}-s1", text="abcabc", draw=draw, layer=1) for name in ("rope", "alibi")]
+    frames = [
+        ask("attention", cell=f"{name}-text-16x2x2-s1", text="abcabc", draw=draw, layer=1) for name in ("rope", "alibi")
+    ]
     assert [s["label"] for s in frames[0].header["series"]] == ["rope", "alibi"]
     for i, frame in enumerate(frames):
         curves = [frame.arrays[s["array"]] for s in frame.header["series"]]
@@ -212,8 +220,8 @@ def test_all_encodings_of_one_seed_beside_each_other(study: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ({"cell": "t5-s0"}, "no finished cell 't5-s0'. Known: rope-s0"),
-        ({"cell": "../../cells/rope-s0"}, "no finished cell"),
+        ({"cell": "t5-text-16x2x2-s0"}, "no finished cell 't5-text-16x2x2-s0'. Known: rope-text-16x2x2-s0"),
+        ({"cell": "../../cells/rope-text-16x2x2-s0"}, "no finished cell"),
         ({"text": "é"}, "text must have characters that the study's text has"),
         ({"text": ""}, "text must have characters"),
         ({"text": "a" * 2049}, "text must have at most 2048 characters"),
@@ -230,16 +238,17 @@ def test_bad_questions_about_a_study(study: Path, query: dict[str, str], said: s
 @pytest.mark.parametrize(
     ("config", "text", "said"),
     [
-        ({"d_model": 10**6}, None, "d_model=1000000, which must be from 1 to 4096"),
-        ({"n_layers": True}, None, "n_layers=True, which must be"),
+        ({"sizes": ["1000000x2x2"]}, None, "at most 4096x64x256; got '1000000x2x2'"),
+        ({"sizes": [64]}, None, "must list sizes"),
+        ({"train_len": True}, None, "train_len=True, which must be"),
         ({"encodings": "rope"}, None, "must list encodings"),
         ({"seeds": [0.5]}, None, "must list seeds"),
         ({"test_lens": [10**9]}, None, "test lengths above"),
         ({}, {}, "does not say which bytes token ids stand for"),
         ({}, {"symbols": "zz"}, "in hexadecimal"),
         ({}, {"symbols": "6162"}, "they have 11 tokens, and the text has 2"),
-        ({"d_model": 32}, None, "weights of rope-s0 do not fit the study"),
-        ({"encodings": ["t5"]}, None, "no finished cell yet"),
+        ({"sizes": ["32x2x2"]}, None, "no finished cell"),
+        ({"encodings": ["t5"]}, None, "no finished cell of text yet"),
     ],
 )
 def test_a_record_that_lies_is_refused(
@@ -250,15 +259,22 @@ def test_a_record_that_lies_is_refused(
         ask("attention", text="abc")
 
 
+def test_weights_of_another_size_are_refused(study: Path) -> None:
+    write_run(study, sizes=["32x2x2"])
+    (study / "cells" / "rope-text-16x2x2-s0").rename(study / "cells" / "rope-text-32x2x2-s0")
+    with pytest.raises(ValueError, match="weights of rope-text-32x2x2-s0 do not fit the study"):
+        ask("attention", text="abc")
+
+
 def test_a_directory_may_name_no_class(study: Path) -> None:
     name = "os:PathLike"
-    (study / "cells" / "rope-s0").rename(study / "cells" / cell_name(name, 0))
+    (study / "cells" / "rope-text-16x2x2-s0").rename(study / "cells" / Cell(name, "text", "16x2x2", 0).name)
     write_run(study, encodings=[name])
     with pytest.raises(ValueError, match="which a directory may not name"):
         ask("attention", text="abc")
 
 
-@pytest.mark.parametrize("record", ["", "[]", '{"schema": 2}', "[" * 100_000])
+@pytest.mark.parametrize("record", ["", "[]", '{"schema": 1}', "[" * 100_000])
 def test_a_record_that_cannot_be_read_is_refused(study: Path, record: str) -> None:
     (study / "run.json").write_text(record)
     with pytest.raises(ValueError, match=r"run.json"):

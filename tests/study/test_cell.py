@@ -5,67 +5,76 @@ import torch
 
 import strategies
 from posenc.study import cell, memory
-from posenc.study.config import Config
+from posenc.study.config import Cell, Config
+from posenc.study.subjects import Reading, Solving
+from posenc.study.text import Text
 
-CONFIG = Config(train_len=8, test_lens=(8, 16, 32), windows=6, tokens_per_step=256, d_model=32, n_heads=2)
+SIZE = "32x2x2"
+CONFIG = Config(train_len=8, test_lens=(8, 16, 32), sizes=(SIZE,), windows=6, tokens_per_step=256, lines=40)
+CPU = torch.device("cpu")
+
+
+def text_cell(encoding, seed=0):
+    return Cell(encoding, "text", SIZE, seed)
 
 
 @pytest.fixture(scope="module")
-def data():
+def subject():
     words = torch.randint(7, (600,), generator=torch.Generator().manual_seed(0))
-    return cell.Data(words[:500], words[500:], 7, undertrained_above=2.0)
+    return Reading(CONFIG, Text("", bytes(words.tolist()), ""))
 
 
-def test_shared_parts_and_batches_are_the_same_for_every_encoding_of_a_seed(data):
-    models = {name: cell.build(CONFIG, data, name, seed=3) for name in strategies.HOSTED}
+def test_shared_parts_are_the_same_for_every_encoding_of_a_seed(subject):
+    models = {name: cell.build(CONFIG, subject, text_cell(name, 3)) for name in strategies.HOSTED}
     shared = [{n: p for n, p in m.named_parameters() if not n.startswith("encoding.")} for m in models.values()]
     for other in shared[1:]:
         assert other.keys() == shared[0].keys()
         assert all(torch.equal(other[name], shared[0][name]) for name in other)
-    another = dict(cell.build(CONFIG, data, "nope", seed=4).named_parameters())
+    another = dict(cell.build(CONFIG, subject, text_cell("nope", 4)).named_parameters())
     assert not torch.equal(another["head.weight"], shared[0]["head.weight"])
 
 
-def test_batches_depend_on_the_seed_alone(data, monkeypatch):
+def test_batches_depend_on_the_seed_alone(subject):
     def batches(name, seed):
-        model, seen = cell.build(CONFIG, data, name, seed), []
+        this = text_cell(name, seed)
+        model, seen = cell.build(CONFIG, subject, this), []
         model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
-        list(cell.train(model, CONFIG, data, seed, steps=3))
+        list(cell.train(model, CONFIG, subject, this, steps=3))
         return torch.stack(seen)
 
     assert torch.equal(batches("rope", 0), batches("t5", 0))
     assert not torch.equal(batches("rope", 0), batches("rope", 1))
 
 
-def test_the_same_bytes_are_the_targets_at_every_length(data):
+def test_the_same_bytes_are_the_targets_at_every_length(subject):
     """A model that knows each byte's number of occurrences, whatever the context: every length gives the same."""
-    counts = torch.bincount(data.train, minlength=7).float()
+    counts = torch.bincount(subject.train, minlength=7).float()
 
     class Counting(torch.nn.Module):
         def forward(self, tokens, last):
             return counts.log().expand(tokens.shape[0], last, 7)
 
-    found = [cell.measure(Counting(), CONFIG, data, n, last=4, windows=6) for n in CONFIG.test_lens]
+    found = [subject.measure(Counting(), CPU, n, last=4) for n in CONFIG.test_lens]
     assert all(torch.equal(bits, found[0]) for bits in found)
-    ends = torch.linspace(32, len(data.test) - 1, 6).long()
-    wanted = -(counts / counts.sum()).log2()[data.test[ends]]
+    ends = torch.linspace(32, len(subject.held_out) - 1, 6).long()
+    wanted = -(counts / counts.sum()).log2()[subject.held_out[ends]]
     torch.testing.assert_close(found[0][:, -1], wanted)
 
 
-def test_bits_are_those_of_a_model_that_knows_nothing(data):
+def test_bits_are_those_of_a_model_that_knows_nothing(subject):
     class Ignorant(torch.nn.Module):
         def forward(self, tokens, last):
             return torch.zeros(tokens.shape[0], last, 7)
 
-    bits = cell.measure(Ignorant(), CONFIG, data, 16, last=8, windows=6)
+    bits = subject.measure(Ignorant(), CPU, 16, last=8)
     torch.testing.assert_close(bits, torch.full((6, 8), math.log2(7)))
 
 
-def test_a_cell_reports_what_it_did(data):
+def test_a_cell_reports_what_it_did(subject):
     heard = []
-    outcome = cell.run(CONFIG, data, "t5", 0, 25, lambda step, bits: heard.append((step, bits)))
+    outcome = cell.run(CONFIG, subject, text_cell("t5"), 25, heard.append)
     result = outcome.result
-    assert [step for step, _ in heard] == [10, 20, 25]
+    assert [seen["step"] for seen in heard] == [10, 20, 25]
     assert list(result["bits_by_length"]) == ["8", "16", "32"]
     assert result["position_parameters"] == 32 * 2  # T5's buckets times heads
     assert result["parameters"] == sum(p.numel() for p in outcome.model.parameters())
@@ -78,16 +87,55 @@ def test_a_cell_reports_what_it_did(data):
 
 
 @pytest.mark.parametrize("name", ["nope", "binary"])
-def test_what_cannot_learn_order_is_never_called_undertrained(data, name):
-    assert cell.run(CONFIG, data, name, 0, 2, lambda *_: None).result["undertrained"] is False
+def test_what_cannot_learn_order_is_never_called_undertrained(subject, name):
+    assert cell.run(CONFIG, subject, text_cell(name), 2, lambda _: None).result["undertrained"] is False
 
 
-def test_training_lowers_the_loss_of_a_text_with_order(data):
-    pattern = torch.arange(7).repeat(80)
-    orderly = cell.Data(pattern[:480], pattern[480:], 7, 2.0)
-    result = cell.run(CONFIG, orderly, "rope", 0, 60, lambda *_: None).result
+def test_training_lowers_the_loss_of_a_text_with_order():
+    orderly = Reading(CONFIG, Text("", bytes(range(7)) * 80, ""))
+    result = cell.run(CONFIG, orderly, text_cell("rope"), 60, lambda _: None).result
     assert result["bits_by_length"]["8"] < 0.3
     assert not result["undertrained"]
+
+
+class Answering(torch.nn.Module):
+    """Know a task's answers, but for those of lines of some length; positions are those of the stream."""
+
+    def __init__(self, solving, wrong=()):
+        super().__init__()
+        self.answers = {}
+        for length in solving.tested:
+            lines = solving.task.sample(length, 40, torch.Generator().manual_seed(2**31 - 1), training=False)
+            for tokens, targets, pos in zip(lines.tokens, lines.targets, lines.streams[solving.stream], strict=True):
+                answer = targets.clamp_min(0) if length not in wrong else targets.clamp_min(0).roll(1)
+                self.answers[tuple(tokens.tolist())] = answer, pos
+
+    def forward(self, tokens, pos):
+        known = [self.answers[tuple(line.tolist())] for line in tokens]
+        assert torch.equal(pos, torch.stack([pos for _, pos in known]))
+        return torch.nn.functional.one_hot(torch.stack([answer for answer, _ in known])).float()
+
+
+@pytest.mark.parametrize("label", ["copy", "addition:all_reversed@abacus", "copy@coupling"])
+def test_a_model_that_knows_every_answer_solves_every_length_and_one_that_errs_does_not(label):
+    solving = Solving(CONFIG, label)
+    right, wrong = solving.tested[0], solving.tested[-1]
+    found = solving.test(Answering(solving, wrong={wrong}), CPU)
+    assert found["exact_by_length"][str(right)] == found["right_by_length"][str(right)] == 1.0
+    assert found["exact_by_length"][str(wrong)] == 0.0
+    assert found["right_by_length"][str(wrong)] < 0.6
+    this = Cell("rope", label, SIZE, 0)
+    assert not solving.undertrained(this, found)
+    assert solving.undertrained(this, solving.test(Answering(solving, wrong=solving.tested), CPU))
+
+
+def test_a_cell_of_a_task_reports_shares_by_length_and_its_probes():
+    this = Cell("alibi", "flip_flop", SIZE, 0)
+    result = cell.run(CONFIG, Solving(CONFIG, "flip_flop"), this, 3, lambda _: None).result
+    lengths = [str(n) for n in CONFIG.lengths_of("flip_flop")[1]]
+    assert list(result["exact_by_length"]) == list(result["right_by_length"]) == lengths
+    assert result["probes"].keys() == {"flip_flop:sparse", "flip_flop:dense"}
+    assert [result[part] for part in Cell._fields] == list(this)
 
 
 def test_memory_that_is_used_and_freed_is_seen():

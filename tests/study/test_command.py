@@ -67,21 +67,24 @@ def test_a_small_study_writes_everything_and_repeats_nothing(tmp_path, prose):
     assert len(summary["results"]) == 2
     assert "nope s0: " in err  # plain lines where there is no terminal
     study = tmp_path / "s"
-    assert {p.name for p in study.iterdir()} == {"run.json", "results.csv", "report.html", "cells", ".lock"}
+    assert {p.name for p in study.iterdir()} == {
+        "run.json", "report.html", "text", "index.sqlite", "results.csv", ".lock",
+        "cells", "timings", "queue", "claims", "failed", "workers",
+    }  # fmt: skip
     run = json.loads((study / "run.json").read_text())
     assert run["status"] == "complete"
     assert run["text"]["sha256"]
     assert run["config"]["steps"] == 20
     assert "--steps 20" in run["command"]
-    lines = (study / "cells/nope-s0/metrics.jsonl").read_text().splitlines()
+    lines = (study / "cells/nope-text-64x2x4-s0/metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == run["config"]["steps"]
     page = (study / "report.html").read_text()
     assert "study.own:SquareRoot" in page
-    before = (study / "cells/nope-s0/result.json").stat().st_mtime_ns
+    before = (study / "cells/nope-text-64x2x4-s0/result.json").stat().st_mtime_ns
     code, out, err = finish(start(*arguments, "--out", "s", cwd=tmp_path))
     assert code == 0, err
     assert "timing" not in out
-    assert (study / "cells/nope-s0/result.json").stat().st_mtime_ns == before
+    assert (study / "cells/nope-text-64x2x4-s0/result.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.slow
@@ -99,12 +102,12 @@ def test_a_budget_sets_the_steps(tmp_path, prose):
 def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
     arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "30", "--out", "s"]
     process, cells = start(*arguments, cwd=tmp_path), tmp_path / "s/cells"
-    wait_for(lambda: cells.exists() and list(cells.glob("[a-z]*-s?/result.json")))
+    wait_for(lambda: cells.exists() and list(cells.glob("[a-z]*/result.json")))
     children = workers_of(process.pid)
     process.kill()
     assert finish(process)[0] == -signal.SIGKILL
     wait_for(lambda: not any(map(alive, children)), seconds=10)
-    finished = {p: p.stat().st_mtime_ns for p in cells.glob("[a-z]*-s?/result.json")}
+    finished = {p: p.stat().st_mtime_ns for p in cells.glob("[a-z]*/result.json")}
     assert 1 <= len(finished) < 3
     assert json.loads((tmp_path / "s/run.json").read_text())["status"] == "running"
     steps = json.loads((tmp_path / "s/run.json").read_text())["steps"]
@@ -113,7 +116,7 @@ def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
     assert f"{steps} steps a cell" in out
     assert f"{len(finished)} cell" in out
     assert {p: p.stat().st_mtime_ns for p in finished} == finished  # not trained again
-    assert len(list(cells.glob("[a-z]*-s?/model.safetensors"))) == 3
+    assert len(list(cells.glob("[a-z]*/model.safetensors"))) == 3
     assert list(cells.glob(".*")) == []
 
 
@@ -121,7 +124,7 @@ def test_kill_9_loses_only_the_cell_in_flight(tmp_path, prose):
 def test_ctrl_c_writes_the_report(tmp_path, prose):
     arguments = ["--text", str(prose), "--encodings", "nope,alibi,rope", *ONE_SEED, "--steps", "150", "--out", "s"]
     process = start(*arguments, cwd=tmp_path, start_new_session=True)
-    wait_for(lambda: list((tmp_path / "s/cells").glob("[a-z]*-s?/result.json")))
+    wait_for(lambda: list((tmp_path / "s/cells").glob("[a-z]*/result.json")))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     code, out, err = finish(process, timeout=60)
     assert code == 130
@@ -141,7 +144,7 @@ def test_an_encoding_that_fails_or_dies_is_named_and_the_others_go_on(tmp_path, 
     assert {r["encoding"] for r in summary["results"]} == {"nope"}
     problems = {p["encoding"]: p["message"] for p in summary["problems"]}
     assert "RuntimeError: out of <positions>" in problems["study.own:Failing"]
-    assert "exit code -9" in problems["study.own:Dying"]
+    assert "3 processes died of it" in problems["study.own:Dying"]
     assert "out of &lt;positions&gt;" in (tmp_path / "s/report.html").read_text()
 
 

@@ -1,30 +1,25 @@
 import json
-import re
-from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from posenc.study.store import Store, cell_name, write_cell
+from posenc.study.config import Cell
+from posenc.study.store import Store
+from posenc.study.worker import Directory
 
 IDENTITY = {"train_len": 8, "seeds": [0, 1]}
+ROPE, NOPE = Cell("rope", "text", "32x2x2", 0), Cell("nope", "text", "32x2x2", 0)
 
 
 @pytest.fixture
 def store(tmp_path):
     store = Store(tmp_path / "s", IDENTITY)
+    store.write_run({"config": {}, "steps": 7, "status": "running"})
     yield store
     store.close()
 
 
-def outcome(encoding="rope", seed=0):
-    result = {
-        "encoding": encoding, "seed": seed, "steps": 3, "step_ms": 1.5, "peak_mib": None, "parameters": 9,
-        "position_parameters": 0, "undertrained": False,
-        "bits_by_length": {"8": 2.5, "16": 2.75}, "bits_by_length_stderr": {"8": 0.1, "16": 0.2},
-    }  # fmt: skip
-    return SimpleNamespace(model=torch.nn.Linear(2, 2), metrics=[{"step": 1, "bits": 3.0}], result=result)
+def outcome(cell=ROPE):
+    return {"result.json": json.dumps(cell._asdict() | {"steps": 3}).encode(), "metrics.jsonl": b"{}\n"}
 
 
 def files(path):
@@ -32,33 +27,30 @@ def files(path):
 
 
 def test_a_cell_appears_whole_and_is_read_back(tmp_path, store):
-    made = outcome()
-    write_cell(store.cell_path("rope", 0), made)
-    assert files(tmp_path / "s" / "cells") == [
-        "rope-s0", "rope-s0/metrics.jsonl", "rope-s0/model.safetensors", "rope-s0/result.json",
-    ]  # fmt: skip
-    assert store.results([("rope", 0), ("rope", 1)]) == [made.result]
-    weights = load_file(tmp_path / "s/cells/rope-s0/model.safetensors")
-    assert torch.equal(weights["weight"], made.model.weight)
+    Directory(store.path).add(ROPE.name, "w", outcome())
+    at = f"s/cells/{ROPE.name}"
+    assert files(tmp_path / "s" / "cells") == [ROPE.name, f"{ROPE.name}/metrics.jsonl", f"{ROPE.name}/result.json"]
+    assert store.results([ROPE, NOPE]) == [json.loads((tmp_path / at / "result.json").read_text())]
 
 
-def test_the_table_has_a_row_for_each_length(tmp_path, store):
-    store.write_table([outcome().result])
-    rows = (tmp_path / "s/results.csv").read_text().splitlines()
-    assert rows[1] == "rope,0,8,2.5,0.1,3,1.5,,9,0,False"
-    assert rows[2].startswith("rope,0,16,2.75,0.2")
+def test_a_finished_cell_stays_as_it_is_and_half_a_cell_is_replaced(tmp_path, store):
+    directory, made = Directory(store.path), tmp_path / "s/cells" / ROPE.name
+    directory.add(ROPE.name, "one", outcome())
+    directory.add(ROPE.name, "two", outcome() | {"metrics.jsonl": b"other\n"})
+    assert (made / "metrics.jsonl").read_bytes() == b"{}\n"
+    (made / "result.json").write_text('{"half')
+    directory.add(ROPE.name, "three", outcome())
+    assert len(store.results([ROPE])) == 1
+    assert [p.name for p in (tmp_path / "s/cells").iterdir()] == [ROPE.name]
 
 
-def test_the_same_configuration_goes_on_and_clears_what_was_cut_off(tmp_path, store):
-    store.write_run({"steps": 7, "status": "running"})
-    write_cell(store.cell_path("rope", 0), outcome())
-    (tmp_path / "s/cells/.alibi-s0-123").mkdir()
+def test_the_same_configuration_goes_on(tmp_path, store):
+    Directory(store.path).add(ROPE.name, "w", outcome())
     store.close()
     again = Store(tmp_path / "s", json.loads(json.dumps(IDENTITY)))
     assert again.run["steps"] == 7
-    assert len(again.results([("rope", 0)])) == 1
+    assert len(again.results([ROPE])) == 1
     again.close()
-    assert not (tmp_path / "s/cells/.alibi-s0-123").exists()
 
 
 def test_another_configuration_is_refused_by_name_and_nothing_is_touched(tmp_path, store):
@@ -104,34 +96,12 @@ def test_what_was_made_for_nothing_is_removed(tmp_path, store):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_result_that_is_not_json_counts_as_missing(tmp_path, store):
-    write_cell(store.cell_path("rope", 0), outcome())
-    (store.cell_path("rope", 0) / "result.json").write_text("{")
-    assert store.results([("rope", 0)]) == []
-
-
 @pytest.mark.parametrize(
-    ("encoding", "wanted"),
-    [
-        ("rope", r"rope-s1"),
-        ("my.pe:MyPE", r"my\.pe_MyPE-\w{8}-s1"),
-        ("../../x:Y", r"_\.\._x_Y-\w{8}-s1"),
-        ("a/b:<C>", r"a_b__C_-\w{8}-s1"),
-    ],
+    "content", [b"{", b"", b"[1]", b"\xff", b'{"encoding": "alibi"}', outcome(NOPE)["result.json"]]
 )
-def test_cell_names_stay_inside_the_directory(encoding, wanted):
-    assert re.fullmatch(wanted, cell_name(encoding, 1))
-
-
-def test_two_names_never_share_a_cell():
-    assert len({cell_name(name, 0) for name in ("a_B:C", "a:B_C", "a_B_C", "a.é:C", "a.è:C")}) == 5
-
-
-def test_a_result_of_another_cell_counts_as_missing(tmp_path, store):
-    write_cell(store.cell_path("rope", 0), outcome("alibi", 0))
-    (store.cell_path("nope", 0)).mkdir()
-    (store.cell_path("nope", 0) / "result.json").write_text("[1]")
-    assert store.results([("rope", 0), ("nope", 0)]) == []
+def test_a_result_that_is_broken_or_of_another_cell_counts_as_missing(store, content):
+    Directory(store.path).add(ROPE.name, "w", outcome() | {"result.json": content})
+    assert store.results([ROPE]) == []
 
 
 def test_hidden_files_of_others_are_neither_ours_nor_touched(tmp_path):
@@ -145,20 +115,17 @@ def test_hidden_files_of_others_are_neither_ours_nor_touched(tmp_path):
         assert path.read_text() == "precious"
 
 
-def test_a_study_that_ended_before_its_first_cell_can_begin_again(tmp_path, store):
-    store.close()
-    (tmp_path / "s/cells/.rope-s0-77").mkdir()
-    again = Store(tmp_path / "s", IDENTITY | {"train_len": 16})
-    again.close()
-    assert again.run == {}
-
-
-def test_a_study_killed_while_it_wrote_its_first_record_can_begin_again(tmp_path, store):
-    store.close()
-    (tmp_path / "s/run.json.tmp").write_text('{"ste')
-    again = Store(tmp_path / "s", IDENTITY)
-    again.close()
-    assert again.run == {}
+def test_a_study_that_ended_before_its_first_cell_can_begin_again(tmp_path):
+    for left in ("", "timing"):  # killed before its first record, and while it timed
+        store = Store(tmp_path / "s", IDENTITY)
+        if left:
+            store.write_run({"config": {}, "status": "timing"})
+        else:
+            (tmp_path / "s/.run.json.77.tmp").write_text('{"ste')
+        store.close()
+        again = Store(tmp_path / "s", IDENTITY | {"train_len": 16})
+        again.close()
+        assert again.run == {}
 
 
 def test_a_foreign_temporary_file_is_not_taken_for_ours(tmp_path):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_PLAN = {  # what a plan may say, and of which kind it is
+_PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
     "text": list, "task": list, "encodings": list, "size": list, "train_len": int, "test_len": list, "seeds": int,
     "budget": str, "steps": int, "lengths": dict,
 }  # fmt: skip
@@ -26,7 +26,9 @@ def study_encodings(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,...", help="Tasks: text, copy, addition:reversed@abacus, ...", show_default="text"),
+        typer.Option(
+            metavar="NAME,...", help="Tasks: text, copy, addition:reversed@coupling, ...", show_default="text"
+        ),
     ] = None,
     encodings: Annotated[
         list[str] | None,
@@ -93,7 +95,7 @@ def study_encodings(
         asked |= {"budget": budget, "steps": steps}
     if workers == 0 and not asked.get("steps"):
         _refuse(ctx, "workers", "with 0 nothing is timed here, so that a budget sets no steps. Give --steps.")
-    if engine not in ("local", "ray") or address and engine != "ray":
+    if engine not in ("local", "ray") or (address and engine != "ray"):
         _refuse(ctx, "engine", f"must be local or ray, and --address is of ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
     raise typer.Exit(_run(ctx, asked, engine, address, workers, out, dry_run, as_json))
@@ -166,7 +168,7 @@ def _read_plan(ctx: typer.Context, path: Path) -> dict[str, Any]:
         if kind is None or not isinstance(value, kind) or isinstance(value, bool):
             known = ", ".join(f"{name} ({kind.__name__})" for name, kind in _PLAN.items())
             _refuse(ctx, "plan", f"{path} says {key} = {value!r}. A plan may say: {known}.")
-        if kind is list:
+        if isinstance(value, list):
             found[key] = [str(item) for item in value]
     if {"budget", "steps"} <= found.keys():
         _refuse(ctx, "plan", f"{path} gives a budget and steps. A budget sets the number of steps; give one of them.")

@@ -119,12 +119,14 @@ def _of_model(name: str, view: Mapping[str, Any]) -> list[dict[str, str]]:
 def _of_study(view: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return what is asked of a study: every picture of each model, and all maps of the first."""
     from posenc.explorer import studies
+    from posenc.study.config import read_size
 
     study = studies.open_study()
     draws = next(c["choices"] for c in view["controls"] if c["name"] == "draw")
     cells = [{}, *({"cell": cell} for cell in list(study.cells)[1:])]
     pictures = [{**cell, **({"draw": draw} if i else {})} for cell in cells for i, draw in enumerate(draws)]
-    maps = [(layer, head) for layer in range(study.config.n_layers) for head in range(study.config.n_heads)]
+    size = read_size(next(iter(study.cells.values())).size)
+    maps = [(layer, head) for layer in range(size.n_layers) for head in range(size.n_heads)]
     named = ("layer", "head")
     return pictures + [{k: str(v) for k, v in zip(named, at, strict=True) if v} for at in maps[1:_MOST_LAYERS]]
 

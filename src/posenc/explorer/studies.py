@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,14 @@ from posenc import registry
 from posenc.config.values import short
 from posenc.explorer import shelf
 from posenc.nn import LanguageModel
-from posenc.study.config import Config
-from posenc.study.store import SCHEMA, cell_name
+from posenc.study.config import TEXT, Cell, Config, read_size
+from posenc.study.store import SCHEMA
 from posenc.study.text import BUILT_IN, load
 
 _WHO = "explore"
 _MOST_BYTES = 2**28  # of one cell's weights, and of run.json
-_LARGEST = {"d_model": 4096, "n_layers": 64, "n_heads": 256, "train_len": 2**16}
-_MOST_SEEDS = 100
-_MOST_ENCODINGS = 256
+_LISTS = {"encodings": str, "tasks": str, "sizes": str, "seeds": int, "test_lens": int}
+_MOST = 256  # of each
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,13 @@ class Study:
         path: Where it is.
         config: What was asked of it.
         symbols: The bytes that token ids stand for, in order.
-        cells: Finished ones by name: the encoding and the seed of each.
+        cells: Finished ones of text, by name.
     """
 
     path: Path
     config: Config
     symbols: bytes
-    cells: Mapping[str, tuple[str, int]]
+    cells: Mapping[str, Cell]
 
     def model(self, cell: str) -> LanguageModel:
         """Return the trained model of a cell, in evaluation.
@@ -79,10 +78,10 @@ def open_study() -> Study:
     run = _read_run(path)
     config = _config(run)
     symbols = _symbols(run, config)
-    every = {cell_name(name, seed): (name, seed) for name, seed in config.cells()}
-    cells = {cell: found for cell, found in every.items() if (path / "cells" / cell / "model.safetensors").is_file()}
+    every = {cell.name: cell for cell in config.cells() if cell.task == TEXT}
+    cells = {name: cell for name, cell in every.items() if (path / "cells" / name / "model.safetensors").is_file()}
     if not cells:
-        raise ValueError(f"{_WHO}: the study has no finished cell yet. Go on with it: posenc study.")
+        raise ValueError(f"{_WHO}: the study has no finished cell of text yet. Go on with it: posenc study.")
     return Study(path, config, symbols, cells)
 
 
@@ -100,23 +99,18 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 def _config(run: Mapping[str, Any]) -> Config:
     """Return the configuration, of which every value that a model depends on is checked."""
-    told = run["config"]
-    known = {field.name for field in fields(Config)}
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in told.items() if key in known
-    }
-    sizes = {key: given.get(key, getattr(Config, key)) for key in _LARGEST}
-    for key, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST[key]:
-            raise ValueError(f"{_WHO}: run.json says {key}={short(value)}, which must be from 1 to {_LARGEST[key]}.")
-    lists = {"encodings": (str, _MOST_ENCODINGS), "seeds": (int, _MOST_SEEDS), "test_lens": (int, _MOST_SEEDS)}
-    for key, (kind, most) in lists.items():
-        value = given.get(key, getattr(Config, key))
-        if not isinstance(value, tuple) or not 0 < len(value) <= most or not all(type(v) is kind for v in value):
+    config = Config.from_dict(run["config"])
+    if type(config.train_len) is not int or not 1 <= config.train_len <= 2**16:
+        raise ValueError(f"{_WHO}: run.json says train_len={short(config.train_len)}, which must be from 1 to 65536.")
+    for key, kind in _LISTS.items():
+        value = getattr(config, key)
+        if not isinstance(value, tuple) or not 0 < len(value) <= _MOST or not all(type(v) is kind for v in value):
             raise ValueError(f"{_WHO}: run.json must list {key}; got {short(value)}.")
-    if max(given.get("test_lens", (0,))) > 2**16:
+    if max(config.test_lens) > 2**16:
         raise ValueError(f"{_WHO}: run.json says test lengths above 65,536.")
-    return Config(**given)
+    for size in config.sizes:
+        read_size(size)
+    return config
 
 
 def _symbols(run: Mapping[str, Any], config: Config) -> bytes:
@@ -141,13 +135,13 @@ def _symbols(run: Mapping[str, Any], config: Config) -> bytes:
 @lru_cache(maxsize=16)
 def _load(study: Study, cell: str, changed: int) -> LanguageModel:
     """Build a cell's model as the study does, and give it its trained weights."""
-    name, seed = study.cells[cell]
+    name, _, size, seed = study.cells[cell]
     path = study.path / "cells" / cell / "model.safetensors"
     if ":" in name:
         raise ValueError(f"{_WHO}: {cell} has a class of one's own, which a directory may not name. Take another cell.")
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{_WHO}: the weights of {cell} have over {_MOST_BYTES:,} bytes, and are not read.")
-    config = study.config
+    config, (d_model, n_layers, n_heads) = study.config, read_size(size)
     try:
         with safe_open(str(path), "pt") as file:
             vocab_size = file.get_slice("embedding.tokens.weight").get_shape()[0]
@@ -157,10 +151,10 @@ def _load(study: Study, cell: str, changed: int) -> LanguageModel:
             torch.manual_seed(seed)
             model = LanguageModel(
                 vocab_size=vocab_size,
-                d_model=config.d_model,
-                n_layers=config.n_layers,
-                n_heads=config.n_heads,
-                encoding=registry.create(name, dims=config.dims),
+                d_model=d_model,
+                n_layers=n_layers,
+                n_heads=n_heads,
+                encoding=registry.create(name, dims=config.dims(size, max(config.test_lens), config.train_len)),
             )
         model.load_state_dict(load_file(path))
     except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:

@@ -65,7 +65,7 @@ class Board:
         self.say(f"{result['encoding']}{size} s{result['seed']}: {shown}{note} ({clock(left_s)} left)")
 
     def tables(self, results: list[dict[str, Any]]) -> list[Table]:
-        """Return a leaderboard for each task and size, best at the longest length first; means over the seeds so far."""
+        """Return a leaderboard for each task and size, best at the longest length first; means over seeds."""
         both = [(size, task) for size in self.config.sizes for task in self.config.tasks]
         return [self._table(size, task, results) for size, task in both]
 

@@ -72,9 +72,9 @@ def run(
         store = stack.enter_context(closing(Store(out, _identity(config, facts))))
         began = started - store.run.get("elapsed_s", 0.0)
         board = stack.enter_context(Board(config, Console(stderr=as_json, highlight=False)))
-        read = f"{facts['bytes']:,} bytes of {facts['name']}" if facts else ""
+        read = [f"{facts['bytes']:,} bytes of {facts['name']}"] if facts else []
         board.say(
-            f"{len(config.encodings)} encodings, {len(config.seeds)} seeds, {', '.join(filter(None, [read, *config.puzzles]))}"
+            f"{len(config.encodings)} encodings, {len(config.seeds)} seeds, {', '.join([*read, *config.puzzles])}"
             + (f"; trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}" if facts else "")
             + ("" if dry_run else f"; results in {store.path}")
         )
@@ -264,15 +264,17 @@ def _close(
     read = [r for r in schedule.results if r["task"] == TEXT]
     if text and (weak := sum(r["undertrained"] for r in read)):
         board.say(
-            f"{weak} of {len(read)} cells are undertrained: above {text.undertrained_above} bits per byte at the trained "
-            "length (rope: 0.81 of it). Give a larger --budget."
+            f"{weak} of {len(read)} cells are undertrained: above {text.undertrained_above} bits per byte at the "
+            "trained length (rope: 0.81 of it). Give a larger --budget."
         )
     if status == "interrupted":
         missing = len(config.cells()) - len(schedule.results)
         board.say(f"interrupted with {missing} of {len(config.cells())} cells missing; the same command goes on.")
     if status == "waiting":
-        board.say(f"{len(schedule.todo)} cells wait: run  posenc study worker {path}  as often, and on as many machines, "
-                  f"as you like, and then  posenc study report {path}")  # fmt: skip
+        board.say(
+            f"{len(schedule.todo)} cells wait: run  posenc study worker {path}  as often and on as many machines as "
+            f"you like, and then  posenc study report {path}"
+        )
     board.say(f"report: {(path / 'report.html').resolve().as_uri()}")
     if as_json:
         summary = {

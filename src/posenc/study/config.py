@@ -52,7 +52,7 @@ class Config:
 
     Args:
         encodings: Registered names or package.module:Class.
-        tasks: "text", or the name of a task with its format and its position stream: addition:reversed@abacus.
+        tasks: "text", or the name of a task with its format and its position stream: addition:all_reversed@abacus.
         sizes: Of models, such as 64x2x4: width, layers, heads.
         train_len: Bytes of a training sequence of text.
         test_lens: Bytes of context in the tests on text, rising; `train_len` is among them.
@@ -120,7 +120,8 @@ class Config:
     def from_dict(cls, plain: Mapping[str, Any]) -> "Config":
         """Return the configuration that `as_dict` described; other keys are passed over."""
         known = {field.name for field in fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k in known})
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k in known}
+        return cls(**given)
 
     @property
     def puzzles(self) -> tuple[str, ...]:

@@ -56,8 +56,9 @@ def affordable(
 
     if needed(1) > left:
         raise ValueError(
-            f"study: the budget of {budget_s:g}s is too small for one step of each of the {len(cells)} cells: they need "
-            f"about {budget_s - left + needed(1):.0f}s. Give a larger --budget, fewer --encodings, or fewer --seeds."
+            f"study: the budget of {budget_s:g}s is too small for one step of each of the {len(cells)} cells: they "
+            f"need about {budget_s - left + needed(1):.0f}s. Give a larger --budget, fewer --encodings, or fewer "
+            "--seeds."
         )
     low, high = 1, 2
     while needed(high) <= left:

@@ -1,8 +1,8 @@
 """Jobs in a directory that any number of processes share, on any machines: a rename takes one, and no server is needed.
 
-queue/ORDER~DEATHS~NAME is a job that waits, claims/ORDER~DEATHS~NAME~WORKER one that a worker is on, and failed/NAME.json
-one that raised, or whose worker died too often. workers/WORKER.json is a worker's heartbeat. A rename succeeds for one
-process alone, so no job is taken twice; a job whose worker is gone is renamed back.
+queue/ORDER~DEATHS~NAME is a job that waits, claims/ORDER~DEATHS~NAME~WORKER one that a worker is on, and
+failed/NAME.json one that raised, or whose worker died too often. workers/WORKER.json is a worker's heartbeat. A rename
+succeeds for one process alone, so no job is taken twice; a job whose worker is gone is renamed back.
 """
 
 import errno

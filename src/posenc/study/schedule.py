@@ -84,9 +84,9 @@ class Schedule:
         if not self.plan["cells"]:
             return None
         done = {result_cell(r).name for r in self.results} | {p["name"] for p in self.problems}
-        rest = [row["seconds"] for row in self.plan["cells"] if row["name"] not in done]
+        rest: list[float] = [row["seconds"] for row in self.plan["cells"] if row["name"] not in done]
         slower = statistics.median(self.slower) if self.slower else 1.0
-        going = sum(b["step"] / b["steps"] for b in self._beats() if b.get("steps"))
+        going: float = sum(b["step"] / b["steps"] for b in self._beats() if b.get("steps"))
         mean = sum(rest) / len(rest) if rest else 0.0
         return max(0.0, slower * (plan.makespan(rest, self.engine.workers) - mean * going / self.engine.workers))
 

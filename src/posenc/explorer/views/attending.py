@@ -11,6 +11,7 @@ from posenc.explorer.frames import Frame
 from posenc.explorer.studies import Study
 from posenc.explorer.views.controls import COLUMNS, ROWS, WHO, Control
 from posenc.explorer.views.view import Series, Values, View, axis, of_lines, of_matrix, spread
+from posenc.study.config import read_size
 
 _MOST_TOKENS = 512
 _DRAWS = 64  # what `measure.profile` takes
@@ -29,15 +30,15 @@ def _attention(asked: Values) -> Frame:
     if not ids:
         raise ValueError(f"{WHO}: text must have characters that the study's text has; got {asked['text'][:40]!r}.")
     ids = ids[:_MOST_TOKENS]
-    sizes = {"layer": len(model.blocks), "head": study.config.n_heads}
+    sizes = {"layer": len(model.blocks), "head": read_size(study.cells[cell].size).n_heads}
     for name, most in sizes.items():
         if asked[name] >= most:
             raise ValueError(f"{WHO}: {name} must be from 0 to {most - 1}; got {asked[name]}.")
     head = {
         "view": "attention",
         "of": "A",
-        "subject": study.cells[cell][0],
-        "cells": [{"cell": c, "encoding": name, "seed": seed} for c, (name, seed) in study.cells.items()],
+        "subject": study.cells[cell].encoding,
+        "cells": [{"cell": c, "encoding": its.encoding, "seed": its.seed} for c, its in study.cells.items()],
         "cell": cell,
         **{f"n_{name}s": most for name, most in sizes.items()},
         "tokens": [_shown(study.symbols[i]) for i in ids],
@@ -102,9 +103,9 @@ def _profiles(study: Study, cell: str, ids: list[int], asked: Values, head: dict
 
 
 def _beside(study: Study, cell: str) -> dict[str, str]:
-    """Return the encodings of all cells of the same seed; classes of one's own are not loaded."""
-    seed = study.cells[cell][1]
-    return {name: one for name, (one, its) in study.cells.items() if its == seed and ":" not in one}
+    """Return the encodings of all cells of the same size and seed; classes of one's own are not loaded."""
+    like = study.cells[cell]
+    return {name: its.encoding for name, its in study.cells.items() if its[2:] == like[2:] and ":" not in its.encoding}
 
 
 def _reach(study: Study, ids: list[int]) -> int:
@@ -130,7 +131,8 @@ def _shown(byte: int) -> str:
 
 
 def _code(study: Study, cell: str, ids: list[int], asked: Values) -> dict[str, str]:
-    name, c = study.cells[cell][0], study.config
+    name, c = study.cells[cell].encoding, study.config
+    d_model, n_layers, n_heads = read_size(study.cells[cell].size)
     maps = "measure.attention_maps(model, ids)"
     last = {
         "map": f"values = {maps}[{asked['layer']}, {asked['head']}]",
@@ -139,8 +141,8 @@ def _code(study: Study, cell: str, ids: list[int], asked: Values) -> dict[str, s
         "profile": f"values = measure.profile(model.encoding, range({_reach(study, ids)}), seed=0)",
         "profiles": f"values = measure.profile(model.encoding, range({_reach(study, ids)}), seed=0).mean.mean(0)",
     }[asked["draw"]]
-    sizes = f"d_model={c.d_model}, n_layers={c.n_layers}, n_heads={c.n_heads}"
-    facts = f"{c.d_model}, {c.n_heads}, {c.n_heads}, {c.d_model // c.n_heads}, {max(c.test_lens)}, {c.train_len}"
+    sizes = f"d_model={d_model}, n_layers={n_layers}, n_heads={n_heads}"
+    facts = f"{d_model}, {n_heads}, {n_heads}, {d_model // n_heads}, {max(c.test_lens)}, {c.train_len}"
     lines = [
         "import posenc",
         "from posenc import measure",

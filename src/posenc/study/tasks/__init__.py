@@ -37,7 +37,7 @@ def cards() -> list[dict[str, Any]]:
 
 
 def split(label: str) -> tuple[Task, str]:
-    """Return the task and the position stream of a label such as `addition:reversed@abacus`.
+    """Return the task and the position stream of a label such as `addition:all_reversed@abacus`.
 
     Raises:
         ValueError: There is no such task, or it has no such stream.
