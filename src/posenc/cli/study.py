@@ -26,9 +26,7 @@ def study_encodings(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,...", help="Tasks: text, copy, addition:reversed@coupling, ...", show_default="text"
-        ),
+        typer.Option(metavar="NAME,...", help="Such as text, copy, addition:reversed@coupling.", show_default="text"),
     ] = None,
     encodings: Annotated[
         list[str] | None,
