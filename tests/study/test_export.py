@@ -10,7 +10,7 @@ from study.directories import make, result
 
 PROBES = {"flip_flop:sparse": {"exact_by_length": {"20": 0.25}}}
 CELLS = [
-    result("rope", "text", values=(2.0, float("nan")), train_bits=1.5, peak_mib=51.5),
+    result("rope", "text", values=(2.0, float("nan")), train_bits=1.5, peak_mib=51.5, value=7.5),
     result("rope", seed=1, step_ms=33, probes=PROBES, undertrained=True, note='a "quoted", word'),
     result("émile:X", seed=2**60),
 ]
@@ -67,10 +67,11 @@ def test_parquet_has_types(study):
 
 
 def test_facts_of_several_kinds_become_text(tmp_path):
-    cells = [result(odd=odd, large=9 * 10**18 + 10**18 * (seed == 2), none=None, seed=seed)
+    cells = [result(odd=odd, large=93 * 10**17, none=None, seed=seed)
              for seed, odd in enumerate((1, "two", True))]  # fmt: skip
     rows = read_parquet(export(make(tmp_path / "s", cells), "parquet"))
     assert {(row["odd"], row["none"]) for row in rows} == {("1", None), ("two", None), ("True", None)}
+    assert {row["large"] for row in rows} == {str(93 * 10**17)}
 
 
 @pytest.mark.parametrize("to", READ)

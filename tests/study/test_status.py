@@ -83,6 +83,15 @@ def test_a_finished_cell_is_neither_running_nor_failed(study):
     assert (found["done"], found["running"], found["failed"], found["left_s"]) == (3, [], [], 10.0)
 
 
+def test_a_heartbeat_of_another_job_says_no_step(study):
+    write(study / "workers" / "box-7.json", json.dumps({"job": name_of(DONE), "step": 75, "steps": 300}))
+    (claim,) = status(study)["running"]
+    assert (claim["step"], claim["steps"]) == (None, None)
+    (study / "workers" / "box-7.json").unlink()
+    assert status(study)["running"][0]["seen_s"] is None
+    assert "rope copy 64x2x4 s0: starting, worker box-7, no heartbeat" in printed(status(study))
+
+
 def test_a_finished_study_keeps_its_time(tmp_path):
     study = make(tmp_path / "s", [DONE], status="complete", elapsed_s=5.0, plan={"cells": PLAN[:1], "workers": 2})
     os.utime(study / "run.json", (1, 1))
