@@ -72,7 +72,7 @@ def print_status(found: Mapping[str, Any], console: Console) -> None:
         table.add_row(Text(printable(name)), *("" if pair is None else "{}/{}".format(*pair) for pair in pairs))
     lines = []
     for claim in found["running"]:
-        step = "starting" if claim["step"] is None else f"step {claim['step']} of {claim['steps'] or '?'}"
+        step = f"step {claim['step'] or 0} of {claim['steps']}" if claim["steps"] else "starting"
         seen = "no heartbeat" if claim["seen_s"] is None else f"heartbeat {claim['seen_s']:.0f} s ago"
         lines.append(f"{_CELL.format(**claim)}: {step}, worker {claim['worker']}, {seen}")
     lines += [f"{_CELL.format(**cell)} failed: {cell['message']}" for cell in found["failed"]]
