@@ -25,6 +25,7 @@ from posenc.study import tasks
 from posenc.study.board import Board, clock
 from posenc.study.config import TEXT, Config
 from posenc.study.engines import Engine
+from posenc.study.export import export
 from posenc.study.queue import read_json
 from posenc.study.report import render
 from posenc.study.schedule import Schedule
@@ -251,6 +252,7 @@ def _write_all(store: Store, record: dict[str, Any], results: list[dict[str, Any
     order = {name: i for i, name in enumerate(record["config"]["encodings"])}
     results.sort(key=lambda r: (r["task"], r["size"], order[r["encoding"]], r["seed"]))
     store.write("report.html", render(record, results))
+    export(store.path, "csv")
     store.write_run(record)
 
 
