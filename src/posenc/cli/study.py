@@ -20,6 +20,14 @@ _PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's directory.")]
+_Callback = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="What hears of a cell that is done: tensorboard, mlflow, wandb, or package.module:function.",
+        show_default=False,
+    ),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
@@ -77,6 +85,7 @@ def study_encodings(
             metavar="N", min=0, help="Cells at a time; 0 leaves them to `posenc study worker`.", show_default="by cores"
         ),
     ] = None,
+    callback: _Callback = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes.")] = "study",
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
@@ -102,7 +111,7 @@ def study_encodings(
     if engine not in ("local", "ray") or (address and engine != "ray"):
         _refuse(ctx, "engine", f"must be local or ray, and --address is of ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
-    raise typer.Exit(_run(ctx, asked, engine, address, workers, out, dry_run, as_json))
+    raise typer.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
 
 
 def _run(
@@ -112,6 +121,7 @@ def _run(
     address: str | None,
     workers: int | None,
     out: str,
+    callbacks: list[str],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -136,7 +146,8 @@ def _run(
         from posenc.study.on_ray import OnRay
 
         chosen = OnRay(address, workers)
-    return run(config, asked.get("text", ()), out, chosen, dry_run=dry_run, wait=workers != 0, as_json=as_json)
+    given = {"callbacks": callbacks, "dry_run": dry_run, "wait": workers != 0, "as_json": as_json}
+    return run(config, asked.get("text", ()), out, chosen, **given)
 
 
 @app.command("worker")
@@ -151,11 +162,11 @@ def work(
 
 
 @app.command("report")
-def write_report(folder: _Folder) -> None:
+def write_report(folder: _Folder, callback: _Callback = None) -> None:
     """Write DIR's report from the cells that are done."""
     from posenc.study.command import report
 
-    raise typer.Exit(report(folder))
+    raise typer.Exit(report(folder, split_list(callback)))
 
 
 @app.command("status")
