@@ -146,7 +146,7 @@ def _run(
         from posenc.study.on_ray import OnRay
 
         chosen = OnRay(address, workers)
-    given = {"callbacks": callbacks, "dry_run": dry_run, "wait": workers != 0, "as_json": as_json}
+    given: dict[str, Any] = {"callbacks": callbacks, "dry_run": dry_run, "wait": workers != 0, "as_json": as_json}
     return run(config, asked.get("text", ()), out, chosen, **given)
 
 

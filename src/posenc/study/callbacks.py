@@ -26,7 +26,7 @@ def find(name: str) -> Callback:
     except (ImportError, AttributeError, ValueError) as error:
         known = f"Known: {', '.join(_KNOWN)}, or package.module:function."
         raise ValueError(f"study: no callback {name!r}: {error}. {known} Each needs its package.") from error
-    return callback  # type: ignore[no-any-return]
+    return callback
 
 
 def call(
