@@ -80,7 +80,7 @@ def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> l
 
     def far(name: str) -> str:
         assert longest is not None  # `far` is called only for lengths that were measured
-        bits, change = by_name[name].bits[longest], by_name[name].change.get(longest)
+        bits, change = by_name[name].by_length[longest], by_name[name].change.get(longest)
         moved = f", {signed(change.mean)} from {study.times(study.base)}" if change else ""
         return f"{with_spread(bits)} bits per byte at {study.times(longest)}{moved}"
 

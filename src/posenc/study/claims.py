@@ -36,7 +36,7 @@ def _reason(study: Measures, names: Sequence[str]) -> str:
     undertrained = [n for n in names if study.encodings[n].undertrained]
     if undertrained:
         return f"{', '.join(undertrained)} undertrained"
-    short = [n for n in names if study.base not in study.encodings[n].bits]
+    short = [n for n in names if study.base not in study.encodings[n].by_length]
     return f"{', '.join(short)} not measured at the trained length" if short else ""
 
 
@@ -87,7 +87,7 @@ def _near(name: str, other: str) -> _Test:
 
     def test(study: Measures) -> tuple[str, bool | None]:
         length = study.longest
-        one, two = (study.encodings[n].bits.get(length) if length else None for n in (name, other))
+        one, two = (study.encodings[n].by_length.get(length) if length else None for n in (name, other))
         if one is None or two is None or length is None:
             return "not measured past the trained length", None
         gap = one.mean - two.mean
@@ -104,7 +104,7 @@ def _best_inside(name: str) -> _Test:
     """Test that the loss at the trained length is the lowest, by more than seeds differ."""
 
     def test(study: Measures) -> tuple[str, bool | None]:
-        stats = {e.name: e.bits[study.base] for e in study.sound}
+        stats = {e.name: e.by_length[study.base] for e in study.sound}
         text = f"{name} {with_spread(stats[name])} at {study.times(study.base)}"
         if len(stats) < 2:
             return f"{text}, nothing to compare with", None
@@ -131,7 +131,7 @@ def _ahead_inside(name: str, others: Sequence[str]) -> _Test:
     """Test that the loss at the trained length is below that of each of the others, by more than seeds differ."""
 
     def test(study: Measures) -> tuple[str, bool | None]:
-        mine, *rest = (study.encodings[n].bits[study.base] for n in (name, *others))
+        mine, *rest = (study.encodings[n].by_length[study.base] for n in (name, *others))
         values = zip((name, *others), (mine, *rest), strict=True)
         text = ", ".join(f"{n} {with_spread(stat)}" for n, stat in values) + f" at {study.times(study.base)}"
         return _less_than_each(text, mine, rest, study.noise(study.base))

@@ -62,7 +62,7 @@ def valued(stats: Mapping[str, Stat], names: Iterable[str], sign: bool = False, 
 
 def bits_at(study: Measures, length: int) -> dict[str, Stat]:
     """Return the loss of every sound encoding measured at `length`."""
-    return {e.name: e.bits[length] for e in study.sound if length in e.bits}
+    return {e.name: e.by_length[length] for e in study.sound if length in e.by_length}
 
 
 def _changes_at(study: Measures, length: int) -> dict[str, Stat]:

@@ -50,14 +50,14 @@ def length_lines(study: Measures, marks: Mapping[str, Mark]) -> list[Line]:
         Line(
             name=e.name,
             mark=marks[e.name],
-            xs=tuple(_log2(length) for length in e.bits),
-            ys=tuple(stat.mean for stat in e.bits.values()),
-            ranges=tuple((min(stat.values), max(stat.values)) for stat in e.bits.values()),
-            seeds=tuple(stat.values for stat in e.bits.values()),
+            xs=tuple(_log2(length) for length in e.by_length),
+            ys=tuple(stat.mean for stat in e.by_length.values()),
+            ranges=tuple((min(stat.values), max(stat.values)) for stat in e.by_length.values()),
+            seeds=tuple(stat.values for stat in e.by_length.values()),
             note=DAGGER if e.undertrained else "",
         )
         for e in study.encodings.values()
-        if e.bits
+        if e.by_length
     ]
 
 
@@ -144,7 +144,7 @@ def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mar
         card, e = card_of(run, name), study.encodings.get(name) or Encoding(name, ())
         ratio = study.ratio(e)
         changes = [e.change.get(n) if n else None for n in (first, study.lengths[-1] if study.lengths else None)]
-        places = [((_log2(n) - spans[0]) / width, (s.mean - low) / (high - low)) for n, s in e.bits.items()]
+        places = [((_log2(n) - spans[0]) / width, (s.mean - low) / (high - low)) for n, s in e.by_length.items()]
         relative = card.get("relative")
         rows.append(
             {
@@ -153,7 +153,7 @@ def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mar
                 "family": card.get("family") or NONE,
                 "kind": "" if relative is None else "relative" if relative else "absolute",
                 "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
-                "near": with_spread(e.bits[study.base]) if study.base in e.bits else NONE,
+                "near": with_spread(e.by_length[study.base]) if study.base in e.by_length else NONE,
                 "changes": [with_spread(c, sign=True) if c else NONE for c in changes],
                 "spark": spark(marks[name], places),
                 "ratio": with_spread(ratio) if ratio else NONE,
@@ -265,6 +265,6 @@ def missing_cells(run: Mapping[str, Any], study: Measures) -> list[tuple[str, li
 def length_table(study: Measures) -> list[tuple[str, list[str]]]:
     """Return mean ± half range by length per encoding: the chart's numbers for readers of tables."""
     return [
-        (e.name, [with_spread(e.bits[n]) if n in e.bits else NONE for n in study.lengths])
+        (e.name, [with_spread(e.by_length[n]) if n in e.by_length else NONE for n in study.lengths])
         for e in study.encodings.values()
     ]
