@@ -3,7 +3,7 @@ import math
 import pytest
 
 from posenc.study.advice import form_advice
-from posenc.study.claims import CANNOT_TELL, NOT_SEEN, SEEN, weigh_claims
+from posenc.study.claims import CANNOT_TELL, CONTRADICTED, SEEN, weigh_claims
 from posenc.study.findings import form_findings
 from posenc.study.measures import Measures, plain, signed
 from study.samples import REAL, make_cell, make_run, make_study
@@ -47,10 +47,10 @@ def test_an_upside_down_world_gives_the_opposite_story():
     assert "alibi" not in text["flat"]
     assert "alibi (+1.1" in text["breaks"].split("By 16×")[0]
     assert "rope" not in text["breaks"]
-    assert verdict(*study, "ALiBi").verdict == NOT_SEEN
-    assert verdict(*study, "RoPE is much worse").verdict == NOT_SEEN
-    assert verdict(*study, "RoPE is the best").verdict == NOT_SEEN
-    assert verdict(*study, "xPos").verdict == NOT_SEEN
+    assert verdict(*study, "ALiBi").verdict == CONTRADICTED
+    assert verdict(*study, "RoPE is much worse").verdict == CONTRADICTED
+    assert verdict(*study, "RoPE is the best").verdict == CONTRADICTED
+    assert verdict(*study, "xPos").verdict == CONTRADICTED
     assert advised(*study)["long"].winners == ("rope",)
     assert advised(*study)["trained"].winners == ("alibi",)
 
@@ -188,7 +188,7 @@ def test_only_the_trained_length_measured_says_nothing_of_longer_ones():
 
 def test_published_outcomes_on_realistic_numbers():
     study = make_study(noise=0.0)
-    assert [claim.verdict for claim in weigh_claims(*study)] == [SEEN, NOT_SEEN, *[SEEN] * 7]
+    assert [claim.verdict for claim in weigh_claims(*study)] == [SEEN, CONTRADICTED, *[SEEN] * 7]
     assert "difference +0.14" in verdict(*study, "KERPLE").measured
     assert "rope +3.29 ± 0.00 at 16×" in verdict(*study, "RoPE is much worse").measured
 
@@ -197,7 +197,7 @@ def test_rope_is_ahead_of_absolute_encodings_only_where_it_is():
     claim = "RoPE is ahead of absolute"
     assert verdict(*make_study(noise=0.0), claim).verdict == SEEN
     behind = make_study(REAL | {"sinusoidal": (1.9, 3.1, 3.3, 3.4, 3.5)}, noise=0.0)
-    assert verdict(*behind, claim).verdict == NOT_SEEN
+    assert verdict(*behind, claim).verdict == CONTRADICTED
     assert "sinusoidal 1.90" in verdict(*behind, claim).measured
     level = make_study(REAL | {"sinusoidal": REAL["rope"]}, noise=0.0)
     assert verdict(*level, claim).verdict == CANNOT_TELL
@@ -211,7 +211,7 @@ def test_kerple_close_to_alibi_is_seen():
 def test_a_hump_before_the_longest_length_is_not_flat():
     study = make_study({"alibi": (2.3, 2.3, 2.9, 2.4, 2.3)}, noise=0.0)
     claim = verdict(*study, "ALiBi")
-    assert claim.verdict == NOT_SEEN
+    assert claim.verdict == CONTRADICTED
     assert "at worst +0.60 at 4×" in claim.measured
 
 

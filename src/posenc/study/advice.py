@@ -68,13 +68,14 @@ def _fewest(study: Measures) -> Advice:
     return Advice("parameters", scenario, tuple(front), number, parts)
 
 
-def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Advice]:
+def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Advice]:
     """Return one piece of advice for each of four scenarios, from the numbers alone.
 
-    Takes a study's `run` and `cells` as saved. Encodings with an undertrained cell are left out; a scenario
+    Takes a study's `run` and `cells` as saved, and a size (None: the first).
+    Encodings with an undertrained cell are left out; a scenario
     that nothing was measured for says so. Raises nothing for missing cells or fields.
     """
-    study = Measures(run, cells)
+    study = Measures(run, cells, size=size)
     by_name: dict[str, Encoding] = {e.name: e for e in study.sound}
     longest = study.longest
 

@@ -1,7 +1,8 @@
-"""What a study measured on one task, per encoding, with the spread over seeds; shared by findings, claims and the page.
+"""What a study measured on one task, per encoding, with the spread over seeds; shared by all that the page says.
 
-On text a number is a loss in bits per byte, on every other task the share of lines without an error. Everything is computed from the plain `run` and `cells` data of a study, which may be incomplete: cells can be
-missing after an interruption, and a value that is absent or not finite counts as not measured.
+On text a number is a loss in bits per byte, on every other task the share of lines without an error. Everything is
+computed from the plain `run` and `cells` data of a study, which may be incomplete: cells can be missing after an
+interruption, and a value that is absent or not finite counts as not measured.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class Measures:
     """All measurements of a study on one task at one size.
 
     Attributes:
+        task: its label.
+        size: as in the configuration, or an empty string where none is named.
         names: the encodings asked for, in the study's order, then any others that have cells.
         base: the trained length (the longest of them), against which changes are taken.
         lengths: every test length asked for or measured, shortest first.
@@ -153,11 +156,11 @@ class Measures:
             task: The label of the task.
             size: As in the configuration; None for the first.
         """
-        self.task, first = task, sizes_of(run, cells)[0]
-        size = first if size is None else size
+        first = sizes_of(run, cells)[0]
+        self.task, self.size = task, first if size is None else size
         grouped: dict[str, list[Mapping[str, Any]]] = {}
         for cell in cells:
-            if (str(cell.get("task") or TEXT), str(cell.get("size") or first)) == (task, size):
+            if (str(cell.get("task") or TEXT), str(cell.get("size") or first)) == (task, self.size):
                 grouped.setdefault(str(cell.get("encoding")), []).append(cell)
         config, key = run.get("config") or {}, "bits_by_length" if task == TEXT else "exact_by_length"
         asked = [str(name) for name in config.get("encodings") or []]
@@ -215,7 +218,11 @@ class Measures:
         It is the median over encodings of the range over seeds, so that two seeds that happen to agree do not
         make a small difference look certain. With a single seed, twice the standard error over windows.
         """
-        spreads = [e.by_length[length].spread for e in self.sound if length in e.by_length and len(e.by_length[length].values) > 1]
+        spreads = [
+            e.by_length[length].spread
+            for e in self.sound
+            if length in e.by_length and len(e.by_length[length].values) > 1
+        ]
         if spreads:
             return median(spreads)
         errors = [e.stderr[length] for e in self.sound if length in e.stderr]
