@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .findings import Name, Parts, listed, valued
-from .measures import BREAK, FLAT, TEXT, Measures, Stat, signed, sizes_of, tasks_of, with_spread
+from .findings import Name, Parts, listed
+from .measures import BREAK, FLAT, TEXT, Measures, Stat, signed, sizes_of, tasks_of, tied, with_spread
 
 Groups = dict[str, list[str]]  # names of encodings, each with its tasks
 
@@ -46,12 +46,12 @@ def _of_text(study: Measures, unsure: Groups) -> tuple[Parts, Parts]:
             unsure.setdefault(name, [TEXT])
         found.append((stats, sorted((n for n in holds if all(holds[n])), key=lambda n: stats[n].mean)))
     (worst, keep), (change, broken) = found
-    keeps = (*_ranged(worst, keep), f" keep the loss on text up to {far}") if keep else (
-        f"no encoding keeps its loss on text within {FLAT} bits per byte up to {far} in every seed",
-    )  # fmt: skip
-    breaks: Parts = (f"no encoding loses more than {BREAK:.2f} bits per byte by then in every seed",)
+    keeps: Parts = (f"no encoding keeps its loss on text within {FLAT} bits per byte up to {far} in every seed",)
+    if keep:
+        keeps = (*_ranged(worst, keep), f" keep{'s' * (len(keep) == 1)} the loss on text up to {far}")
+    breaks: Parts = (f"no encoding loses more than {BREAK:.2f} bits per byte there in every seed",)
     if broken:
-        breaks = (*_ranged(change, broken), f" lose more than {BREAK:.2f} by then")
+        breaks = (*_ranged(change, broken), f" lose{'s' * (len(broken) == 1)} more than {BREAK:.2f} there")
     return keeps, breaks
 
 
@@ -68,9 +68,8 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
                 group.setdefault(e.name, []).append(study.task)
     if not tested:
         return ("on no task was anything that was trained far enough tested past the trained length",), ()
-    lines = "the longest lines"
-    if len(tested) == 1 and (longest := tested[0].longest):
-        lines = f"lines of length {longest:,} ({tested[0].times(longest)} the longest trained)"
+    reach = {study.times(study.longest or 0) for study in tested}
+    lines = "the longest lines" + (f" ({reach.pop()} the longest trained)" if len(reach) == 1 else "")
     keeps: Parts = (f"no encoding solves {lines} of any task in every seed",)
     if solved:
         keeps = (f"{lines} are solved in every seed by ", *_grouped(solved, len(studies)))
@@ -81,15 +80,21 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
 
 
 def _cost(study: Measures) -> Parts:
-    """Say between what a step costs, relative to the reference."""
+    """Say between what a step costs, and who costs most where seeds bear that out; nothing where none was timed."""
     reference = study.reference()
-    ratios = {e.name: r for e in study.encodings.values() if (r := study.ratio(e))}
-    others = sorted((n for n in ratios if reference and n != reference.name), key=lambda n: ratios[n].mean)
-    if not reference or not others:
-        return ("what a step costs beside another cannot be said",)
-    ends = [valued(ratios, [n], unit="×") for n in dict.fromkeys((others[0], others[-1]))]
-    between = ("from ", *ends[0], " to ", *ends[1]) if len(ends) == 2 else ends[0]
-    return ("a training step costs, against ", Name(reference.name), ", ", *between)
+    steps = {e.name: e.step_ms for e in study.encodings.values() if e.step_ms}
+    ranked = sorted((n for n in steps if reference and n != reference.name), key=lambda n: steps[n].mean)
+    if not reference or not reference.step_ms or not ranked:
+        return ("no other encoding was timed, so the study has no cost to compare",)
+    noise = study.step_noise()
+    if all(tied(steps[n], reference.step_ms, noise) for n in ranked):
+        return ("no training step is seen to cost more or less than that of ", Name(reference.name))
+    means = [ratio.mean for n in ranked if (ratio := study.ratio(study.encodings[n]))]
+    span = " to ".join(dict.fromkeys(f"{mean:.2f}×" for mean in (means[0], means[-1])))
+    parts: Parts = (f"a training step costs {span} that of ", Name(reference.name))
+    if len(ranked) > 1 and not tied(steps[ranked[-1]], steps[ranked[-2]], noise):
+        parts += (", the most with ", Name(ranked[-1]))
+    return parts
 
 
 def _open(studies: Sequence[Measures], unsure: Groups, missing: int) -> list[Parts]:
@@ -139,5 +144,11 @@ def form_answer(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], miss
     unknown = _open(studies, unsure, missing)
     last = [_cost(studies[0])]
     if unknown:
-        last.append(tuple(part for k, clause in enumerate(unknown) for part in (", " if k else "open: ", *clause)))
+        last.append(
+            tuple(
+                part
+                for k, clause in enumerate(unknown)
+                for part in (", " if k else "the study cannot tell everything: ", *clause)
+            )
+        )
     return _sentence(keeps), _sentence(breaks), _sentence(last)

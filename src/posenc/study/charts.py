@@ -80,7 +80,7 @@ _PAST = Markup(
 _NOTE = Markup('<text class="note" x="{:.1f}" y="{}">{}</text>')
 _PATH = Markup('<path class="hit" d="{0}"/><path class="ln" d="{0}" stroke-dasharray="{1}"/>')
 _WHISKER = Markup('<path class="whisker" d="M{:.1f} {:.1f}V{:.1f}"/>')
-_SEED = Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="1.6"/>')
+_SEED = Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="{}"/>')
 _MARK = Markup('<path class="mk" d="{}" transform="translate({:.1f} {:.1f})"/>')
 _RAIL = Markup('<path class="rail" d="M{:.1f} {:.1f}V{:.1f}H{:.1f}"/>')
 _LEADER = Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}H{:.1f}"/>')
@@ -164,7 +164,7 @@ class _Plot:
                 inside += _WHISKER.format(x, self.y(high), self.y(low))
         for x, values in zip(xs, line.seeds, strict=False):
             for value in values if len(values) > 1 else ():
-                inside += _SEED.format(x, self.y(value))
+                inside += _SEED.format(x, self.y(value), 1.6 if line.ranges else 2.6)
         drawn = Markup('<g clip-path="url(#{}-clip)">{}</g>').format(self.ident, inside)
         for x, value in list(zip(xs, line.ys, strict=True))[0 if line.points else -1 :]:
             if value <= self.high:

@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from .intervals import interval
-from .measures import TEXT, Measures, signed, tasks_of
-from .measures import plain as plain_number
+from .measures import TEXT, Measures, plain, signed, tasks_of
 from .published import EACH, EVERY, PUBLISHED, Published, Rule
 
 SEEN, CONTRADICTED, CANNOT_TELL = "seen", "contradicted", "cannot tell at this size"
@@ -58,34 +57,32 @@ def _judge(differences: Sequence[float], rule: Rule) -> tuple[str, str]:
     return CANNOT_TELL, "seeds disagree" if min(sides) < 0 < max(sides) else "the interval crosses the limit"
 
 
-def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> str:
-    """Return why an encoding's number cannot be used, or an empty string where it can."""
-    if study is None:
-        return f"not run: {task}"
+def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> tuple[str, str] | None:
+    """Return why an encoding's number cannot be used, and whose; None where it can."""
     who = name if task == TEXT else f"{name} on {task}"
-    if name not in study.encodings:
-        return f"not run: {who}"
+    if study is None or name not in study.encodings:
+        return "not run", f"…{task}" if name == EACH else who if study else task
     # what a task asks at the trained length is itself how far an encoding was trained
     if study.encodings[name].undertrained and (task == TEXT or rule.at != "trained"):
-        return f"undertrained: {who}"
+        return "undertrained", who
     if study.by_seed(name, rule.at):
-        return ""
-    return f"not measured {'at' if rule.at == 'trained' else 'past'} the trained length: {who}"
+        return None
+    return f"not measured {'at' if rule.at == 'trained' else 'past'} the trained length", who
 
 
-def _compare(study: Measures, name: str, plain: Measures, other: str, rule: Rule) -> _Comparison:
+def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule) -> _Comparison:
     """Compare an encoding with another, or with nothing, over the seeds that both have."""
     values = study.by_seed(name, rule.at)
-    rivals = plain.by_seed(other, rule.at) if other else dict.fromkeys(values, 0.0)
+    rivals = bare.by_seed(other, rule.at) if other else dict.fromkeys(values, 0.0)
     differences = [values[seed] - rivals[seed] for seed in values if seed in rivals]
     verdict, why = _judge(differences, rule)
     words = f"{name} − {other}" if other else name
-    if other and study.task != plain.task:
-        words = f"{name} on {study.task} − {other} on {plain.task}"
+    if other and study.task != bare.task:
+        words = f"{name} on {study.task} − {other} on {bare.task}"
     margin = 0.0
     if differences:
         mean, ends = fmean(differences), interval(differences)
-        digits = signed if other or rule.at in ("change", "worst") else plain_number
+        digits = signed if other or rule.at in ("change", "worst") else plain
         words += f" {digits(mean)}" + (f" ({digits(ends[0])} to {digits(ends[1])})" if ends else "")
         margin = (mean - rule.limit) * (1 if rule.above else -1)
     return _Comparison(words + (f", {why}" if why else ""), verdict, margin)
@@ -102,30 +99,51 @@ def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
     return found or [row]
 
 
+def _lacks(sides: Sequence[tuple[Measures | None, str, str]], rule: Rule) -> str:
+    """Return in words what is missing of these sides of comparisons (study, encoding, task)."""
+    reasons: dict[str, dict[str, None]] = {}
+    for study, name, task in sides:
+        if lack := _lack(study, name, task, rule):
+            reasons.setdefault(lack[0], {})[lack[1]] = None
+    reaches = {(study.base, study.longest) for study, _, _ in sides if study}
+    if not reasons and len(reaches) > 1:
+        return "not tested at the same lengths"
+    return "; ".join(f"{why}: {', '.join(whose)}" for why, whose in reasons.items())
+
+
+def _summed(found: list[_Comparison], study: Measures, rule: Rule) -> tuple[str, str]:
+    """Return the least favourable comparisons of a claim in words, and the verdict on all of them."""
+    found = sorted(found, key=lambda comparison: comparison.margin)
+    verdicts = {comparison.verdict for comparison in found}
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    place = {"trained": "", "worst": "; at the worst longer length"}.get(
+        rule.at, f"; at {study.times(study.longest or 0)}"
+    )
+    words = "; ".join(comparison.words for comparison in found[:SHOWN]) + more + place
+    return words, CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
+
+
 def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
     """Return a claim with its verdict: seen where every comparison is, contradicted where one is."""
     task = row.plain or row.task.split("@")[0]
-    study, plain = studies.get(row.task), studies.get(task)
+    study, bare = studies.get(row.task), studies.get(task)
     sound = [e.name for e in study.sound] if study else []
-    names = sound if row.who == EVERY else [row.who]
+    names = sound if row.who == EVERY and study else [row.who]
     others = [n for n in sound if n != row.who] if row.than == (EVERY,) else list(row.than)
-    lacks = [_lack(study, name, row.task, row.rule) for name in names]
-    lacks += [_lack(plain, other, task, row.rule) for other in others]
-    if not names or (row.than and not others):
-        lacks.append(f"no{' other' if names else ''} encoding trained far enough on {row.task}")
-    measured, verdict = "; ".join(dict.fromkeys(filter(None, lacks))), CANNOT_TELL
-    if not measured and study and plain:
-        found = [_compare(study, name, plain, other, row.rule) for name in names for other in others or [""]]
-        found.sort(key=lambda comparison: comparison.margin)
-        verdicts = {comparison.verdict for comparison in found}
-        verdict = CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
-        measured = "; ".join(comparison.words for comparison in found[:SHOWN])
-        measured += f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        place = {"trained": "", "worst": "; at the worst longer length"}.get(row.rule.at)
-        measured += f"; at {study.times(study.longest or 0)}" if place is None else place
+    measured, verdict = _lacks([(study, n, row.task) for n in names] + [(bare, n, task) for n in others], row.rule), ""
+    if study and bare and not measured:
+        if names and (others or not row.than):
+            found = [_compare(study, name, bare, other, row.rule) for name in names for other in others or [""]]
+            measured, verdict = _summed(found, study, row.rule)
+        weak = [e.name for e in study.encodings.values() if e.undertrained and e.name not in sound]
+        if weak and EVERY in (row.who, *row.than):
+            measured = f"{measured}; left out as undertrained: {', '.join(weak)}".removeprefix("; ")
     number = _PLACES[row.rule.at].format("loss" if row.task == TEXT else "share of exact lines")
-    rule = f"{'difference in the ' if others else ''}{number} {'above' if row.rule.above else 'below'} "
-    return Claim(row.claim, row.source, row.arxiv, rule + f"{row.rule.limit:.2f}", measured, verdict)
+    paired = "difference in the " if row.than or row.who == EACH else ""
+    rule = f"{paired}{number} {'above' if row.rule.above else 'below'} {row.rule.limit:.2f}"
+    return Claim(
+        row.claim, row.source, row.arxiv, rule, measured or "no other encoding to compare", verdict or CANNOT_TELL
+    )
 
 
 def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Claim]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from .measures import TEXT, Measures, sizes_of, task_fact, tasks_of, with_spread
-from .tables import NONE, Row, arxiv_link
+from .tables import DAGGER, NONE, Row, arxiv_link
 
 Cells = Sequence[Mapping[str, Any]]
 Shown = tuple[str, str]  # what a table says, and its class: all seeds solve a length, none does, or neither
@@ -21,7 +21,7 @@ def shown(study: Measures, name: str, length: int) -> Shown:
     if stat is None:
         return NONE, ""
     if study.task == TEXT:
-        return with_spread(stat), ""
+        return with_spread(stat) + (DAGGER if encoding and encoding.undertrained else ""), ""
     count, total = study.solved(name, length)
     return f"{fmean(stat.values):.2f} · {count}/{total}", "all" if count == total else "" if count else "no"
 

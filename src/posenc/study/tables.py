@@ -52,7 +52,8 @@ def length_lines(study: Measures, marks: Mapping[str, Mark]) -> list[Line]:
             mark=marks[e.name],
             xs=tuple(_log2(length) for length in e.by_length),
             ys=tuple(stat.mean for stat in e.by_length.values()),
-            ranges=tuple((min(stat.values), max(stat.values)) for stat in e.by_length.values()),
+            # lines of a task are solved or not: whiskers would hide on which side of the gap the seeds are
+            ranges=tuple((min(s.values), max(s.values)) for s in e.by_length.values()) if study.task == TEXT else (),
             seeds=tuple(stat.values for stat in e.by_length.values()),
             note=DAGGER if e.undertrained else "",
         )
