@@ -59,6 +59,7 @@ def test_a_task_has_its_curve_its_seeds_and_its_probes():
     section = html[html.index('id="task-2"') :]
     (wide,) = re.findall(r'<svg class="chart wide".*?</svg>', section, flags=re.DOTALL)
     assert wide.count('<circle class="seed"') == 12
+    assert "whisker" not in wide
     assert [f">{tick}<" in wide for tick in ("0.0", "0.2", "1.0", "1.2")] == [True, True, True, False]
     assert "past the trained length" in wide
     assert 'href="https://arxiv.org/abs/2305.19466"' in section
