@@ -50,14 +50,14 @@ def test_text_and_tasks_stand_in_the_same_sentences():
 @pytest.mark.parametrize(("change", "keeps"), [(0.04, True), (-0.2, True), (0.06, False)])
 def test_a_loss_is_kept_up_to_its_limit(change, keeps):
     study = make_study({"nope": (2.0, 2.0, 2.0, 2.0, 2.9), "alibi": (2.3, 2.3, 2.3, 2.3, 2.3 + change)}, noise=0)
-    assert answered(study)[0].startswith("alibi" if keeps else "On text no encoding keeps its loss") or not keeps
+    assert answered(study)[0].startswith("alibi" if keeps else "No encoding that was trained far enough keeps its loss")
     assert ("alibi" in answered(study)[0]) is keeps
 
 
 def test_seeds_that_disagree_are_open_and_in_neither_list():
     cells = [make_cell("alibi", 0, (2.3,) * 5, 0), make_cell("alibi", 1, (2.3, 2.3, 2.3, 2.3, 2.38), 0)]
     keeps, breaks, rest = answered((make_run(["alibi"]), cells))
-    assert keeps.startswith("No encoding keeps its loss on text within 0.05")
+    assert keeps.startswith("No encoding that was trained far enough keeps its loss on text within 0.05")
     assert "alibi" not in breaks
     assert "seeds disagree about alibi on text" in rest
 
@@ -84,7 +84,7 @@ def test_nothing_trained_far_enough_names_no_encoding_as_kept_or_broken():
     keeps, breaks, rest = answered((run, cells))
     assert keeps == (
         "On text nothing that was trained far enough was measured past the trained length; "
-        "on no task was anything that was trained far enough tested past the trained length."
+        "on the tasks nothing that was trained far enough was measured past the trained length."
     )
     assert breaks == "So the study cannot tell who breaks."
     assert "too little training for" in rest

@@ -8,6 +8,7 @@ from typing import Any
 from .findings import Name, Parts, listed
 from .measures import BREAK, FLAT, TEXT, Measures, Stat, signed, sizes_of, tasks_of, tied, with_spread
 
+NONE_SOUND = "no encoding that was trained far enough"
 Groups = dict[str, list[str]]  # names of encodings, each with its tasks
 
 
@@ -46,10 +47,10 @@ def _of_text(study: Measures, unsure: Groups) -> tuple[Parts, Parts]:
             unsure.setdefault(name, [TEXT])
         found.append((stats, sorted((n for n in holds if all(holds[n])), key=lambda n: stats[n].mean)))
     (worst, keep), (change, broken) = found
-    keeps: Parts = (f"no encoding keeps its loss on text within {FLAT} bits per byte up to {far} in every seed",)
+    keeps: Parts = (f"{NONE_SOUND} keeps its loss on text within {FLAT} bits per byte up to {far} in every seed",)
     if keep:
         keeps = (*_ranged(worst, keep), f" keep{'s' * (len(keep) == 1)} the loss on text up to {far}")
-    breaks: Parts = (f"no encoding loses more than {BREAK:.2f} bits per byte there in every seed",)
+    breaks: Parts = (f"{NONE_SOUND} loses more than {BREAK:.2f} bits per byte there in every seed",)
     if broken:
         breaks = (*_ranged(change, broken), f" lose{'s' * (len(broken) == 1)} more than {BREAK:.2f} there")
     return keeps, breaks
@@ -67,13 +68,13 @@ def _of_tasks(studies: Sequence[Measures], unsure: Groups) -> tuple[Parts, Parts
                 group = solved if count == total else unsure if count else failed
                 group.setdefault(e.name, []).append(study.task)
     if not tested:
-        return ("on no task was anything that was trained far enough tested past the trained length",), ()
+        return ("on the tasks nothing that was trained far enough was measured past the trained length",), ()
     reach = {study.times(study.longest or 0) for study in tested}
     lines = "the longest lines" + (f" ({reach.pop()} the longest trained)" if len(reach) == 1 else "")
-    keeps: Parts = (f"no encoding solves {lines} of any task in every seed",)
+    keeps: Parts = (f"{NONE_SOUND} solves {lines} of any task in every seed",)
     if solved:
         keeps = (f"{lines} are solved in every seed by ", *_grouped(solved, len(studies)))
-    breaks: Parts = (f"no encoding fails on {lines} in every seed",)
+    breaks: Parts = (f"{NONE_SOUND} fails on {lines} in every seed",)
     if failed:
         breaks = (f"{lines} are solved in no seed by ", *_grouped(failed, len(studies)))
     return keeps, breaks
