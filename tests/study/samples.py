@@ -144,3 +144,96 @@ def make_study(
     """Return `run` and `cells` of a study in which each encoding measured `bits` by length."""
     cells = [make_cell(name, seed, values, noise) for name, values in bits.items() for seed in seeds]
     return make_run(list(bits), seeds, **extra), cells
+
+
+TASK_LENGTHS = (20, 30, 40, 80)
+# exact match by length, a row per seed; lines of up to 20 were trained
+EXACT: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
+    "copy": {
+        "nope": ((1.0, 0.99, 0.97, 0.93), (1.0, 0.98, 0.95, 0.91), (1.0, 0.97, 0.94, 0.92)),
+        "sinusoidal": ((0.95, 0.01, 0.0, 0.0), (0.94, 0.0, 0.0, 0.0), (0.93, 0.0, 0.0, 0.0)),
+        "rope": ((1.0, 0.12, 0.0, 0.0), (1.0, 0.2, 0.01, 0.0), (0.99, 0.1, 0.0, 0.0)),
+        "alibi": ((0.99, 0.6, 0.2, 0.0), (1.0, 0.98, 0.96, 0.92), (1.0, 0.7, 0.3, 0.02)),
+        "t5": ((1.0, 0.97, 0.95, 0.91), (1.0, 0.95, 0.93, 0.9), (0.99, 0.95, 0.91, 0.9)),
+    },
+    "copy@randomised": {
+        "rope": ((0.99, 0.95, 0.9, 0.7), (0.99, 0.95, 0.92, 0.75), (0.98, 0.93, 0.9, 0.72)),
+        "sinusoidal": ((0.99, 0.6, 0.3, 0.0), (0.97, 0.7, 0.2, 0.4), (0.96, 0.6, 0.2, 0.0)),
+    },
+    "parity": {
+        "nope": ((0.98, 0.55, 0.5, 0.51), (0.97, 0.56, 0.49, 0.5), (0.99, 0.52, 0.5, 0.48)),
+        "rope": ((0.99, 0.6, 0.52, 0.5), (1.0, 0.61, 0.5, 0.49), (0.98, 0.6, 0.5, 0.5)),
+        "alibi": ((0.52, 0.5, 0.5, 0.5), (0.55, 0.5, 0.5, 0.5), (0.51, 0.5, 0.5, 0.5)),
+    },
+    "flip_flop": {"nope": ((0.97, 0.8, 0.7, 0.3),) * 3, "rope": ((1.0, 0.9, 0.5, 0.2),) * 3},
+}
+COPY_CARD = {
+    "paper": "Kazemnejad et al. 2023",
+    "arxiv": "2305.19466",
+    "format": "^ a b c ? a b c . (letters, uniform, for words)",
+    "length": "words of the question",
+    "train_lengths": list(range(1, 21)),
+    "test_lengths": list(TASK_LENGTHS),
+    "probes": [],
+}
+
+
+def make_task_cell(
+    name: str, task: str, seed: int, exact: Sequence[float], size: str = "64x2x4", **extra: Any
+) -> dict[str, Any]:
+    """Return one cell of a task whose share of exact lines by length is `exact`; `extra` replaces fields."""
+    table = {str(n): value for n, value in zip(TASK_LENGTHS, exact, strict=True)}
+    sparse = {n: round(0.6 * value, 3) for n, value in table.items()}
+    probes = {"flip_flop:sparse": {"exact_by_length": sparse}} if task == "flip_flop" else {}
+    return {
+        "encoding": name,
+        "task": task,
+        "size": size,
+        "seed": seed,
+        "steps": 900,
+        "train_seconds": 21.0,
+        "step_ms": STEP_MS.get(name, 43.0),
+        "parameters": 110000,
+        "position_parameters": PARAMETERS.get(name, 0),
+        "exact_by_length": table,
+        "right_by_length": {n: 0.5 + value / 2 for n, value in table.items()},
+        "lines": 200,
+        "probes": probes,
+        "undertrained": exact[0] < 0.9,
+        **extra,
+    }
+
+
+def make_task_study(
+    exact: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = EXACT,
+    text: Mapping[str, Sequence[float]] | None = None,
+    sizes: Sequence[str] = ("64x2x4",),
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return `run` and `cells` of a study of tasks, and of text where losses by encoding are given."""
+    names = list(dict.fromkeys([*(text or {}), *(name for rows in exact.values() for name in rows)]))
+    n_seeds = max((len(seeds) for rows in exact.values() for seeds in rows.values()), default=2)
+    cells = [
+        make_task_cell(name, task, seed, values, size)
+        for size in sizes
+        for task, rows in exact.items()
+        for name, seeds in rows.items()
+        for seed, values in enumerate(seeds)
+    ]
+    cells += [
+        make_cell(name, seed, bits, task="text", size=size)
+        for size in sizes
+        for name, bits in (text or {}).items()
+        for seed in range(n_seeds)
+    ]
+    run = make_run(names, range(n_seeds), schema=2)
+    run["config"] |= {
+        "tasks": [*(["text"] if text else []), *exact],
+        "sizes": list(sizes),
+        "lengths": {task: {"train": list(range(1, 21)), "test": list(TASK_LENGTHS)} for task in exact},
+    }
+    fields = ("encoding", "task", "size", "seed")
+    run["plan"] = {"cells": [{field: cell[field] for field in fields} for cell in cells]}
+    run["tasks"] = {"copy": COPY_CARD}
+    if not text:
+        run["text"] = None
+    return run, cells

@@ -68,19 +68,20 @@ def _fewest(study: Measures) -> Advice:
     return Advice("parameters", scenario, tuple(front), number, parts)
 
 
-def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Advice]:
+def form_advice(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Advice]:
     """Return one piece of advice for each of four scenarios, from the numbers alone.
 
-    Takes a study's `run` and `cells` as saved. Encodings with an undertrained cell are left out; a scenario
+    Takes a study's `run` and `cells` as saved, and a size (None: the first).
+    Encodings with an undertrained cell are left out; a scenario
     that nothing was measured for says so. Raises nothing for missing cells or fields.
     """
-    study = Measures(run, cells)
+    study = Measures(run, cells, size=size)
     by_name: dict[str, Encoding] = {e.name: e for e in study.sound}
     longest = study.longest
 
     def far(name: str) -> str:
         assert longest is not None  # `far` is called only for lengths that were measured
-        bits, change = by_name[name].bits[longest], by_name[name].change.get(longest)
+        bits, change = by_name[name].by_length[longest], by_name[name].change.get(longest)
         moved = f", {signed(change.mean)} from {study.times(study.base)}" if change else ""
         return f"{with_spread(bits)} bits per byte at {study.times(longest)}{moved}"
 

@@ -45,7 +45,7 @@ class Chart:
     """What a chart shows besides its lines.
 
     An id, its words, x ticks (position, two labels), the trained length and what is beyond it, in words for a
-    wide and a narrow drawing.
+    wide and a narrow drawing, what the y axis counts, and its ends where they are fixed.
     """
 
     ident: str
@@ -55,6 +55,9 @@ class Chart:
     x_title: str
     boundary: float | None
     boundary_labels: tuple[str, str]
+    y_title: str = "Bits per byte, lower is better"
+    unit: str = "bits per byte"
+    span: tuple[float, float] | None = None
 
 
 # Markup.format escapes whatever it is given
@@ -68,7 +71,7 @@ _TICK = Markup(
 )
 _TITLES = Markup(
     '<path class="axis" d="M{} {}H{}"/>'
-    '<text class="title" x="0" y="13">Bits per byte, lower is better</text>'
+    '<text class="title" x="0" y="13">{}</text>'
     '<text class="title" x="{}" y="{}">{}</text>'
 )
 _PAST = Markup(
@@ -77,13 +80,13 @@ _PAST = Markup(
 _NOTE = Markup('<text class="note" x="{:.1f}" y="{}">{}</text>')
 _PATH = Markup('<path class="hit" d="{0}"/><path class="ln" d="{0}" stroke-dasharray="{1}"/>')
 _WHISKER = Markup('<path class="whisker" d="M{:.1f} {:.1f}V{:.1f}"/>')
-_SEED = Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="1.6"/>')
+_SEED = Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="{}"/>')
 _MARK = Markup('<path class="mk" d="{}" transform="translate({:.1f} {:.1f})"/>')
 _RAIL = Markup('<path class="rail" d="M{:.1f} {:.1f}V{:.1f}H{:.1f}"/>')
 _LEADER = Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}H{:.1f}"/>')
 _SERIES = Markup(
     '<g class="series {colour}{faint}" data-s="{index}">'
-    "<title>{name}{note}: {last} bits per byte at the end</title>{drawn}{leader}{mark}"
+    "<title>{name}{note}: {last} {unit} at the end</title>{drawn}{leader}{mark}"
     '<text class="label" x="{x}" y="{y}" dy=".34em">{short}{note} '
     '<tspan class="value">{last}{arrow}</tspan></text></g>'
 )
@@ -100,7 +103,7 @@ class _Plot:
 
     def __init__(self, chart: Chart, lines: Sequence[Line], frame: Frame) -> None:
         self.chart, self.lines, self.frame = chart, lines, frame.grown(len(lines))
-        self.low, self.high, self.clipped = y_range(lines)
+        self.low, self.high = chart.span or y_range(lines)[:2]
         xs = [x for x, _, _ in chart.ticks] + [x for line in lines for x in line.xs]
         self.x_low, self.x_high = (min(xs), max(xs)) if xs else (0.0, 1.0)
         rails = sum(1 for line in lines if line.ys[-1] > self.high)
@@ -131,7 +134,7 @@ class _Plot:
         for value, upper, lower in self.chart.ticks:
             x = self.x(value)
             parts.append(_TICK.format(x, floor, x, floor + 18, upper, x, floor + 32, lower))
-        parts.append(_TITLES.format(left, floor, right, right + 16, floor + 18, self.chart.x_title))
+        parts.append(_TITLES.format(left, floor, right, self.chart.y_title, right + 16, floor + 18, self.chart.x_title))
         parts.append(self.note())
         return Markup("").join(parts)
 
@@ -161,7 +164,7 @@ class _Plot:
                 inside += _WHISKER.format(x, self.y(high), self.y(low))
         for x, values in zip(xs, line.seeds, strict=False):
             for value in values if len(values) > 1 else ():
-                inside += _SEED.format(x, self.y(value))
+                inside += _SEED.format(x, self.y(value), 1.6 if line.ranges else 2.6)
         drawn = Markup('<g clip-path="url(#{}-clip)">{}</g>').format(self.ident, inside)
         for x, value in list(zip(xs, line.ys, strict=True))[0 if line.points else -1 :]:
             if value <= self.high:
@@ -205,6 +208,7 @@ class _Plot:
             name=line.name,
             note=line.note,
             last=f"{last:.2f}",
+            unit=self.chart.unit,
             drawn=self.body(line) + rail,
             leader=_LEADER.format(start + (0 if over else 5), end, reach - 6, spot, reach),
             mark=_MARK.format(mark.marker, reach + 4, spot),

@@ -1,22 +1,30 @@
-"""Published outcomes set beside what a study measured; each verdict is computed, none is assumed."""
+"""Published outcomes beside what a study measured; each verdict is computed from pairs of seeds, none is assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
-from .measures import BREAK, FLAT, Measures, Stat, leaders, plain, signed, tied, with_spread
+from .intervals import interval
+from .measures import TEXT, Measures, plain, signed, tasks_of
+from .published import EACH, EVERY, PUBLISHED, Published, Rule
 
-SEEN, NOT_SEEN, CANNOT_TELL = "seen", "not seen", "cannot tell"
-NEAR = 0.10  # bits per byte: two encodings this close at a length are called near each other
+SEEN, CONTRADICTED, CANNOT_TELL = "seen", "contradicted", "cannot tell at this size"
+SHOWN = 3  # comparisons of one claim that are written out
+_PLACES = {
+    "trained": "{} at the trained length",
+    "longest": "{} at the longest length",
+    "change": "change of the {} to the longest length",
+    "worst": "change of the {} to every longer length",
+}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One published outcome, the rule it is tested by, our number, and the verdict."""
+    """One published outcome, the rule it is tested by, our numbers, and the verdict."""
 
-    encodings: tuple[str, ...]
     claim: str
     source: str
     arxiv: str
@@ -25,228 +33,127 @@ class Claim:
     verdict: str
 
 
-_Test = Callable[[Measures], tuple[str, bool | None]]
+@dataclass(frozen=True)
+class _Comparison:
+    """One number, or paired difference, in words; its verdict; and by how far its mean is on the claim's side."""
+
+    words: str
+    verdict: str
+    margin: float
 
 
-def _reason(study: Measures, names: Sequence[str]) -> str:
-    """Return why a claim about these encodings cannot be tested, or an empty string where it can."""
-    absent = [n for n in names if n not in study.encodings]
-    if absent:
-        return f"{', '.join(absent)} not run"
-    undertrained = [n for n in names if study.encodings[n].undertrained]
-    if undertrained:
-        return f"{', '.join(undertrained)} undertrained"
-    short = [n for n in names if study.base not in study.encodings[n].bits]
-    return f"{', '.join(short)} not measured at the trained length" if short else ""
+def _judge(differences: Sequence[float], rule: Rule) -> tuple[str, str]:
+    """Return the verdict on paired differences, and why none can be given."""
+    sign = 1 if rule.above else -1
+    sides = [sign * (value - rule.limit) for value in differences]
+    ends = interval(sides)
+    if ends is None:
+        return CANNOT_TELL, "one pair of seeds" if sides else "no pair of seeds"
+    # many pairs can have an interval clear of the limit though one of them lies across it: never an order
+    if ends[0] > 0 and min(sides) > 0:
+        return SEEN, ""
+    if ends[1] < 0 and max(sides) < 0:
+        return CONTRADICTED, ""
+    return CANNOT_TELL, "seeds disagree" if min(sides) < 0 < max(sides) else "the interval crosses the limit"
 
 
-def _change(study: Measures, name: str) -> tuple[str, Stat | None]:
-    """Return the change at the longest length in words, and over seeds where it was measured."""
-    longest = study.longest
-    stat = study.encodings[name].change.get(longest) if longest else None
-    if stat is None or longest is None:
-        return f"{name} not measured past the trained length", None
-    return f"{name} {with_spread(stat, sign=True)} at {study.times(longest)}", stat
+def _lack(study: Measures | None, name: str, task: str, rule: Rule) -> tuple[str, str] | None:
+    """Return why an encoding's number cannot be used, and whose; None where it can."""
+    who = name if task == TEXT else f"{name} on {task}"
+    if study is None or name not in study.encodings:
+        return "not run", f"…{task}" if name == EACH else who if study else task
+    # what a task asks at the trained length is itself how far an encoding was trained
+    if study.encodings[name].undertrained and (task == TEXT or rule.at != "trained"):
+        return "undertrained", who
+    if study.by_seed(name, rule.at):
+        return None
+    return f"not measured {'at' if rule.at == 'trained' else 'past'} the trained length", who
 
 
-def _agreed(text: str, holds: Sequence[bool]) -> tuple[str, bool | None]:
-    """Return an outcome that all seeds share; where they disagree it is open, and the text says so."""
-    if any(holds) and not all(holds):
-        return f"{text}; seeds disagree", None
-    return text, all(holds)
+def _compare(study: Measures, name: str, bare: Measures, other: str, rule: Rule) -> _Comparison:
+    """Compare an encoding with another, or with nothing, over the seeds that both have."""
+    values = study.by_seed(name, rule.at)
+    rivals = bare.by_seed(other, rule.at) if other else dict.fromkeys(values, 0.0)
+    differences = [values[seed] - rivals[seed] for seed in values if seed in rivals]
+    verdict, why = _judge(differences, rule)
+    words = f"{name} − {other}" if other else name
+    if other and study.task != bare.task:
+        words = f"{name} on {study.task} − {other} on {bare.task}"
+    margin = 0.0
+    if differences:
+        mean, ends = fmean(differences), interval(differences)
+        digits = signed if other or rule.at in ("change", "worst") else plain
+        words += f" {digits(mean)}" + (f" ({digits(ends[0])} to {digits(ends[1])})" if ends else "")
+        margin = (mean - rule.limit) * (1 if rule.above else -1)
+    return _Comparison(words + (f", {why}" if why else ""), verdict, margin)
 
 
-def _stays(name: str) -> _Test:
-    """Test that the loss at no longer length is more than FLAT above that at the trained length."""
-
-    def test(study: Measures) -> tuple[str, bool | None]:
-        text, change = _change(study, name)
-        past = {n: stat for n, stat in study.encodings[name].change.items() if n > study.base}
-        if change is None or not past:
-            return text, None
-        worst = max(past, key=lambda n: past[n].mean)
-        if worst != study.longest:
-            text += f", at worst {signed(past[worst].mean)} at {study.times(worst)}"
-        return _agreed(text, [value <= FLAT for value in past[worst].values])
-
-    return test
+def _expand(row: Published, studies: Mapping[str, Measures]) -> list[Published]:
+    """Return a row for each encoding that was run with and without what a row of EACH is about, else the row."""
+    found = []
+    for label in (label for label in studies if row.who == EACH and label.endswith(row.task)):
+        stem = label.removesuffix(row.task)
+        for name in studies[label].encodings if stem in studies else ():
+            claim = f"{row.claim}: {name} on {stem}"
+            found.append(replace(row, claim=claim, who=name, task=label, than=(name,), plain=stem))
+    return found or [row]
 
 
-def _breaks(name: str) -> _Test:
-    """Test that the loss at the longest length is more than BREAK above that at the trained length."""
-
-    def test(study: Measures) -> tuple[str, bool | None]:
-        text, change = _change(study, name)
-        return (text, None) if change is None else _agreed(text, [value > BREAK for value in change.values])
-
-    return test
-
-
-def _near(name: str, other: str) -> _Test:
-    """Test that one encoding's loss at the longest length is no more than NEAR above another's."""
-
-    def test(study: Measures) -> tuple[str, bool | None]:
-        length = study.longest
-        one, two = (study.encodings[n].bits.get(length) if length else None for n in (name, other))
-        if one is None or two is None or length is None:
-            return "not measured past the trained length", None
-        gap = one.mean - two.mean
-        text = f"{name} {plain(one.mean)}, {other} {plain(two.mean)} at {study.times(length)}"
-        text += f" (difference {signed(gap)})"
-        if gap > NEAR and tied(one, two, study.noise(length)):
-            return f"{text}; not separated", None
-        return text, gap <= NEAR
-
-    return test
+def _lacks(sides: Sequence[tuple[Measures | None, str, str]], rule: Rule) -> str:
+    """Return in words what is missing of these sides of comparisons (study, encoding, task)."""
+    reasons: dict[str, dict[str, None]] = {}
+    for study, name, task in sides:
+        if lack := _lack(study, name, task, rule):
+            reasons.setdefault(lack[0], {})[lack[1]] = None
+    reaches = {(study.base, study.longest) for study, _, _ in sides if study}
+    if not reasons and len(reaches) > 1:
+        return "not tested at the same lengths"
+    return "; ".join(f"{why}: {', '.join(whose)}" for why, whose in reasons.items())
 
 
-def _best_inside(name: str) -> _Test:
-    """Test that the loss at the trained length is the lowest, by more than seeds differ."""
-
-    def test(study: Measures) -> tuple[str, bool | None]:
-        stats = {e.name: e.bits[study.base] for e in study.sound}
-        text = f"{name} {with_spread(stats[name])} at {study.times(study.base)}"
-        if len(stats) < 2:
-            return f"{text}, nothing to compare with", None
-        front = leaders(stats, study.noise(study.base))
-        rival = min((n for n in stats if n != name), key=lambda n: stats[n].mean)
-        text += f"; lowest other is {rival} {plain(stats[rival].mean)}"
-        if name in front and len(front) > 1:
-            return f"{text}; not separated", None
-        return text, name in front
-
-    return test
+def _summed(found: list[_Comparison], study: Measures, rule: Rule) -> tuple[str, str]:
+    """Return the least favourable comparisons of a claim in words, and the verdict on all of them."""
+    found = sorted(found, key=lambda comparison: comparison.margin)
+    verdicts = {comparison.verdict for comparison in found}
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    place = {"trained": "", "worst": "; at the worst longer length"}.get(
+        rule.at, f"; at {study.times(study.longest or 0)}"
+    )
+    words = "; ".join(comparison.words for comparison in found[:SHOWN]) + more + place
+    return words, CONTRADICTED if CONTRADICTED in verdicts else CANNOT_TELL if CANNOT_TELL in verdicts else SEEN
 
 
-def _less_than_each(text: str, mine: Stat, rest: Sequence[Stat], noise: float) -> tuple[str, bool | None]:
-    """Return whether one quantity is below each of the others, by more than seeds differ; open where it ties."""
-    if any(mine.mean > stat.mean and not tied(mine, stat, noise) for stat in rest):
-        return text, False
-    if any(tied(mine, stat, noise) for stat in rest):
-        return f"{text}; not separated", None
-    return text, True
+def _weigh(row: Published, studies: Mapping[str, Measures]) -> Claim:
+    """Return a claim with its verdict: seen where every comparison is, contradicted where one is."""
+    task = row.plain or row.task.split("@")[0]
+    study, bare = studies.get(row.task), studies.get(task)
+    sound = [e.name for e in study.sound] if study else []
+    names = sound if row.who == EVERY and study else [row.who]
+    others = [n for n in sound if n != row.who] if row.than == (EVERY,) else list(row.than)
+    measured, verdict = _lacks([(study, n, row.task) for n in names] + [(bare, n, task) for n in others], row.rule), ""
+    if study and bare and not measured:
+        if names and (others or not row.than):
+            found = [_compare(study, name, bare, other, row.rule) for name in names for other in others or [""]]
+            measured, verdict = _summed(found, study, row.rule)
+        weak = [e.name for e in study.encodings.values() if e.undertrained and e.name not in sound]
+        if weak and EVERY in (row.who, *row.than):
+            measured = f"{measured}; left out as undertrained: {', '.join(weak)}".removeprefix("; ")
+    number = _PLACES[row.rule.at].format("loss" if row.task == TEXT else "share of exact lines")
+    paired = "difference in the " if row.than or row.who == EACH else ""
+    rule = f"{paired}{number} {'above' if row.rule.above else 'below'} {row.rule.limit:.2f}"
+    return Claim(
+        row.claim, row.source, row.arxiv, rule, measured or "no other encoding to compare", verdict or CANNOT_TELL
+    )
 
 
-def _ahead_inside(name: str, others: Sequence[str]) -> _Test:
-    """Test that the loss at the trained length is below that of each of the others, by more than seeds differ."""
+def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Claim]:
+    """Return every published outcome with our numbers and a verdict; raises nothing for what is missing.
 
-    def test(study: Measures) -> tuple[str, bool | None]:
-        mine, *rest = (study.encodings[n].bits[study.base] for n in (name, *others))
-        values = zip((name, *others), (mine, *rest), strict=True)
-        text = ", ".join(f"{n} {with_spread(stat)}" for n, stat in values) + f" at {study.times(study.base)}"
-        return _less_than_each(text, mine, rest, study.noise(study.base))
-
-    return test
-
-
-def _loses_less(name: str, others: Sequence[str]) -> _Test:
-    """Test that one encoding loses less by the longest length than each of the others, beyond the spread."""
-
-    def test(study: Measures) -> tuple[str, bool | None]:
-        found = [_change(study, n) for n in (name, *others)]
-        text = "; ".join(words for words, _ in found)
-        stats = [stat for _, stat in found if stat is not None]
-        if len(stats) < len(found) or study.longest is None:
-            return text, None
-        mine, *rest = stats
-        return _less_than_each(text, mine, rest, study.change_noise(study.longest))
-
-    return test
-
-
-_WORSE = f"change at the longest length above +{BREAK:.2f}"
-_LESS = "smaller change at the longest length than each, beyond the spread"
-
-# what is published: encodings, claim, source, arXiv id, rule in words, test
-_CLAIMS: tuple[tuple[tuple[str, ...], str, str, str, str, _Test], ...] = (
-    (
-        ("alibi",),
-        "ALiBi stays about flat past the trained length",
-        "Press et al. 2021",
-        "2108.12409",
-        f"change at every longer length at most +{FLAT:.2f}",
-        _stays("alibi"),
-    ),
-    (
-        ("kerple", "alibi"),
-        "KERPLE extrapolates about as well as ALiBi, or better",
-        "Chi et al. 2022",
-        "2205.09921",
-        f"loss at the longest length at most {NEAR:.2f} above ALiBi's",
-        _near("kerple", "alibi"),
-    ),
-    (
-        ("sinusoidal",),
-        "Sinusoidal breaks past the trained length",
-        "Press et al. 2021",
-        "2108.12409",
-        _WORSE,
-        _breaks("sinusoidal"),
-    ),
-    (
-        ("learned",),
-        "Learned positions break past the trained length: those rows were never trained",
-        "follows from the method; Vaswani et al. 2017 chose sinusoids for this reason",
-        "1706.03762",
-        _WORSE,
-        _breaks("learned"),
-    ),
-    (
-        ("rope", "sinusoidal", "learned"),
-        "RoPE is ahead of absolute encodings inside the trained length",
-        "Su et al. 2021",
-        "2104.09864",
-        "lower loss at the trained length than each, beyond the spread",
-        _ahead_inside("rope", ("sinusoidal", "learned")),
-    ),
-    (
-        ("rope",),
-        "RoPE is the best of all inside the trained length",
-        "often said; Su et al. 2021 compare absolute encodings only",
-        "2104.09864",
-        "lowest loss at the trained length, beyond the spread",
-        _best_inside("rope"),
-    ),
-    (
-        ("rope",),
-        "RoPE is much worse beyond the trained length",
-        "Press et al. 2021; Chen et al. 2023",
-        "2306.15595",
-        _WORSE,
-        _breaks("rope"),
-    ),
-    (
-        ("xpos", "rope"),
-        "xPos loses less than RoPE beyond the trained length",
-        "Sun et al. 2022",
-        "2212.10554",
-        _LESS,
-        _loses_less("xpos", ("rope",)),
-    ),
-    (
-        ("t5", "sinusoidal", "rope"),
-        "The T5 bias loses less than sinusoidal and RoPE beyond the trained length",
-        "Press et al. 2021",
-        "2108.12409",
-        _LESS,
-        _loses_less("t5", ("sinusoidal", "rope")),
-    ),
-)
-
-
-def weigh_claims(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """Return every published outcome with our measured number and a verdict.
-
-    Takes a study's `run` and `cells` as saved. The verdict is SEEN or NOT_SEEN, or CANNOT_TELL where an
-    encoding was not run, is undertrained, or was not measured where the claim speaks, and where seeds
-    disagree or do not separate what the claim compares. Raises nothing.
+    Args:
+        run: The record of a study.
+        cells: All of them, as saved.
+        size: Of the models; None for the first size. CANNOT_TELL stands where something was not run, is undertrained,
+            has fewer than two pairs of seeds, or where seeds or the interval do not decide.
     """
-    study = Measures(run, cells)
-    weighed = []
-    for names, claim, source, arxiv, rule, test in _CLAIMS:
-        measured, outcome = _reason(study, names), None
-        if not measured:
-            measured, outcome = test(study)
-        verdict = CANNOT_TELL if outcome is None else SEEN if outcome else NOT_SEEN
-        weighed.append(Claim(names, claim, source, arxiv, rule, measured, verdict))
-    return weighed
+    studies = {task: Measures(run, cells, task, size) for task in tasks_of(run, cells)}
+    return [_weigh(row, studies) for published in PUBLISHED for row in _expand(published, studies)]

@@ -7,12 +7,11 @@ spread over seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .measures import (
-    BREAK,
     FLAT,
     Encoding,
     Measures,
@@ -62,11 +61,7 @@ def valued(stats: Mapping[str, Stat], names: Iterable[str], sign: bool = False, 
 
 def bits_at(study: Measures, length: int) -> dict[str, Stat]:
     """Return the loss of every sound encoding measured at `length`."""
-    return {e.name: e.bits[length] for e in study.sound if length in e.bits}
-
-
-def _changes_at(study: Measures, length: int) -> dict[str, Stat]:
-    return {e.name: e.change[length] for e in study.sound if length in e.change}
+    return {e.name: e.by_length[length] for e in study.sound if length in e.by_length}
 
 
 def _bytes(length: int) -> str:
@@ -96,62 +91,6 @@ def _best(study: Measures, length: int, place: str) -> Finding | None:
         parts += (f", {gap} behind, which is more {noise_is}.",)
     lead = f"Best at {study.times(length)}" if len(stats) > 1 else f"Loss at {study.times(length)}"
     return Finding("best_base" if length == study.base else "best_longest", lead, parts)
-
-
-def _split(stats: Mapping[str, Stat], holds: Callable[[float], bool]) -> tuple[list[str], list[str]]:
-    """Return the names for which `holds` is true of every seed, and those for which only of the mean."""
-    ranked = sorted(stats, key=lambda n: stats[n].mean)
-    every = [n for n in ranked if all(holds(v) for v in stats[n].values)]
-    return every, [n for n in ranked if n not in every and holds(stats[n].mean)]
-
-
-def _only_mean(stats: Mapping[str, Stat], names: Sequence[str], verb: str) -> Parts:
-    """Say which names meet a rule in the mean but not in every seed, and so are not counted."""
-    if not names:
-        return ()
-    return (
-        " In the mean, but not in every seed: ",
-        *valued(stats, names, sign=True),
-        f" (not counted as {verb}).",
-    )
-
-
-def _flat(study: Measures, length: int) -> Finding | None:
-    """Say who keeps its loss at the longest length, and who improves."""
-    stats = _changes_at(study, length)
-    if not stats:
-        return None
-    every, some = _split(stats, lambda change: abs(change) <= FLAT)
-    span = f"From {_bytes(study.base)} to {_bytes(length)} ({study.times(length)})"
-    if every:
-        parts: Parts = (f"{span} the loss changes by no more than {FLAT} bits per byte, in every seed, with ",)
-        parts += (*valued(stats, every, sign=True), ".")
-    else:
-        parts = (f"{span} no encoding keeps its loss within {FLAT} bits per byte in every seed.",)
-    return Finding("flat", "Stays flat", parts + _only_mean(stats, some, "flat"))
-
-
-def _breaks(study: Measures, length: int) -> Finding | None:
-    """Say who loses more than the threshold already at the first longer length, and who only later."""
-    stats = _changes_at(study, length)
-    if not stats:
-        return None
-    every, some = _split(stats, lambda change: change > BREAK)
-    rule = f"more than {BREAK:.2f} bits per byte"
-    if every:
-        parts: Parts = (f"Already at {study.times(length)} the loss grows by {rule} with ",)
-        parts += (*valued(stats, every, sign=True), ".")
-    else:
-        parts = (f"At {study.times(length)} the loss grows by {rule} with no encoding.",)
-    parts += _only_mean(stats, some, "broken")
-    longest = study.longest
-    if longest is not None and longest != length:
-        late = _changes_at(study, longest)
-        later = [n for n in _split(late, lambda change: change > BREAK)[0] if n not in every]
-        if later:
-            words = "the same holds for" if every else "it does with"
-            parts += (f" By {study.times(longest)} {words} ", *valued(late, later, sign=True), ".")
-    return Finding("breaks", f"Breaks past {study.times(study.base)}", parts)
 
 
 def _gains(study: Measures) -> Finding | None:
@@ -226,25 +165,19 @@ def _cost(study: Measures) -> Finding | None:
     return Finding("cost", "Cost of a step", parts)
 
 
-def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def form_findings(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], size: str | None = None) -> list[Finding]:
     """Return the findings that the numbers bear out, in reading order.
 
-    Takes a study's `run` and `cells` as saved. Encodings with an undertrained cell are left out. Returns an
+    Takes a study's `run` and `cells` as saved, and a size (None: the first).
+    Encodings with an undertrained cell are left out. Returns an
     empty list when nothing was measured; raises nothing for missing cells or fields.
     """
-    study = Measures(run, cells)
+    study = Measures(run, cells, size=size)
     if not study.sound:
         return []
-    first = min((n for n in study.lengths if n > study.base and _changes_at(study, n)), default=None)
     longest = study.longest
     found = [_best(study, study.base, "the trained length")]
-    if first is not None and longest is not None:
-        found += [
-            _best(study, longest, "the longest tested"),
-            _rank(study, longest),
-            _flat(study, longest),
-            _breaks(study, first),
-            _gains(study),
-        ]
+    if longest is not None:
+        found += [_best(study, longest, "the longest tested"), _rank(study, longest), _gains(study)]
     found.append(_cost(study))
     return [finding for finding in found if finding]

@@ -1,7 +1,8 @@
-"""What a study measured, per encoding, with the spread over seeds; shared by findings, claims and the page.
+"""What a study measured on one task, per encoding, with the spread over seeds; shared by all that the page says.
 
-Everything is computed from the plain `run` and `cells` data of a study, which may be incomplete: cells can be
-missing after an interruption, and a value that is absent or not finite counts as not measured.
+On text a number is a loss in bits per byte, on every other task the share of lines without an error. Everything is
+computed from the plain `run` and `cells` data of a study, which may be incomplete: cells can be missing after an
+interruption, and a value that is absent or not finite counts as not measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+TEXT = "text"
+SOLVED = 0.9  # share of lines without an error from which on a length counts as solved
 FLAT = 0.05  # bits per byte: a change up to this, in every seed, is called flat
 BREAK = 0.30  # bits per byte: a loss beyond this is called a break
 UNKNOWN_NOISE = 0.05  # bits per byte, when neither a second seed nor a standard error says anything
@@ -44,11 +47,12 @@ class Stat:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The measurements of one encoding; dictionaries are keyed by test length."""
+    """The measurements of one encoding; dictionaries are keyed by test length, `seeds` by seed first."""
 
     name: str
     cells: tuple[Mapping[str, Any], ...]
-    bits: Mapping[int, Stat] = field(default_factory=dict)
+    seeds: Mapping[Any, Mapping[int, float]] = field(default_factory=dict)
+    by_length: Mapping[int, Stat] = field(default_factory=dict)
     change: Mapping[int, Stat] = field(default_factory=dict)
     stderr: Mapping[int, float] = field(default_factory=dict)
     step_ms: Stat | None = None
@@ -58,9 +62,29 @@ class Encoding:
     undertrained: bool = False
 
 
+def tasks_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the labels of the tasks asked for, then of any others that have cells; text where none is named."""
+    asked = (run.get("config") or {}).get("tasks") or []
+    return list(dict.fromkeys([*map(str, asked), *(str(cell.get("task") or TEXT) for cell in cells)])) or [TEXT]
+
+
+def sizes_of(run: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the sizes asked for, then any others that have cells; one without a name where none is named."""
+    asked = (run.get("config") or {}).get("sizes") or []
+    named = (str(size) for cell in cells if (size := cell.get("size")))
+    return list(dict.fromkeys([*map(str, asked), *named])) or [""]
+
+
+def task_fact(run: Mapping[str, Any], kind: str, task: str) -> Mapping[str, Any]:
+    """Return what the run holds of a task under `tasks` or `lengths`; that of NAME[:FORMAT] serves every stream."""
+    table = (run if kind == "tasks" else run.get("config") or {}).get(kind) or {}
+    return table.get(task) or table.get(task.split("@")[0]) or {}
+
+
 def _by_length(cell: Mapping[str, Any], key: str) -> dict[int, float]:
     """Return the finite entries of a cell's length table under integer keys, shortest first."""
-    table = {int(length): number(value) for length, value in (cell.get(key) or {}).items()}
+    entries = (cell.get(key) or {}).items()
+    table = {int(length): number(value) for length, value in entries if str(length).isdecimal()}
     return {length: value for length, value in sorted(table.items()) if value is not None}
 
 
@@ -83,19 +107,21 @@ def _whole(cells: Sequence[Mapping[str, Any]], key: str) -> int | None:
     return round(stat.mean) if stat else None
 
 
-def _encoding(name: str, cells: Sequence[Mapping[str, Any]], base: int) -> Encoding:
-    """Measure one encoding; changes pair each length with the same seed's own loss at `base`."""
-    tables = [_by_length(cell, "bits_by_length") for cell in cells]
+def _encoding(name: str, cells: Sequence[Mapping[str, Any]], base: int, key: str) -> Encoding:
+    """Measure one encoding; changes pair each length with the same seed's own value at `base`."""
+    cells = sorted(cells, key=lambda cell: cell.get("seed") or 0)
+    tables = [_by_length(cell, key) for cell in cells]
     changes = [
         {length: bits - table[base] for length, bits in table.items() if length != base}
         for table in tables
         if base in table
     ]
-    errors = _gather(_by_length(cell, "bits_by_length_stderr") for cell in cells)
+    errors = _gather(_by_length(cell, f"{key}_stderr") for cell in cells)
     return Encoding(
         name=name,
-        cells=tuple(sorted(cells, key=lambda cell: cell.get("seed", 0))),
-        bits=_gather(tables),
+        cells=tuple(cells),
+        seeds={cell.get("seed", 0): table for cell, table in zip(cells, tables, strict=True)},
+        by_length=_gather(tables),
         change=_gather(changes),
         stderr={length: stat.mean for length, stat in errors.items()},
         step_ms=_stat(cells, "step_ms"),
@@ -107,35 +133,80 @@ def _encoding(name: str, cells: Sequence[Mapping[str, Any]], base: int) -> Encod
 
 
 class Measures:
-    """All measurements of a study.
+    """All measurements of a study on one task at one size.
 
     Attributes:
+        task: its label.
+        size: as in the configuration, or an empty string where none is named.
         names: the encodings asked for, in the study's order, then any others that have cells.
-        base: the trained length, against which changes are taken.
+        base: the trained length (the longest of them), against which changes are taken.
         lengths: every test length asked for or measured, shortest first.
         encodings: those that have at least one cell, by name.
         sound: those of them that findings may speak of (trained far enough, and measured at `base`).
     """
 
-    def __init__(self, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> None:
-        """Take a study's `run` and `cells` as they were saved; neither is changed."""
-        config = run.get("config") or {}
+    def __init__(
+        self, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], task: str = TEXT, size: str | None = None
+    ) -> None:
+        """Take a study's `run` and `cells` as they were saved; neither is changed.
+
+        Args:
+            run: The record of the study.
+            cells: All of them; one without a task is of text, one without a size of the first size.
+            task: The label of the task.
+            size: As in the configuration; None for the first.
+        """
+        first = sizes_of(run, cells)[0]
+        self.task, self.size = task, first if size is None else size
         grouped: dict[str, list[Mapping[str, Any]]] = {}
         for cell in cells:
-            grouped.setdefault(str(cell.get("encoding")), []).append(cell)
+            if (str(cell.get("task") or TEXT), str(cell.get("size") or first)) == (task, self.size):
+                grouped.setdefault(str(cell.get("encoding")), []).append(cell)
+        config, key = run.get("config") or {}, "bits_by_length" if task == TEXT else "exact_by_length"
         asked = [str(name) for name in config.get("encodings") or []]
         self.names = list(dict.fromkeys([*asked, *grouped]))
-        measured = {length for cell in cells for length in _by_length(cell, "bits_by_length")}
-        self.lengths = sorted({int(length) for length in config.get("test_lens") or []} | measured)
-        self.base = int(config.get("train_len") or (self.lengths[0] if self.lengths else 0))
-        self.encodings = {name: _encoding(name, grouped[name], self.base) for name in self.names if name in grouped}
-        self.sound = [e for e in self.encodings.values() if not e.undertrained and self.base in e.bits]
+        measured = {length for found in grouped.values() for cell in found for length in _by_length(cell, key)}
+        lengths, card = task_fact(run, "lengths", task), task_fact(run, "tasks", task)
+        trained, tests = lengths.get("train") or card.get("train_lengths"), lengths.get("test")
+        if task == TEXT:
+            trained, tests = [config.get("train_len") or 0], config.get("test_lens")
+        self.lengths = sorted({int(length) for length in tests or []} | measured)
+        self.base = int(max(trained or [0])) or (self.lengths[0] if self.lengths else 0)
+        self.encodings = {
+            name: _encoding(name, grouped[name], self.base, key) for name in self.names if name in grouped
+        }
+        self.sound = [e for e in self.encodings.values() if not e.undertrained and self.base in e.by_length]
         self.seed_count = max((len(e.cells) for e in self.encodings.values()), default=0)
 
     @property
     def longest(self) -> int | None:
         """The longest length at which a sound encoding was measured past the trained one, or None."""
         return max((length for e in self.sound for length in e.change if length > self.base), default=None)
+
+    def by_seed(self, name: str, at: str) -> dict[Any, float]:
+        """Return one number for each seed of an encoding.
+
+        Args:
+            name: One of `encodings`.
+            at: "trained" or "longest" for the value at that length, "change" for that from the trained to the
+                longest length, "worst" for the highest change at any longer length.
+        """
+        found = {}
+        for seed, table in self.encodings[name].seeds.items():
+            near, far = table.get(self.base), table.get(self.longest or 0)
+            if at == "worst" and far is not None:
+                far = max(value for length, value in table.items() if length > self.base)
+            value = near if at == "trained" else far
+            if at in ("change", "worst") and value is not None:
+                value = None if near is None else value - near
+            if value is not None:
+                found[seed] = value
+        return found
+
+    def solved(self, name: str, length: int) -> tuple[int, int]:
+        """Return how many seeds of an encoding solve a length of the task, and how many were tested there."""
+        values = [table[length] for table in self.encodings[name].seeds.values() if length in table]
+        return sum(value >= SOLVED for value in values), len(values)
 
     def times(self, length: int) -> str:
         """Return `length` as a multiple of the trained length: "16×", or "1.5×"."""
@@ -147,7 +218,11 @@ class Measures:
         It is the median over encodings of the range over seeds, so that two seeds that happen to agree do not
         make a small difference look certain. With a single seed, twice the standard error over windows.
         """
-        spreads = [e.bits[length].spread for e in self.sound if length in e.bits and len(e.bits[length].values) > 1]
+        spreads = [
+            e.by_length[length].spread
+            for e in self.sound
+            if length in e.by_length and len(e.by_length[length].values) > 1
+        ]
         if spreads:
             return median(spreads)
         errors = [e.stderr[length] for e in self.sound if length in e.stderr]

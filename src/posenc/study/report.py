@@ -14,18 +14,21 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from . import tables
+from . import sides, tables
 from .advice import form_advice
+from .answer import form_answer
 from .charts import line_chart
 from .claims import weigh_claims
 from .findings import Name, form_findings
 from .marks import Mark, assign_marks, colour_rules, swatch
-from .measures import BREAK, FLAT, Measures
+from .measures import BREAK, FLAT, SOLVED, TEXT, Measures, sizes_of, tasks_of
+from .published import CAUSAL_NOTE
 from .scales import shorten, y_range
 
-QUESTION = (
-    "What happens to each position encoding past the length it was trained on, and what does it cost, on this text?"
-)
+QUESTION = "What happens to each position encoding past the length it was trained on, and what does it cost?"
+
+Run = Mapping[str, Any]
+Cells = Sequence[Mapping[str, Any]]
 
 
 def _asset(name: str) -> str:
@@ -105,32 +108,19 @@ class _Setter:
         )
 
 
-def _charts(study: Measures, marks: Mapping[str, Mark]) -> dict[str, Any]:
-    """Draw the two charts and return them with what their captions say."""
+def _text_charts(study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
+    """Draw the two charts of text and return them with what their captions say."""
     by_length = tables.length_lines(study, marks)
     by_position, window = tables.position_lines(study, marks)
     first = round(2 ** min((line.xs[0] for line in by_position), default=0.0))
     drawn: dict[str, Any] = {"window": window}
     for key, lines, chart in (
-        ("by_length", by_length, tables.length_chart(study)),
-        ("by_position", by_position, tables.position_chart(study, window, first)),
+        ("by_length", by_length, tables.length_chart(study, f"{ident}-by-length")),
+        ("by_position", by_position, tables.position_chart(study, f"{ident}-by-position", window, first)),
     ):
         _, high, clipped = y_range([line for line in lines if line.ys])
         drawn[key] = {"svg": line_chart(chart, lines), "cut": f"{high:.1f}" if clipped else ""}
     return drawn
-
-
-def _banners(run: Mapping[str, Any], study: Measures, found: int) -> dict[str, Any]:
-    """Return what the page says of its own completeness."""
-    expected = len(study.names) * len((run.get("config") or {}).get("seeds") or [])
-    return {
-        "facts": tables.facts(run, study, expected, found),
-        "expected": expected,
-        "found": found,
-        "missing": tables.missing_cells(run, study),
-        "problems": list(run.get("problems") or []),
-        "undertrained": [e.name for e in study.encodings.values() if e.undertrained],
-    }
 
 
 def _noise(study: Measures) -> dict[str, str]:
@@ -141,32 +131,82 @@ def _noise(study: Measures) -> dict[str, str]:
     }
 
 
-def _context(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Gather everything the template sets."""
-    study = Measures(run, cells)
-    claims = weigh_claims(run, cells)
-    marks = assign_marks(study.names)
-    setter = _Setter(marks)
-    reference = study.reference()
+def _weak(study: Measures) -> list[str]:
+    return [e.name for e in study.encodings.values() if e.undertrained]
+
+
+def _text_part(run: Run, cells: Cells, study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
+    """Return what the sections about text show."""
     return {
-        **_banners(run, study, len(cells)),
+        "findings": form_findings(run, cells, study.size),
+        "advice": form_advice(run, cells, study.size),
+        "charts": _text_charts(study, marks, ident),
+        "length_table": tables.length_table(study),
+        "noise": _noise(study),
+    }
+
+
+def _task_part(run: Run, study: Measures, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
+    """Return what the section of a task shows."""
+    return {
+        "study": study,
+        "chart": line_chart(tables.length_chart(study, ident), tables.length_lines(study, marks)),
+        "rows": sides.solved_rows(run, study),
+        "source": sides.source(run, study),
+        "undertrained": _weak(study),
+    }
+
+
+def _size_part(run: Run, cells: Cells, size: str, marks: Mapping[str, Mark], ident: str) -> dict[str, Any]:
+    """Return what the page shows of one size."""
+    studies = [Measures(run, cells, task, size) for task in tasks_of(run, cells)]
+    text = next((study for study in studies if study.task == TEXT), None)
+    main = text or studies[0]
+    reference = main.reference()
+    tasks = [study for study in studies if study.task != TEXT]
+    return {
+        "size": size,
+        "study": main,
+        "text": _text_part(run, cells, text, marks, ident) if text else {},
+        "tasks": {of.task: _task_part(run, of, marks, f"{ident}-task-{k}") for k, of in enumerate(tasks)},
+        "side": sides.side_by_side(studies, list(dict.fromkeys(n for study in studies for n in study.names))),
+        "claims": weigh_claims(run, cells, size),
+        "costs": tables.cost_rows(main, marks),
+        "reference": reference.name if reference else "",
+        "undertrained": _weak(main),
+        "raw": [(study, rows) for study in studies if (rows := tables.raw_rows(study))],
+    }
+
+
+def _context(run: Run, cells: Cells) -> dict[str, Any]:
+    """Gather everything the template sets."""
+    asked = map(str, (run.get("config") or {}).get("encodings") or [])
+    marks = assign_marks(dict.fromkeys([*asked, *(str(cell.get("encoding")) for cell in cells)]))
+    setter = _Setter(marks)
+    parts = [_size_part(run, cells, size, marks, f"p{k}") for k, size in enumerate(sizes_of(run, cells))]
+    expected, missing = sides.missing_cells(run, cells)
+    measured = {str(cell.get("encoding")) for cell in cells}
+    return {
         "question": QUESTION,
+        "answer": form_answer(run, cells, sum(len(seeds) for _, places in missing for seeds in places.values())),
+        "facts": tables.facts(run, cells, expected),
+        "expected": expected,
+        "found": len(cells),
+        "missing": [(name, sides.in_words(places)) for name, places in missing],
+        "problems": list(run.get("problems") or []),
         "run": run,
         "config": run.get("config") or {},
-        "study": study,
-        "findings": form_findings(run, cells),
-        "advice": form_advice(run, cells),
-        "claims": claims,
-        "charts": _charts(study, marks),
-        "chips": [(name, marks[name].index) for name in study.encodings],
-        "length_table": tables.length_table(study),
-        "methods": tables.method_rows(run, study, marks),
-        "costs": tables.cost_rows(study, marks),
-        "reference": reference.name if reference else "",
-        "raw": tables.raw_rows(study),
-        "noise": _noise(study),
+        "parts": parts,
+        "labels": tasks_of(run, cells),
+        "text": bool(parts[0]["text"]),
+        "seed_count": max(part["study"].seed_count for part in parts),
+        "measured": measured,
+        "chips": [(name, mark.index) for name, mark in marks.items() if name in measured],
+        "methods": tables.method_rows(run, parts[0]["study"], marks),
+        "note": CAUSAL_NOTE,
         "flat": f"{FLAT:.2f}",
         "broken": f"{BREAK:.2f}",
+        "solved": f"{SOLVED:g}",
         "name": setter.name,
         "key": lambda name: marks[name].index,
         "chip": setter.chip,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from .charts import Chart
 from .marks import Mark, bar, spark
-from .measures import Encoding, Measures, number, plain, with_spread
+from .measures import TEXT, Encoding, Measures, number, plain, tasks_of, with_spread
 from .scales import Line, y_range
 
 NONE = "–"
@@ -50,14 +50,15 @@ def length_lines(study: Measures, marks: Mapping[str, Mark]) -> list[Line]:
         Line(
             name=e.name,
             mark=marks[e.name],
-            xs=tuple(_log2(length) for length in e.bits),
-            ys=tuple(stat.mean for stat in e.bits.values()),
-            ranges=tuple((min(stat.values), max(stat.values)) for stat in e.bits.values()),
-            seeds=tuple(stat.values for stat in e.bits.values()),
+            xs=tuple(_log2(length) for length in e.by_length),
+            ys=tuple(stat.mean for stat in e.by_length.values()),
+            # lines of a task are solved or not: whiskers would hide on which side of the gap the seeds are
+            ranges=tuple((min(s.values), max(s.values)) for s in e.by_length.values()) if study.task == TEXT else (),
+            seeds=tuple(stat.values for stat in e.by_length.values()),
             note=DAGGER if e.undertrained else "",
         )
         for e in study.encodings.values()
-        if e.bits
+        if e.by_length
     ]
 
 
@@ -89,28 +90,36 @@ def position_lines(study: Measures, marks: Mapping[str, Mark]) -> tuple[list[Lin
     return lines, window
 
 
-def length_chart(study: Measures) -> Chart:
-    """Return the words and ticks of the chart of loss by test length."""
+def length_chart(study: Measures, ident: str) -> Chart:
+    """Return the words and ticks of the chart of loss, or of exact match, by test length."""
     ticks = tuple((_log2(n), f"{n:,}" if n >= 10_000 else str(n), study.times(n)) for n in study.lengths)
+    boundary, past = _log2(study.base) if study.base else None, ("past the trained length", "past trained")
+    lengths = ", ".join(map(str, study.lengths))
+    if study.task == TEXT:
+        title, words = "Loss by test length, one line per encoding", "Bits per byte on the same target bytes with "
+        words += f"{lengths} bytes of context. All values are in the table of cells at the end of the page."
+        return Chart(ident, title, words, ticks, "bytes of context", boundary, past)
     return Chart(
-        "by-length",
-        "Loss by test length, one line per encoding",
-        f"Bits per byte on the same target bytes with {', '.join(map(str, study.lengths))} bytes of context. "
-        "All values are in the table of cells at the end of the page.",
+        ident,
+        f"Exact match by length on {study.task}, one line per encoding",
+        f"Share of lines of length {lengths} without an error, mean over seeds. All values are in the tables below.",
         ticks,
-        "bytes of context",
-        _log2(study.base) if study.base else None,
-        ("past the trained length", "past trained"),
+        "length of a line",
+        boundary,
+        past,
+        "Share of lines without an error, higher is better",
+        "of lines exact",
+        (-0.08, 1.03),  # room for the words at the foot, and for markers at both ends
     )
 
 
-def position_chart(study: Measures, window: int, first: int) -> Chart:
+def position_chart(study: Measures, ident: str, window: int, first: int) -> Chart:
     """Return the words and ticks of the chart of loss by position within the longest window."""
     exponents = range(max(round(_log2(first)), 0), round(_log2(window)) + 1) if window else range(0)
     every = 1 if len(exponents) <= 8 else 2
     ticks = tuple((float(k), str(2**k), "") for k in exponents if (len(exponents) - 1 - k) % every == 0)
     return Chart(
-        "by-position",
+        ident,
         f"Loss by position within a window of {window} bytes, one line per encoding",
         "Mean bits per byte within each bin of positions, mean over seeds; the trained length is marked.",
         ticks,
@@ -144,7 +153,7 @@ def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mar
         card, e = card_of(run, name), study.encodings.get(name) or Encoding(name, ())
         ratio = study.ratio(e)
         changes = [e.change.get(n) if n else None for n in (first, study.lengths[-1] if study.lengths else None)]
-        places = [((_log2(n) - spans[0]) / width, (s.mean - low) / (high - low)) for n, s in e.bits.items()]
+        places = [((_log2(n) - spans[0]) / width, (s.mean - low) / (high - low)) for n, s in e.by_length.items()]
         relative = card.get("relative")
         rows.append(
             {
@@ -153,7 +162,7 @@ def method_rows(run: Mapping[str, Any], study: Measures, marks: Mapping[str, Mar
                 "family": card.get("family") or NONE,
                 "kind": "" if relative is None else "relative" if relative else "absolute",
                 "parameters": NONE if e.position_parameters is None else f"{e.position_parameters:,}",
-                "near": with_spread(e.bits[study.base]) if study.base in e.bits else NONE,
+                "near": with_spread(e.by_length[study.base]) if study.base in e.by_length else NONE,
                 "changes": [with_spread(c, sign=True) if c else NONE for c in changes],
                 "spark": spark(marks[name], places),
                 "ratio": with_spread(ratio) if ratio else NONE,
@@ -206,10 +215,10 @@ def raw_rows(study: Measures) -> list[Row]:
     rows = []
     for e in study.encodings.values():
         for cell in e.cells:
-            bits, errors = cell.get("bits_by_length") or {}, cell.get("bits_by_length_stderr") or {}
+            table, errors = e.seeds.get(cell.get("seed", 0), {}), cell.get("bits_by_length_stderr") or {}
             losses = []
             for length in study.lengths:
-                value, error = number(bits.get(str(length))), number(errors.get(str(length)))
+                value, error = table.get(length), number(errors.get(str(length)))
                 losses.append((NONE if value is None else plain(value, 3), "" if error is None else plain(error, 3)))
             rows.append(
                 {
@@ -229,42 +238,30 @@ def raw_rows(study: Measures) -> list[Row]:
     return rows
 
 
-def facts(run: Mapping[str, Any], study: Measures, expected: int, found: int) -> list[str]:
+def facts(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], expected: int) -> list[str]:
     """Return the pieces of the line of facts below the title; what is not known is left out."""
     config, text = run.get("config") or {}, run.get("text") or {}
-    size = number(text.get("bytes"))
-    steps = sorted({int(s) for e in study.encodings.values() for c in e.cells if (s := number(c.get("steps")))})
-    done = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}" if steps else ""
-    planned = number(config.get("steps"))
-    if not done and planned:
-        done = f"{planned:,.0f}"
-    seeds = len(config.get("seeds") or [])
+    size, planned = number(text.get("bytes")), number(config.get("steps"))
+    tasks, base = tasks_of(run, cells), number(config.get("train_len"))
+    steps = sorted({int(s) for cell in cells if (s := number(cell.get("steps")))}) or (
+        [round(planned)] if planned else []
+    )
+    done = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1]))) if steps else ""
+    seeds, others = len(config.get("seeds") or []), len(tasks) - (TEXT in tasks)
     pieces = [
         f"{text['name']}" + (f", {size:,.0f} bytes" if size else "") if text.get("name") else "",
-        f"{done} steps at {study.base:,} bytes" if done and study.base else "",
+        f"{others} {'task' if others == 1 else 'tasks'}" if others else "",
+        f"{done} steps" + (f" at {base:,.0f} bytes" if base and not others else "") if done else "",
         f"{seeds} {'seed' if seeds == 1 else 'seeds'}" if seeds else "",
-        f"{found} of {expected} {'cell' if expected == 1 else 'cells'}" if expected else "",
+        f"{len(cells)} of {expected} {'cell' if expected == 1 else 'cells'}" if expected else "",
         duration(number(run.get("elapsed_s"))),
     ]
     return [piece for piece in pieces if piece]
 
 
-def missing_cells(run: Mapping[str, Any], study: Measures) -> list[tuple[str, list[Any]]]:
-    """Return the encodings that lack cells, each with the seeds that are missing."""
-    seeds = (run.get("config") or {}).get("seeds") or []
-    lacking = []
-    for name in study.names:
-        e = study.encodings.get(name)
-        have = {cell.get("seed") for cell in e.cells} if e else set()
-        gone = [seed for seed in seeds if seed not in have]
-        if gone:
-            lacking.append((name, gone))
-    return lacking
-
-
 def length_table(study: Measures) -> list[tuple[str, list[str]]]:
     """Return mean ± half range by length per encoding: the chart's numbers for readers of tables."""
     return [
-        (e.name, [with_spread(e.bits[n]) if n in e.bits else NONE for n in study.lengths])
+        (e.name, [with_spread(e.by_length[n]) if n in e.by_length else NONE for n in study.lengths])
         for e in study.encodings.values()
     ]
