@@ -121,15 +121,15 @@ class Queue:
             else:
                 with suppress(FileNotFoundError):
                     os.rename(claim.file, self.path / "queue" / f"{order}~{claim.deaths + 1}~{name}")
-        for pattern in ("*.json", ".*.json.*.tmp"):
-            for file in self.path.glob(f"workers/{pattern}"):
-                worker = file.name.rpartition(".json")[0].lstrip(".")
-                if worker != self.worker and not self._lives(worker):
-                    dead.add(worker)
-                    file.unlink(missing_ok=True)
+        patterns = ("workers/*.json", "workers/.*.json.*.tmp")  # whole heartbeats, and those cut off
+        files = [(f.name.lstrip(".").rpartition(".json")[0], f) for p in patterns for f in self.path.glob(p)]
+        dead |= {name for name, _ in files if name != self.worker and not self._lives(name)}
         for left in self.path.glob("cells/.*~*") if dead else ():
             if left.name.rpartition("~")[2] in dead:
                 shutil.rmtree(left, ignore_errors=True)
+        for name, file in files:
+            if name in dead:  # last: what their names lead to is gone
+                file.unlink(missing_ok=True)
         return count
 
     def _lives(self, worker: str) -> bool:
