@@ -1,15 +1,19 @@
 """The protocol of a study's queue: what stands in the directory after each way to go wrong."""
 
+import io
 import json
 import os
 import time
 from itertools import count
 
 import pytest
+from rich.console import Console
 
 from posenc.study import queue
+from posenc.study.board import Board
 from posenc.study.config import Cell, Config
 from posenc.study.queue import Heartbeat, Queue
+from posenc.study.schedule import Schedule
 from posenc.study.store import Store
 from posenc.study.worker import Directory
 from study import hands
@@ -20,6 +24,7 @@ CELLS = [Cell(name, "copy", "16x1x2", 0) for name in NAMES]
 JOBS = {cell.name: cell._asdict() | {"steps": 3} for cell in CELLS}
 GOOD, FAILING = CELLS[0].name, CELLS[1].name
 DONE = {f"cells/{cell.name}/result.json" for cell in CELLS if cell.encoding != "failing"} | {f"failed/{FAILING}.json"}
+GONE = json.dumps({"machine": queue.machine(), "process": "0", "pid": 0})  # the heartbeat of a process that ended
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_whoever_looks_for_the_dead_may_die_before_each_touch_of_a_file(tmp_path
             entry.rename(path / "claims" / (entry.name.replace("~0~", f"~{deaths}~") + "~lost"))
         aside = path / "cells" / f".{GOOD}~lost"
         aside.mkdir()
-        (path / "workers/lost.json").write_text(json.dumps({"machine": queue.machine(), "process": "0", "pid": 0}))
+        (path / "workers/lost.json").write_text(GONE)
         process = hands.hire(hands.reclaim, path, n)
         process.join(60)
         for name in JOBS:
@@ -97,7 +102,7 @@ def test_a_job_that_cannot_be_read_is_named_and_the_others_go_on(path, content):
 @pytest.mark.parametrize("content", BROKEN)
 def test_a_claim_that_cannot_be_read_stops_nothing(path, content):
     (path / "claims" / f"000000~{queue.MOST_DEATHS - 1}~{GOOD}~lost").write_text(content)
-    (path / "workers/lost.json").write_text(json.dumps({"machine": queue.machine(), "process": "0", "pid": 0}))
+    (path / "workers/lost.json").write_text(GONE)
     assert finish(path) >= DONE
 
 
@@ -117,7 +122,7 @@ def test_a_result_that_was_cut_off_is_made_again(path, tenth):
     (path / "cells" / GOOD / "result.json").write_text(whole[: len(whole) * tenth // 10])
     (path / "cells" / GOOD / "metrics.jsonl").write_text('{"step": 1}\n{"st')
     assert finish(path) == DONE
-    assert json.loads((path / "cells" / GOOD / "result.json").read_text()) == JOBS[GOOD]
+    assert Directory(path).is_done(GOOD)
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -190,5 +195,45 @@ def test_a_result_outweighs_a_failure_and_a_worker_that_lost_its_job_fails_nothi
 def test_death_after_the_result_is_no_failure(path):
     Directory(path).add(GOOD, "w", {"result.json": json.dumps(JOBS[GOOD]).encode()})
     (path / "queue" / f"000000~0~{GOOD}").rename(path / "claims" / f"000000~{queue.MOST_DEATHS - 1}~{GOOD}~lost")
-    (path / "workers/lost.json").write_text(json.dumps({"machine": queue.machine(), "process": "0", "pid": 0}))
+    (path / "workers/lost.json").write_text(GONE)
     assert finish(path) == DONE
+
+
+class Careless:
+    """An engine whose worker is killed after each timing and before it lets go of the job."""
+
+    workers = 1
+
+    def start(self, path):
+        self.path = path
+
+    def poll(self):
+        queue = Queue(self.path, "lost")
+        (self.path / "workers/lost.json").write_text(GONE)
+        while claim := queue.claim():
+            if claim.job["steps"]:
+                queue.give_back(claim)
+                finish(self.path)
+                return
+            if claim.job["encoding"] == "failing":
+                queue.fail(claim, "out of positions")
+            else:
+                Directory(self.path).add(claim.name, "w", hands.Fake().do(claim.job, print))
+
+    def stop(self):
+        pass
+
+
+def test_timings_whose_workers_are_not_done_with_them_stop_no_cell(path):
+    config = Config(encodings=NAMES, tasks=("copy",), sizes=("16x1x2",), seeds=(0, 1))
+    store = Store(path, {})
+    with Board(config, Console(file=io.StringIO())) as board:
+        schedule = Schedule(config, store, board, Careless(), 3)
+        schedule.time_first_steps(0.0)
+        schedule.run()
+    store.close()
+    assert sorted((r["encoding"], r["seed"]) for r in schedule.results) == [
+        (name, seed) for name in ("nope", "rope") for seed in (0, 1)
+    ]
+    assert [(p["encoding"], p["seed"]) for p in schedule.problems] == [("failing", 0), ("failing", 1)]
+    assert list(path.glob("failed/*.json"))  # `posenc study report` reads it there
