@@ -15,8 +15,8 @@ from posenc.study.plan import Estimate, Kind, kind
 from posenc.study.queue import Queue, read_json
 from posenc.study.store import Store, room
 
-LOOK_S = 0.2  # between two looks at what the workers did; longer where a look takes long
-LOOKING = 0.01  # of the time, at most, is spent looking
+LOOK_S, MOST_LOOK_S = 0.2, 2.0  # between two looks at what the workers did
+LOOKING = 0.005  # of the time is spent looking, where a look takes long
 
 
 class Schedule:
@@ -111,19 +111,28 @@ class Schedule:
         if waiting and not self._started:
             self.engine.start(self.store.path)
             self._started = True
-        folder = self.store.path / ("timings" if timing else "cells")
         while waiting:
-            begin = time.monotonic()
             self.engine.poll()
-            for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(folder)}:
-                if self._collect(waiting[name], timing=timing):
-                    del waiting[name]
-            for name in waiting.keys() & {e.removesuffix(".json") for e in os.listdir(self.store.path / "failed")}:
-                problem = read_json(self.store.path / "failed" / f"{name}.json") or {}
-                message = str(problem.get("message") or f"failed/{name}.json should say why, and cannot be read")
-                self._fail(waiting.pop(name), message, every_seed=timing)
-            self.board.draw(self.results, self._running, self.left)
-            time.sleep(max(LOOK_S, (time.monotonic() - begin) / LOOKING))
+            begin = time.monotonic()
+            self.look(waiting, timing=timing)
+            time.sleep(min(max(LOOK_S, (time.monotonic() - begin) / LOOKING), MOST_LOOK_S))
+
+    def look(self, waiting: dict[str, Cell], *, timing: bool) -> None:
+        """Take the jobs that ended out of those that are waited for, and redraw the board.
+
+        Args:
+            waiting: The cells of the jobs, by name.
+            timing: Whether the jobs time cells.
+        """
+        folder, failed = self.store.path / ("timings" if timing else "cells"), self.store.path / "failed"
+        for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(folder)}:
+            if self._collect(waiting[name], timing=timing):
+                del waiting[name]
+        for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(failed)}:
+            problem = read_json(failed / f"{name}.json") or {}
+            message = str(problem.get("message") or f"failed/{name}.json should say why, and cannot be read")
+            self._fail(waiting.pop(name), message, every_seed=timing)
+        self.board.draw(self.results, self._running, self.left)
 
     def _collect(self, cell: Cell, *, timing: bool) -> bool:
         """Read a job's result if it is there."""
