@@ -31,3 +31,20 @@ class Dying(posenc.Encoding):
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Starving(posenc.Encoding):
+    """Allocate more than the system allows."""
+
+    def place(self, pos, x=None, *, past=None, dtype=torch.float32):
+        import resource
+        from pathlib import Path
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, before[1]))
+        try:
+            held = [torch.ones(2**22) for _ in range(64)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        return x + len(held)

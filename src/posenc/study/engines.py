@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from posenc.study.queue import NO_ROOM, Queue
+from posenc.study.queue import MOST_DEATHS, NO_ROOM, Queue
 from posenc.study.worker import serve
 
 A_GPU = 4  # workers a GPU: models of a study leave most of one idle
@@ -47,6 +47,7 @@ class Local:
         self.workers = workers or (A_GPU * gpus if gpus else min(MOST, os.cpu_count() or 1))
         self._devices = [f"cuda:{i % gpus}" if gpus else "cpu" for i in range(self.workers)]
         self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._in_vain = 0  # processes that died without a job, one after another
 
     def start(self, path: Path) -> None:
         """Start the processes."""
@@ -60,8 +61,15 @@ class Local:
                 raise RuntimeError("no space is left for results; make some, and give the same command again.")
             if not process.is_alive():
                 process.join()
+                self._in_vain += 1
+                if self._in_vain > MOST_DEATHS * self.workers:
+                    raise RuntimeError(f"workers end before they take a cell (exit code {process.exitcode}).")
                 self._processes[i] = self._hire(self._devices[i])
-        self._queue.reclaim()
+        try:
+            if self._queue.reclaim():
+                self._in_vain = 0
+        except OSError as error:
+            raise RuntimeError(f"cannot write to {self._path}: {error.strerror}.") from error
 
     def stop(self) -> None:
         """Kill the processes."""

@@ -8,12 +8,13 @@ succeeds for one process alone, so no job is taken twice; a job whose worker is 
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ BEAT_S = 2.0  # between two heartbeats
 STALE_S = 60.0  # without a new heartbeat, by the clock of whoever looks: clocks of machines differ and jump
 MOST_DEATHS = 3  # of workers on one job
 FOLDERS = ("queue", "claims", "failed", "workers")
+# an entry's name: other files in these folders, temporary ones too, are left alone
+_WAITING = re.compile(r"(\d+)~(\d+)~([^.~][^~]*)", re.ASCII)
+_CLAIMED = re.compile(_WAITING.pattern + r"~([^~]+)", re.ASCII)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -50,6 +54,7 @@ class Queue:
         for folder in FOLDERS:
             (path / folder).mkdir(exist_ok=True)
         self._seen: dict[str, tuple[str, float]] = {}  # each worker's last heartbeat and when it was first seen here
+        self._clock, self._looked = 0.0, time.monotonic()
 
     def put(self, order: int, name: str, job: Mapping[str, Any]) -> None:
         """Add a job; jobs of a lower order are taken first."""
@@ -57,23 +62,24 @@ class Queue:
 
     def claim(self) -> Claim | None:
         """Take the first job that nothing else has taken, or return None."""
-        for entry in sorted(os.listdir(self.path / "queue")):
-            parts = entry.split("~")
-            if len(parts) == 3 and parts[1].isdigit():
-                with suppress(FileNotFoundError):
-                    return self._take(self.path / "queue" / entry, entry)
+        for found in sorted(_entries(self.path / "queue", _WAITING), key=lambda found: found[0]):
+            mine = self.path / "claims" / f"{found[0]}~{self.worker}"
+            with suppress(FileNotFoundError):
+                os.rename(self.path / "queue" / found[0], mine)
+                claim = _read_claim(mine, found)
+                if claim.job:
+                    return claim
+                self.fail(claim, f"the job {claim.name} in queue cannot be read; give the study's command again")
         return None
 
-    def _take(self, source: Path, entry: str) -> Claim:
-        _, deaths, name = entry.split("~")
-        mine = self.path / "claims" / f"{entry}~{self.worker}"
-        os.rename(source, mine)
-        return Claim(mine, name, int(deaths), json.loads(mine.read_text()))
+    def waits(self) -> bool:
+        """Whether a job waits for a worker."""
+        return any(_entries(self.path / "queue", _WAITING))
 
     def done(self, claim: Claim) -> None:
-        """Forget a job whose result is written."""
-        with suppress(FileNotFoundError):  # another took it for dead, and will find the result
-            claim.file.unlink()
+        """Forget a job whose result is written, and that it failed, if another worker thought so."""
+        claim.file.unlink(missing_ok=True)  # missing: another took this worker for dead, and will find the result
+        (self.path / "failed" / f"{claim.name}.json").unlink(missing_ok=True)
 
     def give_back(self, claim: Claim) -> None:
         """Let another worker have the job."""
@@ -81,49 +87,63 @@ class Queue:
             os.rename(claim.file, self.path / "queue" / claim.file.name.rpartition("~")[0])
 
     def fail(self, claim: Claim, message: str) -> None:
-        """Record why a job cannot be done."""
-        write(self.path / "failed" / f"{claim.name}.json", json.dumps(claim.job | {"message": message}).encode())
-        self.done(claim)
+        """Record why a job cannot be done, unless another worker has it by now."""
+        if claim.file.exists():
+            write(self.path / "failed" / f"{claim.name}.json", json.dumps(claim.job | {"message": message}).encode())
+            claim.file.unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Remove what waits and what failed; jobs that a worker is on stay."""
-        for file in (*self.path.glob("queue/*"), *self.path.glob("failed/*.json")):
-            file.unlink(missing_ok=True)
+    def clear(self, *, failed: bool = False) -> None:
+        """Remove what waits, and on demand what failed; jobs that a worker is on stay."""
+        for file in (*self.path.glob("queue/*"), *(self.path.glob("failed/*") if failed else ())):
+            with suppress(OSError):  # a folder of somebody else's
+                file.unlink()
 
     def claimed(self) -> dict[str, str]:
         """Return the worker of every job that one is on, by the job's name."""
-        entries = (entry.split("~") for entry in os.listdir(self.path / "claims"))
-        return {parts[2]: parts[3] for parts in entries if len(parts) == 4}
+        return {found[3]: found[4] for found in _entries(self.path / "claims", _CLAIMED)}
 
-    def reclaim(self) -> None:
-        """Give jobs back whose workers are gone; of too many deaths a job fails. Forget those workers."""
-        for entry in os.listdir(self.path / "claims"):
-            order, deaths, name, worker = (*entry.split("~"), "", "", "", "")[:4]
-            if not worker or not deaths.isdigit() or worker == self.worker or self._lives(worker):
+    def reclaim(self) -> int:
+        """Give jobs back whose workers are gone, and return how many; of too many deaths a job fails.
+
+        Those workers are forgotten, with what they had not finished writing.
+        """
+        dead, count = set(), 0
+        for found in _entries(self.path / "claims", _CLAIMED):
+            order, name, worker = found.group(1, 3, 4)
+            if worker == self.worker or self._lives(worker):
                 continue
-            shutil.rmtree(self.path / "cells" / f".{name}~{worker}", ignore_errors=True)
-            with suppress(FileNotFoundError):
-                entry = f"{order}~{int(deaths) + 1}~{name}"
-                if int(deaths) + 1 < MOST_DEATHS:
-                    os.rename(self.path / "claims" / f"{order}~{deaths}~{name}~{worker}", self.path / "queue" / entry)
-                else:
-                    claim = self._take(self.path / "claims" / f"{order}~{deaths}~{name}~{worker}", entry)
-                    self.fail(claim, f"{MOST_DEATHS} processes died of it, or were killed (out of memory?)")
-
-        for file in self.path.glob("workers/*.json"):
-            if file.stem != self.worker and not self._lives(file.stem):
+            dead.add(worker)
+            count += 1
+            claim = _read_claim(self.path / "claims" / found[0], found)
+            # where a result is there, its worker died after it: who takes the job next sees to that
+            if claim.deaths + 1 >= MOST_DEATHS and not read_json(self.path / "cells" / name / "result.json"):
+                self.fail(claim, f"{MOST_DEATHS} processes died of it, or were killed (out of memory?)")
+            else:
+                with suppress(FileNotFoundError):
+                    os.rename(claim.file, self.path / "queue" / f"{order}~{claim.deaths + 1}~{name}")
+        patterns = ("workers/*.json", "workers/.*.json.*.tmp")  # whole heartbeats, and those cut off
+        files = [(f.name.lstrip(".").rpartition(".json")[0], f) for p in patterns for f in self.path.glob(p)]
+        dead |= {name for name, _ in files if name != self.worker and not self._lives(name)}
+        for left in self.path.glob("cells/.*~*") if dead else ():
+            if left.name.rpartition("~")[2] in dead:
+                shutil.rmtree(left, ignore_errors=True)
+        for name, file in files:
+            if name in dead:  # last: what their names lead to is gone
                 file.unlink(missing_ok=True)
+        return count
 
     def _lives(self, worker: str) -> bool:
         """Whether a worker's heartbeat changed lately, or, on this machine, whether its process is there."""
-        now = time.monotonic()
+        # this clock stands while nothing looks: whoever was stopped itself must not take the others for dead
+        now, looked = time.monotonic(), self._looked
+        self._clock, self._looked = self._clock + min(now - looked, BEAT_S), now
         beat = (read_json(self.path / "workers" / f"{worker}.json") or {}) if worker else {}
         if beat.get("machine") == machine() and beat.get("process") not in (None, process(beat.get("pid"))):
             return False
         said = json.dumps(beat)
         if self._seen.get(worker, ("", 0.0))[0] != said:
-            self._seen[worker] = said, now
-        return now - self._seen[worker][1] < STALE_S
+            self._seen[worker] = said, self._clock
+        return self._clock - self._seen[worker][1] < STALE_S
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the last heartbeat of every worker that lives."""
@@ -158,7 +178,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         self._count += 1
-        with suppress(OSError):  # a full disk ends the worker where it writes a result, not here
+        with suppress(OSError, MemoryError):  # these end a job or its worker elsewhere, and not the heart
             write(self.file, json.dumps(self._fixed | self.doing | {"beat": self._count}).encode())
 
     def say(self, **doing: Any) -> None:
@@ -173,6 +193,14 @@ class Heartbeat:
             self.file.unlink()
 
 
+def _entries(folder: Path, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    return filter(None, map(pattern.fullmatch, os.listdir(folder)))
+
+
+def _read_claim(file: Path, found: re.Match[str]) -> Claim:
+    return Claim(file, found[3], int(found[2]), read_json(file) or {})
+
+
 def write(file: Path, data: bytes, sync: bool = False) -> None:
     """Write a file so that it is there whole or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
@@ -183,7 +211,7 @@ def write(file: Path, data: bytes, sync: bool = False) -> None:
             if sync:
                 os.fsync(opened.fileno())
         os.replace(temporary, file)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

@@ -4,6 +4,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,10 @@ from posenc.study.config import Cell, Config
 from posenc.study.engines import Engine
 from posenc.study.plan import Estimate, Kind, kind
 from posenc.study.queue import Queue, read_json
-from posenc.study.store import Store
+from posenc.study.store import Store, room
 
-LOOK_S = 0.2
+LOOK_S, MOST_LOOK_S = 0.2, 2.0  # between two looks at what the workers did
+LOOKING = 0.005  # of the time is spent looking, where a look takes long
 
 
 class Schedule:
@@ -43,6 +45,9 @@ class Schedule:
         self.callbacks = callbacks
         self.config, self.store, self.board, self.engine, self.steps = config, store, board, engine, steps
         self.queue = Queue(store.path)
+        with room(store.path):
+            self.queue.reclaim()  # killed with the earlier run, which is no fault of these cells
+            self.queue.clear(failed=True)
         self.results = store.results(config.cells())
         self.problems: list[dict[str, Any]] = []
         self.estimates: dict[Kind, Estimate] = {}
@@ -66,9 +71,11 @@ class Schedule:
         begin = time.monotonic()
         unknown = {kind(cell): cell for cell in reversed(self.todo) if kind(cell) not in self.estimates}
         self._put((cell, 0) for cell in reversed(unknown.values()))
-        self._watch({cell.name: cell for cell in unknown.values()}, timing=True)
+        self._watch({_job(cell, 0): cell for cell in unknown.values()}, timing=True)
         failed = {kind(cell) for cell in unknown.values()} - self.estimates.keys()
         self.todo = [cell for cell in self.todo if kind(cell) not in failed]
+        if self.steps is None and not self.todo:
+            self.steps = 1  # of no cell
         if self.steps is None:
             gone_s += time.monotonic() - begin
             budget_s = self.config.budget_s or 0.0
@@ -106,34 +113,46 @@ class Schedule:
         """Queue jobs, but for those that a worker is on from an earlier run."""
         self.queue.clear()
         claimed = self.queue.claimed()
-        for order, (cell, steps) in enumerate(jobs):
-            if cell.name not in claimed:
-                self.queue.put(order, cell.name, cell._asdict() | {"steps": steps})
+        with room(self.store.path):
+            for order, (cell, steps) in enumerate(jobs):
+                if _job(cell, steps) not in claimed:
+                    self.queue.put(order, _job(cell, steps), cell._asdict() | {"steps": steps})
 
     def _watch(self, waiting: dict[str, Cell], *, timing: bool) -> None:
         """Look after the engine until every job ended, in one way or the other."""
         if waiting and not self._started:
             self.engine.start(self.store.path)
             self._started = True
-        folder = self.store.path / ("timings" if timing else "cells")
         while waiting:
             self.engine.poll()
-            for name in waiting.keys() & {p.stem for p in self.store.path.glob("failed/*.json")}:
-                problem = read_json(self.store.path / "failed" / f"{name}.json") or {}
-                self._fail(waiting.pop(name), str(problem.get("message")), every_seed=timing)
-            for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(folder)}:
-                if self._collect(waiting[name], timing=timing):
-                    del waiting[name]
-            self.board.draw(self.results, self._running, self.left)
-            time.sleep(LOOK_S)
+            begin = time.monotonic()
+            self.look(waiting, timing=timing)
+            time.sleep(min(max(LOOK_S, (time.monotonic() - begin) / LOOKING), MOST_LOOK_S))
+
+    def look(self, waiting: dict[str, Cell], *, timing: bool) -> None:
+        """Take the jobs that ended out of those that are waited for, and redraw the board.
+
+        Args:
+            waiting: The cells of the jobs, by name.
+            timing: Whether the jobs time cells.
+        """
+        folder, failed = self.store.path / ("timings" if timing else "cells"), self.store.path / "failed"
+        for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(folder)}:
+            if self._collect(waiting[name], timing=timing):
+                del waiting[name]
+        for name in waiting.keys() & {entry.removesuffix(".json") for entry in os.listdir(failed)}:
+            problem = read_json(failed / f"{name}.json") or {}
+            message = str(problem.get("message") or f"failed/{name}.json should say why, and cannot be read")
+            self._fail(waiting.pop(name), message, every_seed=timing)
+        self.board.draw(self.results, self._running, self.left)
 
     def _collect(self, cell: Cell, *, timing: bool) -> bool:
         """Read a job's result if it is there."""
         if timing:
-            timed = read_json(self.store.path / "timings" / f"{cell.name}.json")
-            if timed:
+            timed = read_json(self.store.path / "timings" / f"{_job(cell, 0)}.json") or {}
+            with suppress(KeyError):
                 self.estimates[kind(cell)] = Estimate(timed["step_s"], timed["tests_s"])
-            return timed is not None
+            return kind(cell) in self.estimates
         found = self.store.results([cell])
         if found:
             self.results += found
@@ -150,7 +169,8 @@ class Schedule:
         self.board.say(f"{cell.encoding} failed: {message}")
 
     def _beats(self) -> list[dict[str, Any]]:
-        return [beat for beat in self.queue.workers() if beat.get("job")]
+        beats = self.queue.workers()
+        return [b for b in beats if b.get("job") and all(isinstance(b.get(k), int | float) for k in ("step", "steps"))]
 
     def _running(self) -> list[str]:
         return [f"{beat['job']} {beat['step']}/{beat['steps']}" for beat in self._beats()]
@@ -159,6 +179,11 @@ class Schedule:
 def result_cell(result: dict[str, Any]) -> Cell:
     """Return the cell of a result."""
     return Cell(*(result[part] for part in Cell._fields))
+
+
+def _job(cell: Cell, steps: int) -> str:
+    """Return the name of a job; one that times a cell has another than the cell itself."""
+    return cell.name if steps else f"{cell.name}.timing"
 
 
 def _measured(result: dict[str, Any]) -> Estimate:

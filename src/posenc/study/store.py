@@ -3,13 +3,13 @@
 import json
 import re
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from posenc.study.config import Cell
-from posenc.study.queue import FOLDERS, read_json, write
+from posenc.study.queue import FOLDERS, NO_ROOM, read_json, write
 
 SCHEMA = 2
 _SAID = {  # what a user calls the parts of an identity
@@ -55,6 +55,8 @@ class Store:
             self._lock()
             for folder in _FOLDERS:
                 (path / folder).mkdir(exist_ok=True)
+            for left in filter(_is_temporary, path.iterdir()):
+                left.unlink(missing_ok=True)
         except OSError as error:
             raise ValueError(
                 f"study: cannot write to --out {path}: {error.strerror}. Choose a directory that you may write to."
@@ -119,7 +121,8 @@ class Store:
 
     def write(self, name: str, data: str | bytes) -> None:
         """Write a file so that it is there whole or not at all, after a loss of power too."""
-        write(self.path / name, data if isinstance(data, bytes) else data.encode(), sync=True)
+        with room(self.path):
+            write(self.path / name, data if isinstance(data, bytes) else data.encode(), sync=True)
 
     def results(self, cells: Iterable[Cell]) -> list[dict[str, Any]]:
         """Return the results of those cells that are finished, in order."""
@@ -127,10 +130,33 @@ class Store:
         return [r for cell, r in found if r and tuple(r.get(part) for part in Cell._fields) == cell]
 
 
+@contextmanager
+def room(path: Path) -> Iterator[None]:
+    """Say in a sentence that a directory has no room.
+
+    Raises:
+        ValueError: It has none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise ValueError(
+            f"study: cannot write to {path}: {error.strerror}. What is finished stays; make room, and give the same "
+            "command again."
+        ) from error
+
+
+def _is_temporary(entry: Path) -> bool:
+    return re.fullmatch(r"\.(run\.json|report\.html|text)\.\d+\.tmp", entry.name) is not None
+
+
 def _is_ours_and_empty(entry: Path) -> bool:
     """Whether a study that ended before its first record may have left this."""
     if entry.name in _FOLDERS:
         return entry.is_dir() and not any(entry.iterdir())
-    if re.fullmatch(r"\.run\.json\.\d+\.tmp", entry.name):  # killed while it was written: beside our lock, it is ours
-        return (entry.parent / ".lock").exists()
+    if entry.name == "text" or _is_temporary(entry):  # ended before run.json was there: with our lock, it is ours
+        lock = entry.parent / ".lock"
+        return lock.exists() and lock.stat().st_size == 0
     return entry.name == ".lock" and entry.stat().st_size == 0

@@ -1,5 +1,6 @@
 """What works on a study's cells: one process after another of the same kind, on this machine or any other."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -24,6 +26,7 @@ from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, read_json, writ
 from posenc.study.text import Text
 
 LOOK_S = 0.1  # between two looks at an empty queue
+RECLAIM_S = 1.0  # between two looks for workers that are gone
 Report = Callable[[dict[str, float]], None]
 
 
@@ -81,12 +84,20 @@ class Directory:
     @cached_property
     def text(self) -> Text | None:
         """The study's text, or None if it has none."""
-        facts = self.run.get("text")
-        return Text(facts["name"], (self.path / "text").read_bytes(), "") if facts else None
+        facts, file = self.run.get("text"), self.path / "text"
+        if not facts:
+            return None
+        data = file.read_bytes() if file.exists() else b""
+        if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+            raise ValueError(f"study: {file} is not the text of this study; its posenc study writes it anew.")
+        return Text(facts["name"], data, "")
 
     def is_done(self, name: str) -> bool:
-        """Whether a job's result is there, and whole."""
-        return read_json(self.path / "cells" / name / "result.json") is not None
+        """Whether a job's result is there, whole, and this cell's."""
+        found = read_json(self.path / "cells" / name / "result.json") or {}
+        with suppress(KeyError, TypeError, AttributeError):
+            return Cell(*(found[part] for part in Cell._fields)).name == name
+        return False
 
     def add(self, name: str, worker: str, files: dict[str, bytes]) -> None:
         """Write a job's files; they appear together, by one rename, and what is there already stays."""
@@ -99,9 +110,12 @@ class Directory:
             aside.mkdir()
             for file, data in files.items():
                 (aside / file).write_bytes(data)
-            if not self.is_done(name):  # what is there is half a cell, from a copy that was cut off
+            with suppress(OSError):
+                aside.rename(target)
+                return
+            if aside.exists() and not self.is_done(name):  # half a cell is in the way, from a copy that was cut off
                 shutil.rmtree(target, ignore_errors=True)
-            aside.rename(target)
+                aside.rename(target)
         except OSError:
             if not self.is_done(name):  # else another worker took this one for dead, and was first
                 raise
@@ -119,7 +133,7 @@ def work(path: Path, device: str = "cpu", *, stay: bool = False, say: Callable[[
         say: Hears a line about every job.
 
     Raises:
-        ValueError: The directory holds no study.
+        ValueError: The directory holds no study, or cannot be read or written any more.
     """
     directory = Directory(path)
     queue = Queue(path)
@@ -128,41 +142,58 @@ def work(path: Path, device: str = "cpu", *, stay: bool = False, say: Callable[[
     try:
         while True:
             claim = queue.claim()
-            if claim is None:
-                if not stay and time.monotonic() - looked > 1.0:  # where there is a parent, it looks
-                    queue.reclaim()
-                    looked = time.monotonic()
-                    if not os.listdir(path / "queue") and not queue.claimed():
-                        return True
-                time.sleep(LOOK_S)
-            elif not _do(claim, queue, directory, bench, heart, say):
-                return False
+            if claim is not None:
+                _do(claim, queue, directory, bench, heart, say)
+                continue
+            if not stay and time.monotonic() - looked > RECLAIM_S:  # where there is a parent, it looks
+                queue.reclaim()
+                looked = time.monotonic()
+                if not queue.waits() and not queue.claimed():
+                    return True
+            time.sleep(LOOK_S)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise ValueError(f"study: cannot go on in {path}: {error}. Give the same command again.") from error
+        say(f"{path}: {error.strerror}; make room, and give the same command again")
+        return False
     finally:
         heart.stop()
 
 
 def _do(
     claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: Heartbeat, say: Callable[[str], None]
-) -> bool:
-    """Do one job; return whether there was room for its result."""
+) -> None:
+    """Do one job, or note why it failed; what else is raised is the worker's end, and not the job's."""
+    try:
+        message = _try(claim, queue, directory, bench, heart)
+        if message:
+            queue.fail(claim, message)
+        else:
+            queue.done(claim)
+        say(f"{claim.name} failed: {message}" if message else f"{claim.name} done")
+    except BaseException:
+        queue.give_back(claim)
+        raise
+    finally:
+        heart.say()
+
+
+def _try(claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: Heartbeat) -> str:
+    """Do one job that is not done; return why it failed, or nothing.
+
+    Raises:
+        OSError: No room is left for its result.
+    """
     try:
         if not directory.is_done(claim.name):
             heart.say(job=claim.name, step=0, steps=claim.job["steps"])
             files = bench.do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
             directory.add(claim.name, queue.worker, files)
-            say(f"{claim.name} done")
-        queue.done(claim)
-    except Exception as error:  # a user's class may raise anything; the other cells go on
+    except (Exception, SystemExit) as error:  # a user's class may raise anything; the other cells go on
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            queue.give_back(claim)
-            say(f"{claim.name}: {error.strerror}; its result could not be written, and the cell is to be done again")
-            return False
-        message = describe(error)
-        queue.fail(claim, message)
-        say(f"{claim.name} failed: {message}")
-    finally:
-        heart.say()
-    return True
+            raise
+        return describe(error)
+    return ""
 
 
 def describe(error: BaseException) -> str:
