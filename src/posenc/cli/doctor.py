@@ -24,7 +24,7 @@ FEATURES = {
     "web": "a page to see them: `posenc explore`",
     "hf": "Hugging Face models",
     "onnx": "export to ONNX, and running it",
-    "ray": "sweeps over many machines (to come)",
+    "ray": "studies on a Ray cluster: `posenc study --engine ray`",
     "fast": "faster rotary on the CPU (numba)",
     "docs": "building the documentation (to come)",
     "test": "running the tests",
