@@ -61,7 +61,7 @@ def run(
         as_json: Print the results (or the plan) as JSON on standard output, and everything else on standard error.
 
     Returns:
-        0 if all cells are done, 1 if some failed, 130 after Ctrl-C.
+        0 if all cells are done, 1 if some failed or the engine can do no more, 130 after Ctrl-C.
 
     Raises:
         ValueError: Bad input; nothing was overwritten.
@@ -91,11 +91,18 @@ def run(
 
         if words:
             store.write("text", words.data)
-        status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
-        if dry_run:
+        halted = ""
+        try:
+            status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
+        except RuntimeError as error:  # the engine's: nothing can go on
+            status, halted = "interrupted", str(error)
+        if dry_run and not halted:
             return _print_plan(board, schedule, as_json)
         _write_all(store, record(status), schedule.results)
         _close(board, config, schedule, words, store.path, status, as_json)
+        if halted:
+            board.say(f"study: {halted}")
+            return 1
     if status == "interrupted":
         return INTERRUPTED
     return 1 if schedule.problems else 0
