@@ -73,7 +73,7 @@ class Board:
         config, text = self.config, task == TEXT
         lengths = config.test_lens if text else config.lengths_of(task)[1]
         trained = config.train_len if text else max(n for n in lengths if n <= max(config.lengths_of(task)[0]))
-        title = "bits per byte by length of context" if text else f"{task}: share of lines without an error, by length"
+        title = "bits per byte by length of context" if text else f"{task}: exact lines by length"
         title += f", {size}" if len(config.sizes) > 1 else ""
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("encoding", no_wrap=True)
