@@ -1,6 +1,6 @@
 """Measure what the jobs of a study cost beyond the cells themselves, and write STUDY.md.
 
-`python benchmarks/study_queue.py` makes a study's directory in which N cells are finished and N wait, for N of 10,
+`python benchmarks/study_queue.py` makes a study's directory in which N cells are finished and N wait, for N of 20,
 1,000 and 10,000, and takes the median of some calls of each operation of its workers and of its coordinator.
 """
 
@@ -26,10 +26,11 @@ from posenc.study.schedule import LOOK_S, LOOKING, MOST_LOOK_S, Schedule
 from posenc.study.store import Store
 from posenc.study.worker import Directory
 
-SIZES, CALLS, WORKERS, CELL_S = (10, 1_000, 10_000), 9, 2, 5.0
+SIZES, CALLS, WORKERS, CELL_S = (20, 1_000, 10_000), 9, 2, 5.0
 GOAL = 0.01  # of the cells' time
 OPERATIONS = (
-    "a worker claims a job",
+    "a worker's first claim, which lists the queue",
+    "each further claim",
     "a worker forgets a job that is done",
     "a look for workers that are gone",
     "a look of the coordinator",
@@ -70,11 +71,15 @@ def measure(n: int, path: Path) -> list[float]:
     schedule.fill()
     waiting = {cell.name: cell for cell in schedule.todo}
 
-    queue, other = Queue(path), Queue(path, "other")
-    hearts = [Heartbeat(q) for q in (queue, other)]
-    assert other.claim() is not None  # somebody is at work: a look has something to look at
+    queue = Queue(path)
+    hearts = [Heartbeat(queue), Heartbeat(Queue(path, "other"))]
     claims: list[Claim] = []
     taken = [
+        median_ms(lambda: claims.extend(filter(None, [Queue(path, "other").claim()]))),
+    ]
+    while len(claims) > 1:  # one stays at work: a look has something to look at
+        queue.give_back(claims.pop())
+    taken += [
         median_ms(lambda: claims.extend(filter(None, [queue.claim()]))),
         median_ms(lambda: queue.done(claims.pop())),
         median_ms(queue.reclaim),
@@ -85,7 +90,7 @@ def measure(n: int, path: Path) -> list[float]:
         taken.append(median_ms(lambda: schedule.look(waiting, timing=False)))
     schedule.board = boards[0]
     directory.add(last.name, "w", {"result.json": result(last)})
-    taken.append(median_ms(lambda: schedule.look({last.name: last}, timing=False)) - taken[3])
+    taken.append(median_ms(lambda: schedule._collect(last, timing=False)))
     for heart in hearts:
         heart.stop()
     store.close()
@@ -94,7 +99,7 @@ def measure(n: int, path: Path) -> list[float]:
 
 def share(ms: list[float]) -> float:
     """Return the share of the time of cells that goes into their scheduling, with two workers and no terminal."""
-    claim, done, gone, look, _, noted = (value / 1e3 for value in ms)
+    _, claim, done, gone, look, _, noted = (value / 1e3 for value in ms)
     pause = min(max(LOOK_S, look / LOOKING), MOST_LOOK_S)
     looks = (look + gone) / (pause + look + gone)  # the coordinator's, of one core's time
     return (claim + done + noted) / CELL_S + looks / WORKERS

@@ -112,17 +112,17 @@ def test_a_study_killed_with_its_workers_and_one_more_goes_on(tmp_path, undistur
     given = [*arguments(path), "--workers", "2"]
     for _ in range(4):
         study = start(*given)
-        wait_for(lambda: (path / "run.json").exists())
+        assert "results in" in study.stdout.readline()  # it holds the directory
+        again = posenc(*given)
+        assert (again.returncode, "another study is writing to" in again.stderr) == (2, True)
         other = hands.hire(hands.work, path)
-        time.sleep(draw.uniform(4.0, 12.0))
+        time.sleep(draw.uniform(3.0, 9.0))
         study.kill()
         other.kill()
         study.communicate()
         other.join()
     study = start(*given)
-    wait_for(lambda: not (path / ".lock").exists() or posenc(*given).returncode == 2 or study.poll() is not None)
-    if study.poll() is None:
-        assert "another study is writing to" in posenc(*given).stderr
+    study.stdout.readline()
     hands.hire(hands.work, path).join()
     said = study.communicate(timeout=200)[0]
     assert study.returncode == 0, said
@@ -208,7 +208,7 @@ def test_cells_that_raise_die_or_starve_are_named_and_the_others_finish(tmp_path
     assert "3 processes died of it, or were killed (out of memory?)" in messages["study.own:Dying"]
     assert "allocate memory" in messages["study.own:Starving"]
     page = (path / "report.html").read_text()
-    assert all(f"{name}, seed {seed}" in page for name in messages for seed in (0, 1))
+    assert all(f"{name}, text, seed {seed}" in page for name in messages for seed in (0, 1))
 
 
 def test_a_budget_of_cells_that_all_fail_ends(tmp_path):

@@ -55,6 +55,7 @@ class Queue:
             (path / folder).mkdir(exist_ok=True)
         self._seen: dict[str, tuple[str, float]] = {}  # each worker's last heartbeat and when it was first seen here
         self._clock, self._looked = 0.0, time.monotonic()
+        self._listed: list[re.Match[str]] = []
 
     def put(self, order: int, name: str, job: Mapping[str, Any]) -> None:
         """Add a job; jobs of a lower order are taken first."""
@@ -62,14 +63,18 @@ class Queue:
 
     def claim(self) -> Claim | None:
         """Take the first job that nothing else has taken, or return None."""
-        for found in sorted(_entries(self.path / "queue", _WAITING), key=lambda found: found[0]):
-            mine = self.path / "claims" / f"{found[0]}~{self.worker}"
-            with suppress(FileNotFoundError):
-                os.rename(self.path / "queue" / found[0], mine)
-                claim = _read_claim(mine, found)
-                if claim.job:
-                    return claim
-                self.fail(claim, f"the job {claim.name} in queue cannot be read; give the study's command again")
+        for again in (False, True):
+            if again:  # one listing serves many claims: of thousands it takes long
+                self._listed = sorted(_entries(self.path / "queue", _WAITING), key=lambda found: found[0], reverse=True)
+            while self._listed:
+                found = self._listed.pop()
+                mine = self.path / "claims" / f"{found[0]}~{self.worker}"
+                with suppress(FileNotFoundError):
+                    os.rename(self.path / "queue" / found[0], mine)
+                    claim = _read_claim(mine, found)
+                    if claim.job:
+                        return claim
+                    self.fail(claim, f"the job {claim.name} in queue cannot be read; give the study's command again")
         return None
 
     def waits(self) -> bool:

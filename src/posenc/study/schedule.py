@@ -17,7 +17,7 @@ from posenc.study.plan import Estimate, Kind, kind
 from posenc.study.queue import Queue, read_json
 from posenc.study.store import Store, room
 
-LOOK_S, MOST_LOOK_S = 0.2, 2.0  # between two looks at what the workers did
+LOOK_S, MOST_LOOK_S = 0.2, 10.0  # between two looks at what the workers did
 LOOKING = 0.005  # of the time is spent looking, where a look takes long
 
 
@@ -57,7 +57,7 @@ class Schedule:
         for result in self.results:
             self.estimates[kind(result_cell(result))] = _measured(result)
         self.todo = [cell for cell in config.cells() if cell not in done]
-        self._started = False
+        self._started, self._ended = False, set[str]()  # the names of the cells that ended in this run
 
     def time_first_steps(self, gone_s: float) -> int:
         """Time a few steps of each kind of cell, plan, and return the steps of a cell.
@@ -102,8 +102,7 @@ class Schedule:
         """Return the seconds until all is done, or None while nothing is known."""
         if not self.plan["cells"]:
             return None
-        done = {result_cell(r).name for r in self.results} | {p["name"] for p in self.problems}
-        rest: list[float] = [row["seconds"] for row in self.plan["cells"] if row["name"] not in done]
+        rest: list[float] = [row["seconds"] for row in self.plan["cells"] if row["name"] not in self._ended]
         slower = statistics.median(self.slower) if self.slower else 1.0
         going: float = sum(b["step"] / b["steps"] for b in self._beats() if b.get("steps"))
         mean = sum(rest) / len(rest) if rest else 0.0
@@ -156,6 +155,7 @@ class Schedule:
         found = self.store.results([cell])
         if found:
             self.results += found
+            self._ended.add(cell.name)
             steps = self.steps or 1
             self.slower.append(_measured(found[0]).cell(steps) / self.estimates[kind(cell)].cell(steps))
             self.board.finished(found[0], self.left() or 0.0)
@@ -166,6 +166,7 @@ class Schedule:
         """Note what failed; what fails in its first steps is given up with all its seeds."""
         failed = [c for c in self.todo if kind(c) == kind(cell)] if every_seed else [cell]
         self.problems += [{**c._asdict(), "name": c.name, "message": message} for c in failed]
+        self._ended |= {c.name for c in failed}
         self.board.say(f"{cell.encoding} failed: {message}")
 
     def _beats(self) -> list[dict[str, Any]]:
