@@ -91,7 +91,8 @@ def test_a_small_study_writes_everything_and_repeats_nothing(tmp_path, prose):
 def test_a_budget_sets_the_steps(tmp_path, prose):
     arguments = ["--text", str(prose), "--encodings", "nope", *SMALL, "--budget", "40s", "--out", "s"]
     process = start(*arguments, cwd=tmp_path)
-    wait_for(lambda: (tmp_path / "s/run.json").exists())
+    run = tmp_path / "s/run.json"
+    wait_for(lambda: run.exists() and json.loads(run.read_text())["status"] == "running")
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
     assert json.loads((tmp_path / "s/run.json").read_text())["steps"] > 1
@@ -174,3 +175,53 @@ def test_bad_input_gives_one_clear_line_and_exit_code_2(tmp_path, arguments, sai
     assert said in " ".join(done.stderr.split())
     assert sorted(tmp_path.rglob("*")) == before
     assert done.stdout == "" or "timing the first steps" in done.stdout
+
+
+def test_a_plan_is_printed_as_data_and_leaves_nothing_behind(tmp_path, prose):
+    plan = ['encodings = ["nope", "rope"]', 'task = ["text", "copy"]', f'text = ["{prose}"]', "seeds = 1", "steps = 7"]
+    (tmp_path / "plan.toml").write_text("\n".join([*plan, "[lengths.copy]", "train = [2, 3]", "test = [3, 6]"]))
+    options = ["--plan", "plan.toml", "--train-len", "8", "--test-len", "8,16", "--seeds", "2", "--dry-run", "--json"]
+    code, out, err = finish(start(*options, cwd=tmp_path))
+    assert code == 0, err
+    plan = json.loads(out)
+    cells = {(c["encoding"], c["task"], c["size"], c["seed"]) for c in plan["cells"]}
+    assert cells == {(e, t, "64x2x4", s) for e in ("nope", "rope") for t in ("text", "copy") for s in (0, 1)}
+    assert {c["steps"] for c in plan["cells"]} == {7}
+    assert 0 < max(c["seconds"] for c in plan["cells"]) <= plan["seconds"]
+    assert {p.name for p in tmp_path.iterdir()} == {"plan.toml", "prose.txt"}
+
+
+@pytest.mark.slow
+def test_workers_that_anyone_starts_do_the_cells_of_a_plan(tmp_path, prose):
+    arguments = ["--text", str(prose), "--encodings", "nope,alibi", "--task", "text,copy", *ONE_SEED, "--steps", "12"]
+    code, out, err = finish(start(*arguments, "--workers", "0", "--out", "s", cwd=tmp_path))
+    assert (code, "4 cells wait" in out) == (0, True), err
+    assert json.loads(posenc("study", "status", "s", "--json", cwd=tmp_path).stdout)["waiting"] == 4
+    workers = [start("worker", "s", cwd=tmp_path) for _ in range(2)]
+    said = "".join(out for _, out, _ in map(finish, workers))
+    assert said.count(" done") == 4
+    code, out, err = finish(start("report", "s", cwd=tmp_path))
+    assert (code, "4 of 4 cells are done, 0 failed" in out) == (0, True), err
+    finish(start(*arguments, "--out", "t", cwd=tmp_path))
+    rows = json.loads(posenc("study", "compare", "s", "t", "--json", cwd=tmp_path).stdout)["rows"]
+    assert len(rows) == 8  # encodings, tasks, the trained and the longest length
+    assert {row["mean"] for row in rows} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("encodings = [", "cannot read plan.toml"),
+        ('encoding = ["rope"]', "says encoding = ['rope']. A plan may say: text (list)"),
+        ("seeds = true", "says seeds = True"),
+        ('steps = 5\nbudget = "10s"', "gives a budget and steps"),
+        ('task = ["copy"]\n[lengths.copy]\ntrain = [0]', "lengths.copy.train must list lengths of copy"),
+        ('budget = "soon"', "must be a time above zero"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused(tmp_path, plan, said):
+    (tmp_path / "plan.toml").write_text(plan)
+    done = posenc("study", "--plan", "plan.toml", cwd=tmp_path, COLUMNS="200")
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.toml"]

@@ -36,11 +36,12 @@ class Bench:
     Args:
         config: The study.
         text: Its text, or None if it has none.
-        device: To train on.
+        device: To train on; "" is a GPU, or the CPU where there is none.
     """
 
     def __init__(self, config: Config, text: Text | None, device: str) -> None:
-        self.config, self.text, self.device = config, text, torch.device(device)
+        self.config, self.text = config, text
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._subjects: dict[str, subjects.Subject] = {}
 
     def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
@@ -123,18 +124,19 @@ class Directory:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def work(path: Path, device: str = "cpu", *, stay: bool = False, say: Callable[[str], None] = lambda _: None) -> bool:
-    """Take jobs from a study's directory until none is left; return whether all could be written.
+def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str], None] = lambda _: None) -> bool:
+    """Take jobs from a study's directory until none is left, with one thread; return whether all could be written.
 
     Args:
         path: The directory.
-        device: To train on.
+        device: To train on, as in `Bench`.
         stay: Go on waiting for jobs when none is left.
         say: Hears a line about every job.
 
     Raises:
         ValueError: The directory holds no study, or cannot be read or written any more.
     """
+    torch.set_num_threads(1)
     directory = Directory(path)
     queue = Queue(path)
     bench, heart = Bench(directory.config, directory.text, device), Heartbeat(queue)
@@ -207,7 +209,6 @@ def serve(path: Path, device: str, search: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.path[:] = search  # a user's own class is importable here as it was there
-    torch.set_num_threads(1)
     if not work(path, device, stay=True):
         sys.exit(NO_ROOM[0])
 
