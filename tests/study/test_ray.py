@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,13 +45,11 @@ def wait_for(condition, seconds=120):
 @pytest.fixture
 def rays(monkeypatch):
     """Give Ray a folder of its own, short enough for its sockets, and see that its processes end."""
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", folder)
-    monkeypatch.setenv("PYTHONPATH", SEARCH)
-    monkeypatch.setenv("COLUMNS", "200")
-    yield folder
-    wait_for(lambda: not processes(folder), seconds=20)
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        for name, value in (("RAY_TMPDIR", folder), ("PYTHONPATH", SEARCH), ("COLUMNS", "200")):
+            monkeypatch.setenv(name, value)
+        yield folder
+        wait_for(lambda: not processes(folder), seconds=20)
 
 
 def processes(folder):
