@@ -24,6 +24,8 @@ ENCODINGS = ("nope", "rope", "alibi", "t5")
 
 
 class PlainBlock(nn.Module):
+    """A block of the study's model, without positions."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.mlp_norm = nn.LayerNorm(D), nn.LayerNorm(D)
@@ -31,6 +33,7 @@ class PlainBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the layer."""
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.mlp(self.mlp_norm(x))

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,23 +45,21 @@ def wait_for(condition, seconds=120):
 @pytest.fixture
 def rays(monkeypatch):
     """Give Ray a folder of its own, short enough for its sockets, and see that its processes end."""
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", folder)
-    monkeypatch.setenv("PYTHONPATH", SEARCH)
-    yield folder
-    try: wait_for(lambda: not processes(f"RAY_TMPDIR={folder}\0"), seconds=20)
-    except AssertionError: raise AssertionError(str(processes(f"RAY_TMPDIR={folder}\0")))
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        for name, value in (("RAY_TMPDIR", folder), ("PYTHONPATH", SEARCH), ("COLUMNS", "200")):
+            monkeypatch.setenv(name, value)
+        yield folder
+        wait_for(lambda: not processes(folder), seconds=20)
 
 
-def processes(variable):
-    """Return the processes with a variable in their environment, but for multiprocessing's own."""
+def processes(folder):
+    """Return the processes with this folder in their environment, but for multiprocessing's own."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            command = (entry / "cmdline").read_bytes()
-            if variable.encode() in (entry / "environ").read_bytes() and b"resource_tracker" not in command:
-                found.append(command)
+            mine = f"RAY_TMPDIR={folder}\0".encode() in (entry / "environ").read_bytes()
+            if mine and b"resource_tracker" not in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
     return found
 
 
@@ -73,6 +70,9 @@ def cluster(rays):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield json.loads(process.stdout.readline())
         process.stdin.close()
+    for orphan in processes(rays):  # agents of a raylet that a test killed
+        with suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
 
 
 def kill(node, *kinds):
@@ -80,16 +80,20 @@ def kill(node, *kinds):
         os.kill(node[kind], signal.SIGKILL)
 
 
-def start(*arguments, cwd):
-    command = [sys.executable, "-m", "posenc", "study", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=os.environ | {"COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def start(tmp_path):
+    """Return what starts `posenc study`; the test's end is the process's."""
+    with ExitStack() as stack:
+
+        def begin(*arguments):
+            command = [sys.executable, "-m", "posenc", "study", *arguments]
+            process = stack.enter_context(
+                subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            )
+            stack.callback(process.kill)
+            return process
+
+        yield begin
 
 
 def finished(study):
@@ -136,11 +140,10 @@ def test_a_class_that_raises_or_kills_its_process_is_named_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_the_cells_of_a_node_that_dies_are_done_by_others(tmp_path, cluster):
+def test_the_cells_of_a_node_that_dies_are_done_by_others(tmp_path, cluster, start):
     arguments = ["--encodings", "nope,alibi,rope,t5", *SMALL, "--steps", "300"]
-    process = start(*arguments, "--engine", "ray", "--address", cluster["address"], "--out", "s", cwd=tmp_path)
-    on_both = lambda: finished(tmp_path / "s") and len(list((tmp_path / "s/claims").iterdir())) == 2
-    wait_for(lambda: on_both() or process.poll() is not None)
+    process = start(*arguments, "--engine", "ray", "--address", cluster["address"], "--out", "s")
+    wait_for(lambda: finished(tmp_path / "s") and len(list((tmp_path / "s/claims").iterdir())) == 2)  # one on each
     kill(cluster["other"], "raylet")
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
@@ -149,11 +152,13 @@ def test_the_cells_of_a_node_that_dies_are_done_by_others(tmp_path, cluster):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dead", [("gcs_server", "raylet"), ("raylet",)], ids=" ".join)
-def test_without_its_head_the_study_ends_in_one_line_and_another_engine_goes_on(tmp_path, cluster, dead, monkeypatch):
+def test_without_its_head_the_study_ends_in_one_line_and_another_engine_goes_on(
+    tmp_path, cluster, start, dead, monkeypatch
+):
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # of 60
     arguments, study = ["--encodings", "nope,alibi,rope,t5", *SMALL, "--steps", "300", "--out", "s"], tmp_path / "s"
-    process = start(*arguments, "--engine", "ray", "--address", cluster["address"], cwd=tmp_path)
-    wait_for(lambda: finished(study) or process.poll() is not None)
+    process = start(*arguments, "--engine", "ray", "--address", cluster["address"])
+    wait_for(lambda: finished(study))
     kill(cluster["head"], *dead)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1, out

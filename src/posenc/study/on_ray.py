@@ -7,6 +7,7 @@ jobs from the directory as one worker, has Ray do them, and writes the files tha
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -65,7 +66,8 @@ class OnRay:
     def start(self, path: Path) -> None:
         """Have the driver take the jobs of a directory."""
         self._queue = Queue(path)
-        self._pipe.send(path)
+        with suppress(OSError):  # the driver has ended, of which poll speaks
+            self._pipe.send(path)
 
     def poll(self) -> None:
         """Note how large the cluster is now, and let others have the jobs of workers that died.
@@ -102,13 +104,13 @@ def _drive(pipe: Connection, address: str | None, workers: int | None, search: l
     """Be the driver, until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     sys.path[:] = search
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # Ray and its processes write hundreds of lines when something dies
-        os.dup2(nowhere, stream)
-    # of this process alone: no message to Ray's authors, and a limit to what is killed for want of memory, too
+    # of this process alone: no message to Ray's authors, and a limit to retries where memory is short, too
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_task_oom_retries": str(MOST_DEATHS - 1)}
     import ray
 
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # Ray and its processes write hundreds of lines when something dies
+        os.dup2(nowhere, stream)
     try:
         here = {"num_cpus": Local(workers).workers, "include_dashboard": False}
         ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else here))
