@@ -164,7 +164,10 @@ def report(path: Path, callbacks: Sequence[str] = ()) -> int:
     store = Store(path, run.get("identity", {}))
     with closing(store), Board(config, Console(highlight=False)) as board:
         results = store.results(config.cells())
-        failed = [found for p in sorted(path.glob("failed/*.json")) if (found := read_json(p))]
+        failed = [
+            read_json(p) or {"encoding": p.stem, "message": f"{p} cannot be read"}
+            for p in sorted(path.glob("failed/*.json"))
+        ]
         if len(results) == len(config.cells()):
             run["status"] = "complete"
         _write_all(store, run | {"problems": failed or run.get("problems", [])}, results)
