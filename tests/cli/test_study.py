@@ -5,6 +5,7 @@ import pytest
 
 from posenc.cli import run
 from posenc.cli.study import read_seconds, split_list
+from posenc.study.config import make_config
 
 
 @pytest.fixture
@@ -12,32 +13,41 @@ def calls(monkeypatch):
     """Stand in for the study itself: what it was called with, and its exit code."""
     seen = []
 
-    def record(text, encodings, train_len, test_lens, seeds, budget_s, steps, out, as_json):
-        seen.append((text, encodings, train_len, test_lens, seeds, budget_s, steps, out, as_json))
+    def record(config, text, out, engine, **given):
+        seen.append((config, text, out, engine.workers, given))
         return 1
 
     monkeypatch.setitem(sys.modules, "posenc.study.command", types.SimpleNamespace(run=record))
     return seen
 
 
-def test_defaults_are_left_to_the_study(calls):
+def test_defaults_are_those_of_the_configuration(calls):
     assert run(["study"]) == 1  # the study's own exit code
-    assert calls == [([], [], 64, [], 2, 240.0, None, "study", False)]
+    given = {"callbacks": [], "dry_run": False, "wait": True, "as_json": False}
+    assert calls == [(make_config(), (), "study", calls[0][3], given)]
 
 
-def test_every_option_arrives(calls):
-    line = "study --text a.txt,b.txt --text c.txt --encodings rope,my.pe:Mine --train-len 32"
-    line += " --test-len 32,64 --seeds 3 --budget 4m --out there --json"
+def test_every_option_arrives(calls, tmp_path):
+    (tmp_path / "p.toml").write_text('seeds = 9\ntask = ["text"]\n[lengths.copy]\ntest = [40]\n')
+    line = "study --text a.txt,b.txt --text c.txt --encodings rope,study.own:SquareRoot --train-len 32 --test-len 32,64"
+    line += " --seeds 3 --budget 4m --out there --json --task text,copy --size 32x2 --workers 3 --dry-run"
+    line += f" --callback tensorboard,a:b --plan {tmp_path / 'p.toml'}"
     run(line.split())
-    files, names = ["a.txt", "b.txt", "c.txt"], ["rope", "my.pe:Mine"]
-    assert calls == [(files, names, 32, [32, 64], 3, 240.0, None, "there", True)]
+    config = make_config(
+        ["rope", "study.own:SquareRoot"], 32, [32, 64], 3, 240.0, None, ["text", "copy"], ["32x2"],
+        {"copy": {"test": [40]}},
+    )  # fmt: skip
+    given = {"callbacks": ["tensorboard", "a:b"], "dry_run": True, "wait": True, "as_json": True}
+    assert calls == [(config, ["a.txt", "b.txt", "c.txt"], "there", 3, given)]
 
 
 def test_steps_take_the_place_of_a_budget(calls, capsys):
     run(["study", "--steps", "70"])
-    assert calls[0][5:7] == (None, 70)
+    assert (calls[0][0].budget_s, calls[0][0].fixed_steps) == (None, 70)
     assert run(["study", "--steps", "70", "--budget", "9s"]) == 2
     assert "Give one of them" in capsys.readouterr().err
+    run(["study", "--steps", "70", "--workers", "0"])
+    assert calls[1][4]["wait"] is False
 
 
 @pytest.mark.parametrize(
@@ -56,6 +66,13 @@ def test_steps_take_the_place_of_a_budget(calls, capsys):
         "--steps 0",
         "--encodings ,",
         "--text ,",
+        "--task ,",
+        "--size ,",
+        "--workers 0",
+        "--workers -1",
+        "--engine slurm",
+        "--address auto",
+        "--plan missing.toml",
     ],
 )
 def test_wrong_values_are_refused_before_anything_runs(calls, capsys, wrong):
