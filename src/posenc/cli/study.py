@@ -1,11 +1,16 @@
 """`posenc study`: compare encodings on one's own text and on tasks. Only the arguments are read here."""
 
+import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
@@ -15,6 +20,15 @@ _PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's directory.")]
+_Callback = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="What hears of a cell that is done: tensorboard, mlflow, wandb, or package.module:function.",
+        show_default=False,
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -26,9 +40,7 @@ def study_encodings(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,...", help="Tasks: text, copy, addition:reversed@coupling, ...", show_default="text"
-        ),
+        typer.Option(metavar="NAME,...", help="Such as text, copy, addition:reversed@coupling.", show_default="text"),
     ] = None,
     encodings: Annotated[
         list[str] | None,
@@ -73,6 +85,7 @@ def study_encodings(
             metavar="N", min=0, help="Cells at a time; 0 leaves them to `posenc study worker`.", show_default="by cores"
         ),
     ] = None,
+    callback: _Callback = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes.")] = "study",
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
@@ -98,7 +111,7 @@ def study_encodings(
     if engine not in ("local", "ray") or (address and engine != "ray"):
         _refuse(ctx, "engine", f"must be local or ray, and --address is of ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
-    raise typer.Exit(_run(ctx, asked, engine, address, workers, out, dry_run, as_json))
+    raise typer.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
 
 
 def _run(
@@ -108,6 +121,7 @@ def _run(
     address: str | None,
     workers: int | None,
     out: str,
+    callbacks: list[str],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -132,7 +146,8 @@ def _run(
         from posenc.study.on_ray import OnRay
 
         chosen = OnRay(address, workers)
-    return run(config, asked.get("text", ()), out, chosen, dry_run=dry_run, wait=workers != 0, as_json=as_json)
+    given = {"callbacks": callbacks, "dry_run": dry_run, "wait": workers != 0, "as_json": as_json}
+    return run(config, asked.get("text", ()), out, chosen, **given)
 
 
 @app.command("worker")
@@ -141,21 +156,56 @@ def work(
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, ...", show_default="a GPU")] = "",
 ) -> None:
     """Work on a study's cells until none is left: in any number of processes, on any machines that share DIR."""
-    import torch
-
     from posenc.study.worker import work as work_on
 
-    torch.set_num_threads(1)
-    done = work_on(folder, device or ("cuda" if torch.cuda.is_available() else "cpu"), say=typer.echo)
-    raise typer.Exit(0 if done else 1)
+    raise typer.Exit(0 if work_on(folder, device, say=typer.echo) else 1)
 
 
 @app.command("report")
-def write_report(folder: _Folder) -> None:
+def write_report(folder: _Folder, callback: _Callback = None) -> None:
     """Write DIR's report from the cells that are done."""
     from posenc.study.command import report
 
-    raise typer.Exit(report(folder))
+    raise typer.Exit(report(folder, split_list(callback)))
+
+
+@app.command("status")
+def show_status(folder: _Folder, as_json: _AsJson = False) -> None:
+    """Say how far a study is: cells done, running, waiting and failed."""
+    from posenc.study import status
+
+    found = status.status(folder)
+    _print(found, status.print_status, as_json)
+    raise typer.Exit(1 if found["failed"] else 0)
+
+
+@app.command("compare")
+def compare_studies(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A study's directory.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one's.")],
+    as_json: _AsJson = False,
+) -> None:
+    """Compare two studies by the cells that both have."""
+    from posenc.study import compare
+
+    _print(compare.compare(a, b), compare.print_comparison, as_json)
+
+
+@app.command("export")
+def export_results(folder: _Folder, to: Annotated[str, typer.Option(help="csv or parquet.")] = "csv") -> None:
+    """Write DIR/results.csv or DIR/results.parquet: a row for each cell, measure and length."""
+    from posenc.study.export import export
+
+    typer.echo(str(export(folder, to)))
+
+
+def _print(found: dict[str, Any], show: "Callable[[dict[str, Any], Console], None]", as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        from rich.console import Console
+
+        show(found, Console(highlight=False))
 
 
 def _read_plan(ctx: typer.Context, path: Path) -> dict[str, Any]:

@@ -23,11 +23,13 @@ from rich.text import Text as Plain
 from posenc import registry
 from posenc.study import tasks
 from posenc.study.board import Board, clock
+from posenc.study.callbacks import call, find
 from posenc.study.config import TEXT, Config
 from posenc.study.engines import Engine
+from posenc.study.export import export
 from posenc.study.queue import read_json
 from posenc.study.report import render
-from posenc.study.schedule import Schedule
+from posenc.study.schedule import Schedule, result_cell
 from posenc.study.store import Store
 from posenc.study.text import Text, load
 from posenc.study.worker import Directory
@@ -41,6 +43,7 @@ def run(
     out: str,
     engine: Engine,
     *,
+    callbacks: Sequence[str] = (),
     dry_run: bool = False,
     wait: bool = True,
     as_json: bool = False,
@@ -52,6 +55,7 @@ def run(
         text: Files; none means the prose that every Python installation carries.
         out: The directory.
         engine: Does the jobs.
+        callbacks: tensorboard, mlflow, wandb, or package.module:function: they hear of every cell that is done.
         dry_run: Print the plan, after timing a few steps, and leave nothing behind.
         wait: Run the cells; else they are left in the directory for workers to come.
         as_json: Print the results (or the plan) as JSON on standard output, and everything else on standard error.
@@ -64,6 +68,7 @@ def run(
         TypeError: A class that is no encoding, or needs options that the study does not know.
     """
     started = time.monotonic()
+    hear = {name: find(name) for name in callbacks}
     words = load(text, config) if TEXT in config.tasks else None
     facts = words.facts(config) if words else None
     with ExitStack() as stack:
@@ -78,7 +83,7 @@ def run(
             + (f"; trained at {config.train_len} bytes, tested up to {config.test_lens[-1]}" if facts else "")
             + ("" if dry_run else f"; results in {store.path}")
         )
-        schedule = Schedule(config, store, board, engine, config.fixed_steps or store.run.get("steps"))
+        schedule = Schedule(config, store, board, engine, config.fixed_steps or store.run.get("steps"), hear)
 
         def record(status: str) -> dict[str, Any]:
             command = _command(config, text, out, schedule.steps)
@@ -136,12 +141,17 @@ def _run_cells(
         schedule.stop()
 
 
-def report(path: Path) -> int:
+def report(path: Path, callbacks: Sequence[str] = ()) -> int:
     """Write a study's report from what is in its directory, and say where it is.
+
+    Args:
+        path: The directory.
+        callbacks: As in `run`; here they hear of every finished cell.
 
     Raises:
         ValueError: It holds no study.
     """
+    hear = {name: find(name) for name in callbacks}
     directory = Directory(path)
     config, run = directory.config, directory.run
     store = Store(path, run.get("identity", {}))
@@ -151,6 +161,8 @@ def report(path: Path) -> int:
         if len(results) == len(config.cells()):
             run["status"] = "complete"
         _write_all(store, run | {"problems": failed or run.get("problems", [])}, results)
+        for result in results:
+            call(hear, path / "cells" / result_cell(result).name, result, board.say)
         for table in board.tables(results):
             board.console.print(table)
         board.say(f"{len(results)} of {len(config.cells())} cells are done, {len(failed)} failed")
@@ -251,6 +263,7 @@ def _write_all(store: Store, record: dict[str, Any], results: list[dict[str, Any
     order = {name: i for i, name in enumerate(record["config"]["encodings"])}
     results.sort(key=lambda r: (r["task"], r["size"], order[r["encoding"]], r["seed"]))
     store.write("report.html", render(record, results))
+    export(store.path, "csv")
     store.write_run(record)
 
 

@@ -3,12 +3,14 @@
 import os
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from posenc.study import plan
 from posenc.study.board import Board
+from posenc.study.callbacks import Callback, call
 from posenc.study.config import Cell, Config
 from posenc.study.engines import Engine
 from posenc.study.plan import Estimate, Kind, kind
@@ -28,9 +30,19 @@ class Schedule:
         board: Hears of everything.
         engine: Does the jobs.
         steps: Of every cell, where they are given or a run that is resumed has set them; else None.
+        callbacks: Hear of every cell that this run finishes, by name.
     """
 
-    def __init__(self, config: Config, store: Store, board: Board, engine: Engine, steps: int | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        board: Board,
+        engine: Engine,
+        steps: int | None,
+        callbacks: Mapping[str, Callback] = MappingProxyType({}),
+    ) -> None:
+        self.callbacks = callbacks
         self.config, self.store, self.board, self.engine, self.steps = config, store, board, engine, steps
         self.queue = Queue(store.path)
         with room(store.path):
@@ -138,6 +150,7 @@ class Schedule:
             steps = self.steps or 1
             self.slower.append(_measured(found[0]).cell(steps) / self.estimates[kind(cell)].cell(steps))
             self.board.finished(found[0], self.left() or 0.0)
+            call(self.callbacks, self.store.path / "cells" / cell.name, found[0], self.board.say)
         return bool(found)
 
     def _fail(self, cell: Cell, message: str, *, every_seed: bool) -> None:

@@ -19,6 +19,7 @@ EXCUSED = ("nope", "binary")
 DEMANDING = {"rope": 2.6 / 3.2}
 LEARNED = 0.9  # of lines at the longest trained length, without an error
 TEST_SEED = 2**31 - 1  # no seed of a study
+TOGETHER = 4096  # tokens that a test reads at a time
 Batch = tuple[Int64[Tensor, "n seq"], Int64[Tensor, "n seq"], Int64[Tensor, "n seq"] | None]
 
 
@@ -102,7 +103,7 @@ class Reading:
         windows = max(2, min(math.ceil(self.config.windows * share), room))
         ends = torch.linspace(self.max_len, len(self.held_out) - 1, windows).long()
         found = []
-        for end in ends.split(max(1, self.config.tokens_per_step // context)):
+        for end in ends.split(max(1, TOGETHER // context)):
             window = self.held_out[end[:, None] + torch.arange(-context, 1)].to(device)
             logits = model(window[:, :-1], last=last)
             loss = F.cross_entropy(logits.transpose(1, 2), window[:, -last:], reduction="none")
@@ -152,7 +153,7 @@ class Solving:
             predicted = [
                 model(tokens.to(device), pos.to(device)).argmax(-1).cpu()
                 for tokens, pos in zip(
-                    *(t.split(max(1, self.config.tokens_per_step // lines.tokens.shape[1]))
+                    *(t.split(max(1, TOGETHER // lines.tokens.shape[1]))
                       for t in (lines.tokens, lines.streams[self.stream])),
                     strict=True,
                 )
