@@ -31,10 +31,10 @@ class Cache:
         self.keys[layer], self.values[layer] = k, v
         return k, v
 
-    def append_placed(self, layer: int, placed: Placed) -> Placed:
-        """Add placed positions and return all of them."""
+    def append_placed(self, layer: int, placed: Placed) -> tuple[Placed, Placed]:
+        """Add placed positions and return those of the new tokens and all of them."""
         self.placed[layer] = self.placed[layer].cat(placed) if layer in self.placed else placed
-        return self.placed[layer]
+        return placed, self.placed[layer]
 
 
 class Embedding(nn.Module):

@@ -183,4 +183,4 @@ def _place_both(
     """Place the new positions; return them and all that the cache knows."""
     past = cache.placed.get(layer) if cache is not None else None
     placed = _place(encoding, pos, x, past)
-    return placed, placed if cache is None else cache.append_placed(layer, placed)
+    return (placed, placed) if cache is None else cache.append_placed(layer, placed)

@@ -11,7 +11,8 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,26 +20,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn import functional as F
 
 from posenc import positions
-from posenc.encoding import Encoding, Placed
+from posenc.encoding import Placed
 from posenc.nn import LanguageModel
 from posenc.nn.layers import Cache
 from posenc.study.queue import describe
 
 LOOK_S = 0.05  # between two looks for what the other processes say
 Report = Callable[[dict[str, float]], None]
+Do = Callable[[dict[str, Any], Report], dict[str, bytes]]  # a job's files
 
 
-class Worker(Protocol):
-    """What does jobs in one process."""
-
-    def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
-        """Return the files that a job makes."""
-
-
-class Failed(Exception):
+class JobError(Exception):
     """A job failed in one of the processes; the message says why, and where."""
 
 
@@ -49,20 +43,20 @@ class Together:
     group, so that none goes on waiting for it.
 
     Args:
-        worker: Of this process.
+        alone: Does this process's part.
         device: Of this process.
     """
 
-    def __init__(self, worker: Worker, device: torch.device) -> None:
-        self.worker, self.backend = worker, "nccl" if device.type == "cuda" else "gloo"
-        self.store, self.rank, self.world_size = next(dist.rendezvous("env://"))  # type: ignore[no-untyped-call]
+    def __init__(self, alone: Do, device: torch.device) -> None:
+        self.alone, self.backend = alone, "nccl" if device.type == "cuda" else "gloo"
+        self.store, self.rank, self.world_size = next(dist.rendezvous("env://"))
         self._n = 0  # of the job
 
     def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
         """Do a job in all processes, and return the files that it makes in this one.
 
         Raises:
-            Failed: It raised in one of them.
+            JobError: It raised in one of them.
         """
         self.store.set(f"job {self._n}", json.dumps(job))
         return self._do(job, report)
@@ -75,10 +69,8 @@ class Together:
             job = json.loads(self.store.get(f"job {self._n}"))
             if job is None:
                 return
-            try:
+            with suppress(JobError):  # the first process says so
                 self._do(job, lambda _: None)
-            except Failed:
-                pass  # the first process says so
 
     def end(self) -> None:
         """Let the others end."""
@@ -90,7 +82,7 @@ class Together:
         try:
             group = dist.PrefixStore(f"group {n}", self.store)
             dist.init_process_group(self.backend, store=group, rank=self.rank, world_size=self.world_size)
-            files = self.worker.do(job, report)
+            files = self.alone(job, report)
             failed = False
         except (Exception, SystemExit) as error:
             self.store.compare_set(f"why {n}", "", describe(error))  # the first is why others lost their group
@@ -102,7 +94,7 @@ class Together:
             time.sleep(LOOK_S)
         _leave()
         if self.store.check([f"why {n}"]):
-            raise Failed(self.store.get(f"why {n}").decode())
+            raise JobError(self.store.get(f"why {n}").decode())
         return files
 
 
@@ -129,20 +121,16 @@ def place(model: LanguageModel, device: torch.device) -> LanguageModel:
     if not dist.is_initialized():
         return model.to(device)
     if model.encoding.reads_x:
-        _refuse(model.encoding)
+        raise ValueError(
+            f"study: {model.encoding.name} reads the tokens from the first one on, and each process holds a slice of "
+            "them. Run its cells with posenc study worker alone, without torchrun."
+        )
     mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     model.__class__ = Sharded  # as fully_shard itself does
     fully_shard(model, mesh=mesh)
     return model
-
-
-def _refuse(encoding: Encoding) -> NoReturn:
-    raise ValueError(
-        f"study: {encoding.name} reads the tokens from the first one on, and each process holds a slice of them. Run its "
-        "cells with posenc study worker alone, without torchrun."
-    )
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
@@ -166,30 +154,27 @@ class Sharded(LanguageModel):
         if pos is None:
             pos = positions.arange(seq_len, device=tokens.device)
         padding = -seq_len % size  # on the right: no token looks there
-        pos = torch.cat((pos, pos[..., -1:].expand(*pos.shape[:-1], padding)), -1)
+        tokens, pos = (torch.cat((t, t[..., -1:].expand(*t.shape[:-1], padding)), -1) for t in (tokens, pos))
         here = positions.sharded(seq_len + padding, rank=dist.get_rank(), world_size=size, device=tokens.device)
-        mask = torch.arange(seq_len + padding, device=tokens.device) <= here[:, None]
-        everywhere = _Everywhere(self.encoding, pos, seq_len)
-        mine = super().forward(F.pad(tokens, (0, padding))[:, here], pos[..., here], cache=everywhere, mask=mask)
-        return _gather(mine, 1)[:, seq_len - (last or seq_len) : seq_len].clone()  # FSDP warns of a view
+        mask = positions.arange(seq_len + padding, device=tokens.device) <= here[:, None]
+        logits = super().forward(tokens[:, here], pos, cache=_Everywhere(seq_len, len(here)), mask=mask)
+        return _gather(logits, 1)[:, seq_len - (last or seq_len) : seq_len].clone()  # FSDP warns of a view
 
 
 class _Everywhere(Cache):
     """Shows each layer the keys, values and positions of all slices: what the mask does not hide is this one's past."""
 
-    def __init__(self, encoding: Encoding, pos: Tensor, seq_len: int) -> None:
+    def __init__(self, seq_len: int, n: int) -> None:
         super().__init__()
-        self.encoding, self.pos, self.seq_len = encoding.resolve(seq_len), pos, seq_len
-        self.whole: Placed | None = None
+        self.seq_len, self.n = seq_len, n
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = _gather(torch.stack((k, v)), 3)
-        return k, v
+        both = _gather(torch.cat((k, v), -1), 2)  # turned keys may be wider than values
+        return both[..., : k.shape[-1]], both[..., k.shape[-1] :]
 
-    def append_placed(self, layer: int, placed: Placed) -> Placed:
-        if self.whole is None:
-            self.whole = self.encoding.place(self.pos)
-        return self.whole
+    def append_placed(self, layer: int, placed: Placed) -> tuple[Placed, Placed]:
+        begin = dist.get_rank() * self.n
+        return placed.rows(begin, begin + self.n), placed
 
 
 class _Gather(torch.autograd.Function):
@@ -211,4 +196,4 @@ class _Gather(torch.autograd.Function):
 
 
 def _gather(x: Tensor, dim: int) -> Tensor:
-    return _Gather.apply(x.contiguous(), dim)  # type: ignore[no-any-return,no-untyped-call]
+    return _Gather.apply(x.contiguous(), dim)  # type: ignore[no-any-return]

@@ -139,19 +139,19 @@ def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str
     directory = Directory(path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if not dist.is_torchelastic_launched():
-        return _work(directory, Bench(directory.config, directory.text, device), stay=stay, say=say)
+        return _work(directory, Bench(directory.config, directory.text, device).do, stay=stay, say=say)
     here = sharded.device_of(device)
-    together = sharded.Together(Bench(directory.config, directory.text, here), here)
+    together = sharded.Together(Bench(directory.config, directory.text, here).do, here)
     if together.rank:
         together.follow()
         return True
     try:
-        return _work(directory, together, stay=stay, say=say)
+        return _work(directory, together.do, stay=stay, say=say)
     finally:
         together.end()
 
 
-def _work(directory: Directory, bench: sharded.Worker, *, stay: bool, say: Callable[[str], None]) -> bool:
+def _work(directory: Directory, do: sharded.Do, *, stay: bool, say: Callable[[str], None]) -> bool:
     path = directory.path
     queue = Queue(path)
     heart = Heartbeat(queue)
@@ -160,7 +160,7 @@ def _work(directory: Directory, bench: sharded.Worker, *, stay: bool, say: Calla
         while True:
             claim = queue.claim()
             if claim is not None:
-                _do(claim, queue, directory, bench, heart, say)
+                _do(claim, queue, directory, do, heart, say)
                 continue
             if not stay and time.monotonic() - looked > RECLAIM_S:  # where there is a parent, it looks
                 queue.reclaim()
@@ -178,11 +178,11 @@ def _work(directory: Directory, bench: sharded.Worker, *, stay: bool, say: Calla
 
 
 def _do(
-    claim: Claim, queue: Queue, directory: Directory, bench: sharded.Worker, heart: Heartbeat, say: Callable[[str], None]
+    claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat, say: Callable[[str], None]
 ) -> None:
     """Do one job, or note why it failed; what else is raised is the worker's end, and not the job's."""
     try:
-        message = _try(claim, queue, directory, bench, heart)
+        message = _try(claim, queue, directory, do, heart)
         if message:
             queue.fail(claim, message)
         else:
@@ -195,7 +195,7 @@ def _do(
         heart.say()
 
 
-def _try(claim: Claim, queue: Queue, directory: Directory, bench: sharded.Worker, heart: Heartbeat) -> str:
+def _try(claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat) -> str:
     """Do one job that is not done; return why it failed, or nothing.
 
     Raises:
@@ -204,9 +204,9 @@ def _try(claim: Claim, queue: Queue, directory: Directory, bench: sharded.Worker
     try:
         if not directory.is_done(claim.name):
             heart.say(job=claim.name, step=0, steps=claim.job["steps"])
-            files = bench.do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
+            files = do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
             directory.add(claim.name, queue.worker, files)
-    except sharded.Failed as error:
+    except sharded.JobError as error:
         return str(error)
     except (Exception, SystemExit) as error:  # a user's class may raise anything; the other cells go on
         if isinstance(error, OSError) and error.errno in NO_ROOM:
