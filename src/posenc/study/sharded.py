@@ -116,15 +116,17 @@ def place(model: LanguageModel, device: torch.device) -> LanguageModel:
     """Move a model to its device; where processes do a job together, keep this one's part of it.
 
     Raises:
-        ValueError: Its encoding reads tokens that other processes hold.
+        ValueError: Its encoding reads tokens that other processes hold, or has a weight that cannot be cut.
     """
     if not dist.is_initialized():
         return model.to(device)
-    if model.encoding.reads_x:
-        raise ValueError(
-            f"study: {model.encoding.name} reads the tokens from the first one on, and each process holds a slice of "
-            "them. Run its cells with posenc study worker alone, without torchrun."
-        )
+    encoding, why = model.encoding, ""
+    if encoding.reads_x:
+        why = "reads the tokens from the first one on, and each process holds a slice of them"
+    elif any(p.ndim == 0 for p in encoding.parameters()):
+        why = "has a weight that is a single number, which FSDP2 cannot cut"
+    if why:
+        raise ValueError(f"study: {encoding.name} {why}. Run its cells with posenc study worker without torchrun.")
     mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
