@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -115,7 +116,7 @@ def text_encodings():
 
 @pytest.mark.slow
 def test_every_encoding_is_exact_or_refused(tmp_path):
-    """In float64, where a wrong key or weight is not lost in rounding; four processes divide the trained length alone."""
+    """In float64, where a wrong key is not lost in rounding; four processes divide the trained length alone."""
     names = ",".join(text_encodings())
     one, cut = (fill(tmp_path / folder, names, steps=3) for folder in ("one", "cut"))
     together(cut, 4, torch.float64)
@@ -133,7 +134,7 @@ def test_every_encoding_is_exact_or_refused(tmp_path):
 def test_torchrun_and_the_command_line(tmp_path):
     """As a user starts them, on text and on positions of the data."""
     options = ("--task", "text,copy@randomised")
-    one, cut = (fill(tmp_path / name, SIX, *options) for name in ("one", "cut"))
+    one, cut = (fill(tmp_path / name, "nope,rope,alibi,t5,sinusoidal,learned", *options) for name in ("one", "cut"))
     done = torchrun(cut)
     assert done.wait(300) == 0
     assert posenc("study", "worker", str(one)).returncode == 0
@@ -146,7 +147,7 @@ def test_a_killed_process_ends_the_others_and_its_cell_is_done_again(tmp_path):
     path = fill(tmp_path / "cut", "rope", steps=300)
     agent = torchrun(path)
     end = time.monotonic() + 60
-    while not any('"step": 10' in beat.read_text() for beat in path.glob("workers/*.json")):
+    while not any(re.search('"step": [1-9]', beat.read_text()) for beat in path.glob("workers/*.json")):
         assert time.monotonic() < end
         time.sleep(0.02)
     first = json.loads(next(path.glob("workers/*.json")).read_text())["pid"]

@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from posenc import positions
 from posenc.encoding import Placed
@@ -127,6 +125,8 @@ def place(model: LanguageModel, device: torch.device) -> LanguageModel:
         why = "has a weight that is a single number, which FSDP2 cannot cut"
     if why:
         raise ValueError(f"study: {encoding.name} {why}. Run its cells with posenc study worker without torchrun.")
+    from torch.distributed.fsdp import fully_shard  # here: no other worker needs its 40 MiB
+
     mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -139,8 +139,8 @@ def weights(model: LanguageModel) -> dict[str, Tensor]:
     """Return a model's whole weights on the CPU; none in processes other than the first."""
     found = {}
     for name, t in model.state_dict().items():
-        whole = t.full_tensor() if isinstance(t, DTensor) else t  # all processes take part
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        whole = t.full_tensor() if isinstance(model, Sharded) else t  # all take part
+        if not isinstance(model, Sharded) or dist.get_rank() == 0:
             found[name] = whole.contiguous().cpu()
     return found
 
