@@ -9,16 +9,16 @@ import sys
 
 import torch
 
-from posenc.study import queue, worker
+from posenc.study import cell, queue, worker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["study.hands", "posenc.nn", "posenc.study.command"])
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")  # os.replace is a rename too
 
 
-def hire(target, *arguments):
+def hire(target, *arguments, **options):
     """Start a process that runs a function of an importable module."""
-    process = _CONTEXT.Process(target=target, args=arguments, daemon=True)
+    process = _CONTEXT.Process(target=target, args=arguments, kwargs=options, daemon=True)
     process.start()
     return process
 
@@ -26,7 +26,8 @@ def hire(target, *arguments):
 def patch(constants):
     """Set constants: {"queue.STALE_S": 1.0}."""
     for name, value in constants.items():
-        setattr({"queue": queue, "worker": worker}[name.partition(".")[0]], name.partition(".")[2], value)
+        module, _, name = name.partition(".")
+        setattr({"cell": cell, "queue": queue, "worker": worker}[module], name, value)
 
 
 def die_at(n, path):
@@ -43,13 +44,22 @@ def die_at(n, path):
     sys.addaudithook(look)
 
 
-def work(path, constants=None, log=None):
+def work(path, constants=None, log=None, dtype=torch.float32):
     """Work on a study as `posenc study worker` does; return whether there was room."""
     torch.set_num_threads(1)
+    torch.set_default_dtype(dtype)
     patch(constants or {})
     with open(log or os.devnull, "a") as opened, contextlib.redirect_stderr(opened):
         done = worker.work(path, say=lambda line: print(line, file=opened, flush=True))
     sys.exit(0 if done else 1)
+
+
+def join(path, rank, world_size, port, **how):
+    """Work on a study as one of the processes of torchrun, whose store is at a port."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    os.environ |= dict(zip(names, map(str, (rank, rank, world_size, "127.0.0.1", port)), strict=True))
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+    work(path, **how)
 
 
 class Fake:

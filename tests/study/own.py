@@ -23,6 +23,15 @@ class Failing(posenc.Encoding):
         raise RuntimeError("out of <positions>")
 
 
+class FailingInOne(posenc.Encoding):
+    """Fail in one of the processes that work together, while the others go on."""
+
+    def parts(self, pos, x, past, dtype):
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            raise RuntimeError("out of positions in one")
+        return ()
+
+
 class Dying(posenc.Encoding):
     """End the process that trains it, as the system does when memory is short."""
 

@@ -14,6 +14,8 @@ from posenc.encoding import Encoding, Placed
 class Cache:
     """What a decoder remembers of the tokens it has read: turned keys, values, placed positions."""
 
+    seq_len: int | None = None  # of the whole sequence, for encodings that depend on it, where it is known
+
     def __init__(self) -> None:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
@@ -29,10 +31,10 @@ class Cache:
         self.keys[layer], self.values[layer] = k, v
         return k, v
 
-    def append_placed(self, layer: int, placed: Placed) -> Placed:
-        """Add placed positions and return all of them."""
+    def append_placed(self, layer: int, placed: Placed) -> tuple[Placed, Placed]:
+        """Add placed positions and return those of the new tokens and all of them."""
         self.placed[layer] = self.placed[layer].cat(placed) if layer in self.placed else placed
-        return self.placed[layer]
+        return placed, self.placed[layer]
 
 
 class Embedding(nn.Module):
@@ -95,7 +97,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch seq d_model"]:
         """Project, turn, remember, attend."""
         q, k, v = self.project(x, x if memory is None else memory)
-        q, k = encoding.rotate(q, k, placed, k_placed.last(k.shape[2]))
+        q, k = encoding.rotate(q, k, placed, placed if memory is None else k_placed)
         if cache is not None:
             k, v = cache.append(layer, k, v)
         dropout_p = self.dropout if self.training else 0.0

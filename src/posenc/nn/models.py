@@ -72,7 +72,8 @@ class LanguageModel(nn.Module):
             if cache:
                 pos = cache.placed[0].pos[..., -1:] + 1 + pos
         # a cache outlives this call, so there the caller says what length to resolve for
-        whole = self.encoding.resolve(tokens.shape[1]) if cache is None else self.encoding
+        seq_len = tokens.shape[1] if cache is None else cache.seq_len
+        whole = self.encoding if seq_len is None else self.encoding.resolve(seq_len)
         placed = None if whole.reads_x else _place_both(whole, pos, None, cache, 0)
         first = _place(whole, pos, self.embedding.tokens(tokens)) if placed is None else placed[0]
         x = self.embedding(tokens, whole, first)
@@ -182,4 +183,4 @@ def _place_both(
     """Place the new positions; return them and all that the cache knows."""
     past = cache.placed.get(layer) if cache is not None else None
     placed = _place(encoding, pos, x, past)
-    return placed, placed if cache is None else cache.append_placed(layer, placed)
+    return (placed, placed) if cache is None else cache.append_placed(layer, placed)

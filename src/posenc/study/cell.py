@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from posenc import registry
 from posenc.nn import LanguageModel
-from posenc.study import memory
+from posenc.study import memory, sharded
 from posenc.study.config import Cell, Config, read_size
 from posenc.study.subjects import Subject
 
@@ -77,7 +77,7 @@ def run(
     config: Config, subject: Subject, cell: Cell, steps: int, report: Report, device: torch.device = CPU
 ) -> Outcome:
     """Train and test one cell; `report` hears of progress."""
-    model = build(config, subject, cell).to(device)
+    model = sharded.place(build(config, subject, cell), device)
     before, begin = memory.start(), time.perf_counter()
     metrics, seconds, spent = [], [], []
     for seen in train(model, config, subject, cell, steps, device):
@@ -107,7 +107,7 @@ def run(
 
 def time_it(config: Config, subject: Subject, cell: Cell, device: torch.device = CPU) -> dict[str, float]:
     """Return seconds of one training step and of all tests, from a short trial."""
-    model = build(config, subject, cell).to(device)
+    model = sharded.place(build(config, subject, cell), device)
     steps = sorted(seen["seconds"] for seen in train(model, config, subject, cell, 8, device))
     model.eval()
     shares = (1 / 32, 1 / 16, 3 / 16)  # the first pays for what happens once

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save
 
-from posenc.study import cell, subjects
+from posenc.study import cell, sharded, subjects
 from posenc.study.config import Cell, Config
-from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, read_json, write
+from posenc.study.queue import NO_ROOM, Claim, Heartbeat, Queue, describe, read_json, write
 from posenc.study.text import Text
 
 LOOK_S = 0.1  # between two looks at an empty queue
@@ -36,12 +36,11 @@ class Bench:
     Args:
         config: The study.
         text: Its text, or None if it has none.
-        device: To train on; "" is a GPU, or the CPU where there is none.
+        device: To train on.
     """
 
-    def __init__(self, config: Config, text: Text | None, device: str) -> None:
-        self.config, self.text = config, text
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    def __init__(self, config: Config, text: Text | None, device: str | torch.device) -> None:
+        self.config, self.text, self.device = config, text, torch.device(device)
         self._subjects: dict[str, subjects.Subject] = {}
 
     def do(self, job: dict[str, Any], report: Report) -> dict[str, bytes]:
@@ -52,10 +51,9 @@ class Bench:
             return {"timing.json": json.dumps(job | cell.time_it(self.config, subject, this, self.device)).encode()}
         outcome = cell.run(self.config, subject, this, job["steps"], report, self.device)
         lines = "".join(json.dumps(line) + "\n" for line in outcome.metrics)
-        weights = {name: t.contiguous().cpu() for name, t in outcome.model.state_dict().items()}
         return {
             "metrics.jsonl": lines.encode(),
-            "model.safetensors": save(weights),
+            "model.safetensors": save(sharded.weights(outcome.model)),
             "result.json": json.dumps(outcome.result, indent=1).encode(),
         }
 
@@ -127,9 +125,11 @@ class Directory:
 def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str], None] = lambda _: None) -> bool:
     """Take jobs from a study's directory until none is left, with one thread; return whether all could be written.
 
+    Processes that torchrun started do each job together, and the first of them takes it.
+
     Args:
         path: The directory.
-        device: To train on, as in `Bench`.
+        device: To train on; a GPU if left out and there is one.
         stay: Go on waiting for jobs when none is left.
         say: Hears a line about every job.
 
@@ -138,14 +138,30 @@ def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str
     """
     torch.set_num_threads(1)
     directory = Directory(path)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not dist.is_torchelastic_launched():
+        return _work(directory, Bench(directory.config, directory.text, device).do, stay=stay, say=say)
+    here = sharded.device_of(device)
+    together = sharded.Together(Bench(directory.config, directory.text, here).do, here)
+    if together.rank:
+        together.follow()
+        return True
+    try:
+        return _work(directory, together.do, stay=stay, say=say)
+    finally:
+        together.end()
+
+
+def _work(directory: Directory, do: sharded.Do, *, stay: bool, say: Callable[[str], None]) -> bool:
+    path = directory.path
     queue = Queue(path)
-    bench, heart = Bench(directory.config, directory.text, device), Heartbeat(queue)
+    heart = Heartbeat(queue)
     looked = time.monotonic()
     try:
         while True:
             claim = queue.claim()
             if claim is not None:
-                _do(claim, queue, directory, bench, heart, say)
+                _do(claim, queue, directory, do, heart, say)
                 continue
             if not stay and time.monotonic() - looked > RECLAIM_S:  # where there is a parent, it looks
                 queue.reclaim()
@@ -163,11 +179,11 @@ def work(path: Path, device: str = "", *, stay: bool = False, say: Callable[[str
 
 
 def _do(
-    claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: Heartbeat, say: Callable[[str], None]
+    claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat, say: Callable[[str], None]
 ) -> None:
     """Do one job, or note why it failed; what else is raised is the worker's end, and not the job's."""
     try:
-        message = _try(claim, queue, directory, bench, heart)
+        message = _try(claim, queue, directory, do, heart)
         if message:
             queue.fail(claim, message)
         else:
@@ -180,7 +196,7 @@ def _do(
         heart.say()
 
 
-def _try(claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: Heartbeat) -> str:
+def _try(claim: Claim, queue: Queue, directory: Directory, do: sharded.Do, heart: Heartbeat) -> str:
     """Do one job that is not done; return why it failed, or nothing.
 
     Raises:
@@ -189,19 +205,15 @@ def _try(claim: Claim, queue: Queue, directory: Directory, bench: Bench, heart: 
     try:
         if not directory.is_done(claim.name):
             heart.say(job=claim.name, step=0, steps=claim.job["steps"])
-            files = bench.do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
+            files = do(claim.job, lambda s: heart.say(job=claim.name, step=s["step"], steps=claim.job["steps"]))
             directory.add(claim.name, queue.worker, files)
+    except sharded.JobError as error:
+        return str(error)
     except (Exception, SystemExit) as error:  # a user's class may raise anything; the other cells go on
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
         return describe(error)
     return ""
-
-
-def describe(error: BaseException) -> str:
-    """Return what an exception says, and where it was raised."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} (in {Path(where.filename).name}:{where.lineno})"
 
 
 def serve(path: Path, device: str, search: list[str]) -> None:
