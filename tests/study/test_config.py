@@ -9,9 +9,9 @@ from posenc.study.config import Cell, Config, make_config, read_size
 GOOD = {"encodings": (), "train_len": 64, "test_lens": (), "seeds": 2, "budget_s": 240.0}
 
 
-def test_the_defaults_are_eleven_encodings_two_seeds_and_sixteen_times_the_length():
+def test_the_defaults_are_eight_encodings_two_seeds_and_sixteen_times_the_length():
     config = make_config(**GOOD)
-    assert len(config.encodings) == 11
+    assert len(config.encodings) == 8
     assert set(config.encodings) <= set(posenc.names())
     assert config.test_lens == (64, 128, 256, 512, 1024)
     assert (config.seeds, config.target_bytes, config.tasks, config.sizes) == ((0, 1), 32, ("text",), ("64x2x4",))
