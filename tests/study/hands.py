@@ -27,7 +27,11 @@ def patch(constants):
     """Set constants: {"queue.STALE_S": 1.0}."""
     for name, value in constants.items():
         module, _, name = name.partition(".")
-        setattr({"cell": cell, "queue": queue, "worker": worker}[module], name, value)
+        setattr(
+            {"cell": cell, "nn": torch.nn.utils, "optim": torch.optim, "queue": queue, "worker": worker}[module],
+            name,
+            value,
+        )
 
 
 def die_at(n, path):
@@ -60,6 +64,17 @@ def join(path, rank, world_size, port, **how):
     os.environ |= dict(zip(names, map(str, (rank, rank, world_size, "127.0.0.1", port)), strict=True))
     os.environ |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
     work(path, **how)
+
+
+def unclipped(parameters, most):
+    """Leave gradients their size."""
+
+
+class Plain(torch.optim.SGD):
+    """A step along the gradient, which shows its size too: Adam's step does not."""
+
+    def __init__(self, parameters, lr, **_):
+        super().__init__(parameters, lr)
 
 
 class Fake:
