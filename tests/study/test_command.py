@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -225,3 +226,20 @@ def test_a_plan_that_cannot_be_followed_is_refused(tmp_path, plan, said):
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert [p.name for p in tmp_path.iterdir()] == ["plan.toml"]
+
+
+@pytest.mark.slow
+def test_the_command_in_the_record_repeats_a_study_with_lengths_of_its_own(tmp_path):
+    plan = 'encodings = ["nope"]\ntask = ["copy@coupling"]\nsteps = 3\n[lengths."copy@coupling"]\ntrain = [2]\ntest = [2, 5]\n'
+    (tmp_path / "plan.toml").write_text(plan)
+    code, _, err = finish(start("--plan", "plan.toml", "--out", "s", cwd=tmp_path))
+    assert code == 0, err
+    program, study, *command = shlex.split(json.loads((tmp_path / "s/run.json").read_text())["command"])
+    assert (program, study) == ("posenc", "study")
+    code, _, err = finish(start(*command[:-1], "t", cwd=tmp_path))
+    assert code == 0, err
+    results = [
+        json.loads((tmp_path / out / "cells/nope-copy@coupling-64x2x4-s1/result.json").read_text()) for out in "st"
+    ]
+    assert list(results[0]["exact_by_length"]) == ["2", "5"]
+    assert results[0]["right_by_length"] == results[1]["right_by_length"]

@@ -35,6 +35,7 @@ from posenc.study.text import Text, load
 from posenc.study.worker import Directory
 
 INTERRUPTED = 130
+LENGTHS = "lengths.toml"  # a plan with the lengths of tasks, where a study has its own
 
 
 def run(
@@ -91,6 +92,11 @@ def run(
 
         if words:
             store.write("text", words.data)
+        if config.lengths:
+            tables = (
+                f'[lengths."{k}"]\n' + "".join(f"{w} = {n}\n" for w, n in v.items()) for k, v in config.lengths.items()
+            )
+            store.write(LENGTHS, "".join(tables))
         halted = ""
         try:
             status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
@@ -265,6 +271,7 @@ def _command(config: Config, text: Sequence[str], out: str, steps: int | None) -
     words += ["--task", ",".join(config.tasks)] if config.tasks != Config.tasks else []
     words += ["--size", ",".join(config.sizes)] if config.sizes != Config.sizes else []
     words += ["--steps", str(steps)] if steps else ["--budget", f"{config.budget_s:g}s"]
+    words += ["--plan", str(Path(out) / LENGTHS)] if config.lengths else []  # no option says them
     words += ["--out", out]
     return shlex.join(words + (["--text", ",".join(text)] if text else []))
 

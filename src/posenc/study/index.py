@@ -1,7 +1,7 @@
 """The cells of a study's directory as an SQLite file, `index.sqlite`: rebuilt from the directory, never the truth.
 
 Nothing writes into an index that is there. A new one is made in memory and takes the file's place whole, so that
-readers wait for no lock, and a lock, a fault or another version in the old file stops nobody.
+readers wait for no lock, and a lock, a fault or another version in the old file stops none of them.
 """
 
 import json

@@ -108,7 +108,7 @@ class Store:
         """Remove what was made for a study that could not begin."""
         for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("text", "index.sqlite", "run.json", ".lock"):
+        for name in ("text", "lengths.toml", "index.sqlite", "run.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         if self._made:
             with suppress(OSError):
@@ -156,7 +156,9 @@ def _is_ours_and_empty(entry: Path) -> bool:
     """Whether a study that ended before its first record may have left this."""
     if entry.name in _FOLDERS:
         return entry.is_dir() and not any(entry.iterdir())
-    if entry.name == "text" or _is_temporary(entry):  # ended before run.json was there: with our lock, it is ours
+    if entry.name in ("text", "lengths.toml") or _is_temporary(
+        entry
+    ):  # ended before run.json was there: with our lock, it is ours
         lock = entry.parent / ".lock"
         return lock.exists() and lock.stat().st_size == 0
     return entry.name == ".lock" and entry.stat().st_size == 0
