@@ -230,8 +230,8 @@ def test_a_plan_that_cannot_be_followed_is_refused(tmp_path, plan, said):
 
 @pytest.mark.slow
 def test_the_command_in_the_record_repeats_a_study_with_lengths_of_its_own(tmp_path):
-    plan = 'encodings = ["nope"]\ntask = ["copy@coupling"]\nsteps = 3\n[lengths."copy@coupling"]\ntrain = [2]\ntest = [2, 5]\n'
-    (tmp_path / "plan.toml").write_text(plan)
+    plan = 'encodings = ["nope"]\ntask = ["copy@coupling"]\nsteps = 3\n'
+    (tmp_path / "plan.toml").write_text(plan + '[lengths."copy@coupling"]\ntrain = [2]\ntest = [2, 5]\n')
     code, _, err = finish(start("--plan", "plan.toml", "--out", "s", cwd=tmp_path))
     assert code == 0, err
     program, study, *command = shlex.split(json.loads((tmp_path / "s/run.json").read_text())["command"])

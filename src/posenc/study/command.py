@@ -90,13 +90,7 @@ def run(
             command = _command(config, text, out, schedule.steps)
             return _record(config, facts, command, schedule, began) | {"status": status}
 
-        if words:
-            store.write("text", words.data)
-        if config.lengths:
-            tables = (
-                f'[lengths."{k}"]\n' + "".join(f"{w} = {n}\n" for w, n in v.items()) for k, v in config.lengths.items()
-            )
-            store.write(LENGTHS, "".join(tables))
+        _write_given(store, config, words)
         halted = ""
         try:
             status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
@@ -112,6 +106,18 @@ def run(
     if status == "interrupted":
         return INTERRUPTED
     return 1 if schedule.problems else 0
+
+
+def _write_given(store: Store, config: Config, text: Text | None) -> None:
+    """Write what workers need with run.json, and the lengths that no option says."""
+    if text:
+        store.write("text", text.data)
+    if config.lengths:
+        tables = (
+            f'[lengths."{label}"]\n' + "".join(f"{word} = {values}\n" for word, values in own.items())
+            for label, own in config.lengths.items()
+        )
+        store.write(LENGTHS, "".join(tables))
 
 
 def _run_cells(

@@ -156,9 +156,8 @@ def _is_ours_and_empty(entry: Path) -> bool:
     """Whether a study that ended before its first record may have left this."""
     if entry.name in _FOLDERS:
         return entry.is_dir() and not any(entry.iterdir())
-    if entry.name in ("text", "lengths.toml") or _is_temporary(
-        entry
-    ):  # ended before run.json was there: with our lock, it is ours
+    # a study that ended before run.json was there may have left these: with our lock, they are ours
+    if entry.name in ("text", "lengths.toml") or _is_temporary(entry):
         lock = entry.parent / ".lock"
         return lock.exists() and lock.stat().st_size == 0
     return entry.name == ".lock" and entry.stat().st_size == 0
