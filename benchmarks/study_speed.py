@@ -1,4 +1,4 @@
-"""Measure a training step of the study beside a plain loop: `python benchmarks/study_speed.py`, a minute.
+"""Measure a training step of the study next to a plain loop: `python benchmarks/study_speed.py`, a minute.
 
 The plain loop has the same model without positions, torch's attention, the same batches and the same optimizer.
 """

@@ -1,4 +1,4 @@
-"""Published outcomes beside what a study measured; each verdict is computed from pairs of seeds, none is assumed."""
+"""Published outcomes next to what a study measured; each verdict is computed from pairs of seeds, none is assumed."""
 
 from __future__ import annotations
 

@@ -96,8 +96,10 @@ def run(
             status = _run_cells(schedule, store, record, started, dry_run=dry_run, wait=wait)
         except RuntimeError as error:  # the engine's: nothing can go on
             status, halted = "interrupted", str(error)
-        if dry_run and not halted:
+        if dry_run and status == "planned":
             return _print_plan(board, schedule, as_json)
+        if dry_run and not halted:
+            return INTERRUPTED
         _write_all(store, record(status), schedule.results)
         _close(board, config, schedule, words, store.path, status, as_json)
         if halted:

@@ -161,7 +161,7 @@ def make_config(
     Args:
         encodings: Names; none means the default ones.
         train_len: Bytes of a training sequence of text.
-        test_lens: Bytes of context beside `train_len`; none means 2, 4, 8 and 16 times as many.
+        test_lens: Bytes of context in addition to `train_len`; none means 2, 4, 8 and 16 times as many.
         seeds: How many.
         budget_s: Seconds; None if steps are given.
         steps: Of a cell; None if a budget is given.

@@ -1,4 +1,4 @@
-"""What does the jobs of a study: processes of this machine, Ray's workers, or workers that somebody else starts."""
+"""What does the jobs of a study: processes of this machine, Ray's workers, or workers that others start."""
 
 import multiprocessing
 import os

@@ -101,7 +101,7 @@ class Queue:
     def clear(self, *, failed: bool = False) -> None:
         """Remove what waits, and on demand what failed; jobs that a worker is on stay."""
         for file in (*self.path.glob("queue/*"), *(self.path.glob("failed/*") if failed else ())):
-            with suppress(OSError):  # a folder of somebody else's
+            with suppress(OSError):  # a folder that is not ours
                 file.unlink()
 
     def claimed(self) -> dict[str, str]:
