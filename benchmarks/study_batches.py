@@ -1,4 +1,4 @@
-"""Say what a study's cell learns from as many tokens in larger or smaller steps: `python benchmarks/study_batches.py`."""
+"""Say what a cell of the study learns from as many tokens in other steps: `python benchmarks/study_batches.py`."""
 
 import time
 from dataclasses import replace

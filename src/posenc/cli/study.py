@@ -65,7 +65,7 @@ def study_encodings(
         int | None, typer.Option(metavar="N", min=1, help="Trainings of each encoding.", show_default="2")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="240s")
+        str | None, typer.Option(metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="270s")
     ] = None,
     steps: Annotated[
         int | None,
@@ -135,7 +135,7 @@ def _run(
         asked.get("train_len", 64),
         asked["test_len"],
         asked.get("seeds", 2),
-        None if steps else _read_duration(ctx, asked.get("budget") or "240s"),
+        None if steps else _read_duration(ctx, asked.get("budget") or "270s"),
         steps,
         asked.get("task", ()),
         asked.get("size", ()),
