@@ -1,6 +1,6 @@
 """Say what an implementation of a position encoding computes, what it should, and what explains the difference."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -20,12 +20,12 @@ __all__ = [
     "parametrize_with_checks",
 ]
 
-Check = Callable[[Any, str, Mapping[str, Any]], Findings]
 _MODULES = {
     "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
     "rotary.xpos": "xpos_fn",
     "rotary.tables": "mrope_fn rope2d_table_fn",
-    "biases.check": "slopes_fn bias_fn score_mod bucket_fn relative_index_fn",
+    "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
+    "families.buckets": "bucket_fn",
     "additive.check": "additive_module additive_2d_module relative_table_fn",
     "tokens.check": "position_fn packed_position_fn learned_rows_fn",
     "decoding.check": "cached_model attention",
@@ -35,7 +35,7 @@ FAMILIES = {convention: module for module, names in _MODULES.items() for convent
 
 
 def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = None) -> Report:
-    """Hold an implementation against what it should be, by calling it and nothing else.
+    """Compare an implementation with what it should be, by calling it and nothing else.
 
     Args:
         subject: What `build()` of a file returns: a callable, a module, or a tuple of them, as the convention says.
@@ -66,21 +66,28 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"verify: {wrong}.")
     found = _found(subject, convention, asked)
-    if unread:
-        found.measured["unread"] = unread
-    found.causes = [cause if cause.help else replace(cause, help=_mend(cause.code)) for cause in found.causes]
-    return found.report(convention)
+    causes = tuple(cause if cause.help else replace(cause, help=_fix(cause.code)) for cause in found.causes)
+    return replace(found, causes=causes, not_judged=(*found.not_judged, *unread))
 
 
-def _found(subject: Any, convention: str, asked: Mapping[str, Any]) -> Findings:
+def _found(subject: Any, convention: str, asked: Mapping[str, Any]) -> Report:
     """Return what the convention's family finds; a call that cannot be used is a finding too."""
+    from posenc.verify.engine import CannotTellError, judge
     from posenc.verify.guard import SubjectError
+    from posenc.verify.sentences import report
 
-    family: Check = import_module(f"posenc.verify.{FAMILIES[convention]}").check
+    module = import_module(f"posenc.verify.{FAMILIES[convention]}")
+    if not hasattr(module, "family"):
+        try:
+            findings: Findings = module.check(subject, convention, asked)
+        except SubjectError as error:
+            findings = Findings(causes=[error.cause])
+        return findings.report(convention)
     try:
-        return family(subject, convention, asked)
-    except SubjectError as error:
-        return Findings(causes=[error.cause])
+        family = module.family(convention, asked)
+    except CannotTellError as open_:
+        return Report("cannot_tell", convention, because=str(open_))
+    return report(judge(family, subject), convention, family.definition)
 
 
 def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
@@ -91,8 +98,8 @@ def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
     return family.refused(convention, spec, cause) if hasattr(family, "refused") else cause
 
 
-def _mend(code: str) -> str:
+def _fix(code: str) -> str:
     from posenc.verify import codes
 
     known = codes.rules().get(code)
-    return "" if known is None else known.mend
+    return "" if known is None else known.fix

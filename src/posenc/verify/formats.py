@@ -16,7 +16,7 @@ def text(report: Report, target: str, width: int = 80) -> str:
 
     >>> print(text(Report("pass", "slopes_fn", definitions=("alibi@authors",)), "mine.py"))
     pass: mine.py as slopes_fn
-      held against: alibi@authors
+      compared with: alibi@authors
     """
     convention = f" as {report.convention}" if report.convention else ""
     lines = [f"{_VERDICTS[report.status]}: {printable(target)}{convention}"]
@@ -24,11 +24,11 @@ def text(report: Report, target: str, width: int = 80) -> str:
         lines.append(_wrapped(f"because {report.because}", width, "  "))
     for cause in report.causes:
         lines += _cause(cause, width)
-    lines += [_wrapped(f"spec: {told}", width, "  ") for told in report.measured.get("unread", ())]
+    lines += [_wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
     for what, why in report.measured.get("not_judged", {}).items():
         lines.append(_wrapped(f"not judged: {what}: {why}", width, "  "))
     if report.definitions:
-        lines.append(_wrapped(f"held against: {', '.join(report.definitions)}", width, "  "))
+        lines.append(_wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
     if report.causes:
         lines.append(f"`posenc rule {printable(report.causes[0].code)}` says more.")
     return "\n".join(lines)
@@ -79,7 +79,7 @@ def _cause(cause: Cause, width: int) -> list[str]:
         lines.append(_wrapped(f"smallest case: {case}", width, "    "))
     lines.append(f"    evidence: {_value(cause.evidence)}")
     if cause.help:
-        lines.append(_wrapped(f"mend: {cause.help}", width, "    "))
+        lines.append(_wrapped(f"fix: {cause.help}", width, "    "))
     if cause.consequences:
         lines.append(_wrapped(f"follows from it: {', '.join(cause.consequences)}", width, "    "))
     return [*lines, ""]

@@ -17,7 +17,7 @@ class Cause:
         message: What the code computes, and what it should.
         evidence: The number that shows it; the message says of what.
         smallest_case: The least call on which it shows.
-        help: How to mend it.
+        help: How to fix it.
         consequences: Codes of checks that failed for no other reason.
     """
 
@@ -38,8 +38,9 @@ class Report:
         convention: How the subject was called.
         causes: The first one explains most; empty unless it fails.
         because: Why it is only equivalent, or why nothing can be said.
-        definitions: Which definitions it was held against, with their versions.
+        definitions: Which definitions it was compared with, with their versions.
         measured: What was read off the subject, by name.
+        not_judged: What was not looked at, in sentences; a "pass" says nothing of it.
     """
 
     status: Status
@@ -48,10 +49,11 @@ class Report:
     because: str = ""
     definitions: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
+    not_judged: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, as JSON has them."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **asdict(self), "not_judged": list(self.not_judged)}
 
 
 @dataclass

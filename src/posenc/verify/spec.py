@@ -28,6 +28,44 @@ WORDS = {
     ),
     *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
 }
+# what describes a model or a test and changes nothing of what is right where a convention does not read it
+DESCRIBE = {
+    *("encoding", "kind", "direction", "origin", "heads", "head_dim", "dim", "d_model", "layers", "causal"),
+    *("max_positions", "activation_dtype", "chunked", "bidirectional"),
+}
+_ROTATION = (
+    "head_dim dim rotary_dim rotary_side base layout config scaling factor original_max_position_embeddings "
+    "low_freq_factor high_freq_factor max_positions activation_dtype"
+)
+_ADDED = (
+    "dim d_model base layout variant start order offset table_rows max_positions padding padding_idx cls grid scale "
+    "normalize normalise normalized normalised temperature activation_dtype config"
+)
+_MODEL = (
+    f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
+    "bias_max variant score_scale start offset order interleaved section"
+)
+_BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max config"
+READS = {  # words that change what is right, by convention
+    **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _ROTATION),
+    "xpos_fn": f"{_ROTATION} scale_base gamma",
+    "mrope_fn": f"{_ROTATION} section interleaved",
+    "rope2d_table_fn": f"{_ROTATION} order interleaved",
+    "additive_module": _ADDED,
+    "additive_2d_module": _ADDED,
+    "relative_table_fn": _ADDED,
+    "relative_index_fn": "window table_rows",
+    "slopes_fn": _BIAS,
+    "bias_fn": _BIAS,
+    "score_mod": _BIAS,
+    "bucket_fn": "num_buckets max_distance bidirectional causal direction",
+    "position_fn": "padding origin start max_positions",
+    "packed_position_fn": "packed padding origin max_positions",
+    "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
+    "cached_model": _MODEL,
+    "attention": _MODEL,
+    "encoding": " ".join(sorted(WORDS)),
+}
 ENCODINGS = {
     *("rope", "rope2d", "mrope", "xpos", "sinusoidal", "sinusoidal2d", "relative_sinusoid", "relative_sinusoidal"),
     *("alibi", "t5", "swin_bias", "swin", "relative_bias", "deberta", "learned", "learned2d", "additive", "sin"),
@@ -48,6 +86,8 @@ _MEANT = {  # what others call our words
     **dict.fromkeys(("rope_scaling", "rope_type"), "scaling"),
     **dict.fromkeys(("sliding_window", "window_size"), "window"),
     "mrope_section": "section",
+    "mrope_interleaved": "interleaved",
+    "rope_parameters": "scaling",
 }
 _LAYOUTS_MEANT = {
     **dict.fromkeys(("neox", "gpt_neox", "gpt-neox", "rotate_half", "halves", "split"), "half"),
@@ -80,7 +120,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
             twice, or says what nobody can judge by.
 
     >>> read({"encoding": "rope", "theta": 10000.0, "comment": "ours"})
-    ({'encoding': 'rope', 'base': 10000.0}, ["'comment' is not read"])
+    ({'encoding': 'rope', 'base': 10000.0}, ["'comment' of the specification, which is no word that posenc reads"])
     >>> read({"encoding": "rope", "rotary_dims": 32})
     Traceback (most recent call last):
     ...
@@ -97,7 +137,27 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
     _scaling(asked)
-    return asked, told + _encoding(asked)
+    return asked, told + _encoding(asked) + _unread(asked, convention)
+
+
+def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
+    """Report the words of ours that a convention does not read.
+
+    Raises:
+        ValueError: One of them changes what is right: a check that leaves it out would judge something else.
+    """
+    if convention not in READS:
+        return []
+    reads = {*READS[convention].split(), "encoding", "kind"}
+    unread = [word for word, said in asked.items() if word in WORDS and word not in reads and said is not None]
+    for word in unread:
+        if word not in DESCRIBE:
+            others = [name for name, words in READS.items() if word in words.split() and name != "encoding"]
+            raise ValueError(
+                f"verify: {convention} does not read {word!r}, which changes what is right; got {asked[word]!r:.60}. "
+                f"Remove it, or use a convention that reads it: {', '.join(others) or 'none does'}."
+            )
+    return [f"{word!r} of the specification, which {convention} does not read" for word in unread]
 
 
 def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -128,7 +188,7 @@ def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
     near = [] if said in _OTHERS else get_close_matches(said[:100].lower(), sorted(known), 2, _NEAR)
     if near:
         raise ValueError(f"verify: {what} {said[:100]!r}. Did you mean {' or '.join(map(repr, near))}?")
-    return [f"{said[:100]!r} is not read"]
+    return [f"{said[:100]!r} of the specification, which is no word that posenc reads"]
 
 
 def _layout(asked: Mapping[str, Any], convention: str) -> str | None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+FIELDS = {"title", "says", "why", "fix", "reports", "like"}
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -18,7 +20,8 @@ class Rule:
         family: The code's first word, or the name of its file.
         title: What it is, in one line.
         why: Why it hurts.
-        mend: How to mend it.
+        fix: How to fix it.
+        says: The message of a finding, with {slots} for what was measured; the title where it is empty.
         reports: Links of public reports of it.
     """
 
@@ -26,17 +29,20 @@ class Rule:
     family: str
     title: str
     why: str
-    mend: str
+    fix: str
+    says: str = ""
     reports: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "says"}
 
 
 @functools.cache
 def rules() -> Mapping[str, Rule]:
     """Return all rules by code, in the order of families and names.
+
+    A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names.
 
     Raises:
         ValueError: A file of rules is broken, or two files hold the same code.
@@ -44,18 +50,23 @@ def rules() -> Mapping[str, Rule]:
     >>> rules()["subject.raises"].title
     'The code raises an error where it is called as its convention says'
     """
-    found: dict[str, Rule] = {}
+    read: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted(Path(__file__).parent.glob("*.json")):
         for code, fields in json.loads(path.read_text(encoding="utf-8")).items():
-            if code in found:
+            if code in read:
                 raise ValueError(f"codes: {code} stands in two files, of which one is {path.name}. Remove one.")
-            missing = {"title", "why", "mend", "reports"} ^ set(fields)
-            if missing:
-                raise ValueError(f"codes: {code} in {path.name} must have title, why, mend and reports; got {fields}.")
-            reports = tuple(fields["reports"])
-            family = code.split(".")[0] if "." in code else path.stem
-            found[code] = Rule(code, family, fields["title"], fields["why"], fields["mend"], reports)
-    return dict(sorted(found.items(), key=lambda item: (item[1].family, item[0])))
+            if unknown := set(fields) - FIELDS:
+                raise ValueError(f"codes: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
+            read[code] = (path.stem, fields)
+    found = []
+    for code, (stem, fields) in read.items():
+        whole = {**read.get(fields.get("like", ""), ("", {}))[1], "reports": [], **fields}
+        if missing := {"title", "why", "fix"} - set(whole):
+            raise ValueError(f"codes: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
+        said = {name: whole.get(name, "") for name in ("title", "why", "fix", "says")}
+        family = code.split(".")[0] if "." in code else stem
+        found.append(Rule(code, family, **said, reports=tuple(whole["reports"])))
+    return {rule.code: rule for rule in sorted(found, key=lambda rule: (rule.family, rule.code))}
 
 
 def rule(code: str) -> Rule:

@@ -164,4 +164,4 @@ def _cause(path: Path, at: int, tokens: int, off: float) -> Cause:
         f"{path.name} gives other hidden states than {than}: token {at} of {tokens} is the first that differs, by "
         f"{off:.3g} of the largest entry, where rounding leaves {TOLERANCE:g}"
     )
-    return Cause(path.code, message, off if math.isfinite(off) else 1.0, {"token": at}, codes.rule(path.code).mend)
+    return Cause(path.code, message, off if math.isfinite(off) else 1.0, {"token": at}, codes.rule(path.code).fix)

@@ -1,0 +1,183 @@
+"""Compare what a subject answered with the definition, and name the fault that explains the difference."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from posenc.verify.engine.family import Family
+from posenc.verify.engine.observe import observe
+from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
+
+ENOUGH = 16  # numbers of one answer that a fault does not explain by accident
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The answers next to the model that fits them best.
+
+    Args:
+        family: What is asked and what is right.
+        seen: All answers.
+        wrong: Those that the best model does not explain.
+        best: The truth, or an allowed choice that explains more.
+    """
+
+    family: Family
+    seen: Sequence[Seen]
+    wrong: Sequence[Seen]
+    best: Model
+
+    @property
+    def wrong_kinds(self) -> frozenset[str]:
+        """The kinds of cases of which one is wrong."""
+        return frozenset(s.case.kind for s in self.wrong)
+
+    @property
+    def right_kinds(self) -> frozenset[str]:
+        """The kinds of cases that are all right."""
+        return frozenset(s.case.kind for s in self.seen) - self.wrong_kinds
+
+    def explains(self, change: Model, some: Sequence[Seen]) -> bool:
+        """Return whether a changed model predicts some answers."""
+        return explains(self.family, {**self.best, **change}, some)
+
+
+def judge(family: Family, subject: Any) -> Verdict:
+    """Ask a subject the cases of a family and return the verdict."""
+    try:
+        observed = observe(family, subject)
+        verdict = settle(family, observed.seen) if observed.seen or observed.refused is None else None
+    except CannotTellError as open_:
+        return Verdict("cannot_tell", because=str(open_))
+    if observed.refused is not None and (verdict is None or verdict.status != "fail"):
+        cause, case = observed.refused
+        fault = family.raised(cause, case) or Fault(cause.code)
+        values = {"message": cause.message, "fix": cause.help, **fault.values}
+        fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
+        verdict = Verdict("fail", [fault], cause.evidence, wrong=frozenset({case.kind}))
+    assert verdict is not None
+    verdict.not_judged += [*observed.not_judged, *family.not_judged(observed.seen)]
+    return verdict
+
+
+def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
+    """Return the verdict on answers, however they were obtained."""
+    if not seen:
+        return Verdict("cannot_tell", because="no case could be observed, so that nothing was compared")
+    choices = [Choice({}), *family.free()]
+    models = [{**family.truth, **choice.change} for choice in choices]
+    for choice, model in zip(choices, models, strict=True):
+        if explains(family, model, seen):
+            return _right(family, seen, choice, model)
+    counts = [[s for s in seen if not explains(family, model, [s])] for model in models]
+    wrong, best = min(zip(counts, models, strict=True), key=lambda pair: len(pair[0]))
+    return _wrong(Reading(family, seen, wrong, best))
+
+
+def explains(family: Family, model: Model, some: Sequence[Seen]) -> bool:
+    """Return whether a model predicts all of some answers, as far as scores see."""
+    return all(bool((family.off(s, family.predict(model, s.case), model) <= 1).all()) for s in some)
+
+
+def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -> Verdict:
+    measured = family.measured(seen, model)
+    if choice.because:
+        return Verdict("equivalent", because=choice.because, measured=measured)
+    if all(family.same(s, family.predict(model, s.case)) for s in seen):
+        return Verdict("pass", measured=measured)
+    return Verdict("equivalent", because=family.unlike(seen), measured=measured)
+
+
+def _wrong(reading: Reading) -> Verdict:
+    """Return the verdict on answers of which some are wrong."""
+    family, first = reading.family, reading.wrong[0]
+    faults = [
+        family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explanation(reading)
+    ]
+    predicted = family.predict(reading.best, first.case)
+    case = family.smallest(first, predicted, family.off(first, predicted, reading.best))
+    return Verdict(
+        "fail",
+        faults,
+        _evidence(family, reading),
+        {**case, **faults[0].case},
+        wrong=reading.wrong_kinds,
+        measured=family.measured(reading.seen, reading.best),
+    )
+
+
+def _evidence(family: Family, reading: Reading) -> float:
+    """Return the largest difference from what is right; 1 where there is none in numbers."""
+    largest = 0.0
+    for s in reading.wrong:
+        got = family.visible(s.value, s.case)
+        want = family.visible(family.predict(reading.best, s.case), s.case)
+        if got.shape == want.shape:
+            with np.errstate(invalid="ignore"):
+                difference = np.abs(got - want)
+            largest = max(largest, float(difference[np.isfinite(difference)].max(initial=0.0)))
+    return largest or 1.0
+
+
+def explanation(reading: Reading) -> list[Fault]:
+    """Return the faults that explain the wrong answers, the first one first."""
+    by_kind = _by_kind(reading)
+    if by_kind is not None and "near" not in reading.wrong_kinds:
+        return [by_kind]
+    faults = list(reading.family.faults())
+    for some in _parts(reading):
+        if (fault := next(_alone(reading, faults, some), None)) is not None:
+            return [fault]
+    if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
+        return [fault]
+    if (pair := _two(reading, faults[: reading.family.pairs])) is not None:
+        return list(pair)
+    if by_kind is not None:
+        return [by_kind]
+    return [_most(reading, faults) or Fault(reading.family.mismatch)]
+
+
+def _by_kind(reading: Reading) -> Fault | None:
+    """Return the fault that the kinds of wrong and right cases name."""
+    for kind in reading.family.kinds:
+        if kind.wrong <= reading.wrong_kinds and kind.right <= reading.right_kinds:
+            return Fault(kind.code)
+    return None
+
+
+def _parts(reading: Reading) -> Iterator[Sequence[Seen]]:
+    """Yield what a fault may explain: everything, all that is wrong, what is wrong of one kind."""
+    yield reading.seen
+    yield reading.wrong
+    for kind in dict.fromkeys(s.case.kind for s in reading.wrong):
+        yield [s for s in reading.wrong if s.case.kind == kind]
+
+
+def _alone(reading: Reading, faults: Sequence[Fault], some: Sequence[Seen]) -> Iterator[Fault]:
+    """Yield the faults of which each explains some answers that the best model does not."""
+    for fault in faults:
+        if reading.explains(fault.change, some) and not reading.explains({}, some):
+            yield fault
+
+
+def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
+    """Return two faults that explain together what neither explains."""
+    for one, other in combinations(faults, 2):
+        if set(one.change) & set(other.change):
+            continue
+        if reading.explains({**one.change, **other.change}, reading.wrong):
+            return one, other
+    return None
+
+
+def _most(reading: Reading, faults: Sequence[Fault]) -> Fault | None:
+    """Return the fault that explains most of the wrong answers, at least a third: another branch is wrong as well."""
+    best, most = None, -(-len(reading.wrong) // 3) - 1
+    for fault in faults:
+        explained = [s for s in reading.wrong if reading.explains(fault.change, [s])]
+        if len(explained) > most and (len(explained) > 1 or explained[0].value.size >= ENOUGH):
+            best, most = fault, len(explained)
+    return best

@@ -1,0 +1,59 @@
+"""A verdict as a report: the only place where codes and numbers become sentences."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from posenc.verify import codes
+from posenc.verify.engine.records import Fault, Verdict
+from posenc.verify.report import Cause, Report
+
+
+def report(verdict: Verdict, convention: str, definition: str) -> Report:
+    """Return the report of a verdict.
+
+    Args:
+        verdict: What the engine found.
+        convention: How the subject was called.
+        definition: What it was compared with.
+    """
+    return Report(
+        verdict.status,
+        convention,
+        tuple(_cause(fault, verdict) for fault in verdict.faults),
+        verdict.because,
+        (definition,),
+        verdict.measured,
+        tuple(dict.fromkeys(verdict.not_judged)),
+    )
+
+
+def _cause(fault: Fault, verdict: Verdict) -> Cause:
+    """Return one fault in words."""
+    rule = codes.rule(fault.code)
+    message = fault.values.get("message") or filled(rule.says or rule.title, fault.values)
+    case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
+    found = {name: case[name] for name in ("found", "expected") if name in case}
+    if found and "message" not in fault.values:
+        message += "; " + ", ".join(f"{name} {_short(value)}" for name, value in found.items())
+    help_ = fault.values.get("fix") or filled(rule.fix, fault.values)
+    return Cause(fault.code, message, float(fault.values.get("evidence", verdict.evidence)), case, help_)
+
+
+class _Slots(dict[str, Any]):
+    """Values of slots; one that is missing stays as it is written."""
+
+    def __missing__(self, name: str) -> str:
+        return f"{{{name}}}"
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """Return a sentence with its slots filled.
+
+    >>> filled("the base is {base:g}; it should be {asked:g}", {"base": 1e4, "asked": 5e5})
+    'the base is 10000; it should be 500000'
+    """
+    return template.format_map(_Slots(values)) if values else template
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
