@@ -23,9 +23,9 @@ __all__ = [
 _MODULES = {
     "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
     "rotary.xpos": "xpos_fn",
-    "rotary.tables": "mrope_fn rope2d_table_fn",
     "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
     "families.buckets": "bucket_fn",
+    "families.axes": "mrope_fn rope2d_table_fn rope_axes_fn",
     "additive.check": "additive_module additive_2d_module relative_table_fn",
     "tokens.check": "position_fn packed_position_fn learned_rows_fn",
     "decoding.check": "cached_model attention",

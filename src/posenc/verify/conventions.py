@@ -59,6 +59,11 @@ _ALL = (
         (_H, _W),
     ),
     Convention(
+        "rope_axes_fn",
+        "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns",
+        ("", _POSITIONS + " coords"),
+    ),
+    Convention(
         "additive_module",
         "forward(x (batch, seq, dim)) -> x + code",
         ("x input inputs tokens emb embedding embeddings hidden hidden_states tensor src",),

@@ -70,4 +70,5 @@ def report_of(fields: Mapping[str, Any]) -> Report:
     )
     definitions = tuple(map(str, fields["definitions"]))
     convention, because = str(fields["convention"]), str(fields["because"])
-    return Report(fields["status"], convention, causes, because, definitions, dict(fields["measured"]))
+    not_judged = tuple(map(str, fields["not_judged"]))
+    return Report(fields["status"], convention, causes, because, definitions, dict(fields["measured"]), not_judged)

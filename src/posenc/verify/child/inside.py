@@ -54,15 +54,18 @@ def examine(
         loaded: Loaded = _users(lambda: load(target), "subject.import_fails", "its import")
         asked = spec_of(loaded.spec if loaded.spec is not None else {}) if spec is None else dict(spec)
         known = _named(convention, loaded.style)
+        guessed = not known
         say("build", known)
         subject = _built(loaded, known, asked)
-        if not known:
+        if guessed:
             say("trial", known)
             known, subject = _inferred(subject, loaded, asked)
         say(task, known)
         if task == "identify":
             return {"identified": plain(_measured(subject, known, asked, _identified).to_dict())}
         report: Report = _measured(subject, known, asked, _checked)
+        if guessed and report.causes and report.causes[0].code == "subject.raises":
+            report = _misfit(report)
     except FoundError as found:
         report = Report("fail", known, (found.cause,))
     except Exception as error:
@@ -70,6 +73,15 @@ def examine(
             return {"refused": str(error)}
         report = Report("cannot_tell", known, because=_broken(error))
     return {"report": plain(report.to_dict())}
+
+
+def _misfit(report: Report) -> Report:
+    """Return that a convention which was guessed does not fit: the call that fails was ours."""
+    because = (
+        f"{report.convention} was guessed from the signature and does not fit: {report.causes[0].message}. Name the "
+        f"convention by --convention or STYLE; with {report.convention} named, this is a finding"
+    )
+    return Report("cannot_tell", report.convention, because=because, not_judged=report.not_judged)
 
 
 def _built(loaded: Loaded, convention: str, spec: Mapping[str, Any]) -> Any:

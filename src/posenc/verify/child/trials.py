@@ -55,6 +55,19 @@ def _rope_fn(subject: Any, d: int) -> int:
     return 1 + (_rows_equal(same) and not _rows_equal(apart) and _keeps_zero(subject, x, torch.arange(_S)))
 
 
+def _rope_axes_fn(subject: Any, d: int) -> int:
+    """Rows at one place rotate alike, others do not, on either axis; nothing is added."""
+    x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
+    places = torch.zeros(_B, _S, 2, dtype=torch.long)
+    same, rows, columns = subject(x, places + 3), places.clone(), places.clone()
+    rows[..., 0] = columns[..., 1] = torch.arange(_S)
+    apart = [subject(x, rows), subject(x, columns)]
+    if any(_shape(t) != x.shape for t in (same, *apart)):
+        return 0
+    moves = not any(_rows_equal(t) for t in apart)
+    return 1 + (_rows_equal(same) and moves and _keeps_zero(subject, x, rows))
+
+
 def _rope_offset_fn(subject: Any, d: int) -> int:
     """Rows turn by where they stand, though the argument is one number."""
     x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
@@ -184,6 +197,7 @@ _TRIALS: dict[str, Callable[[Any, int], int]] = {
     "hf_rope": _hf_rope,
     "meta_complex": _meta_complex,
     "rope_fn": _rope_fn,
+    "rope_axes_fn": _rope_axes_fn,
     "rope_offset_fn": _rope_offset_fn,
     "bshd_module": _bshd_module,
     "xpos_fn": _xpos_fn,
@@ -203,7 +217,7 @@ _TRIALS: dict[str, Callable[[Any, int], int]] = {
     "cached_model": _cached_model,
     "attention": _attention,
 }
-_WIDE = {"hf_rope", "rope_fn", "rope_offset_fn", "bshd_module", "xpos_fn", "additive_module", "additive_2d_module"} | {
+_WIDE = {"hf_rope", "rope_fn", "rope_axes_fn", "rope_offset_fn", "bshd_module", "xpos_fn", "additive_module", "additive_2d_module"} | {
     "cached_model",
     "attention",
 }

@@ -60,13 +60,24 @@ def rules() -> Mapping[str, Rule]:
             read[code] = (path.stem, fields)
     found = []
     for code, (stem, fields) in read.items():
-        whole = {**read.get(fields.get("like", ""), ("", {}))[1], "reports": [], **fields}
+        whole = {"reports": [], **_inherited(read, fields.get("like")), **fields}
         if missing := {"title", "why", "fix"} - set(whole):
             raise ValueError(f"codes: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
         said = {name: whole.get(name, "") for name in ("title", "why", "fix", "says")}
         family = code.split(".")[0] if "." in code else stem
         found.append(Rule(code, family, **said, reports=tuple(whole["reports"])))
     return {rule.code: rule for rule in sorted(found, key=lambda rule: (rule.family, rule.code))}
+
+
+def _inherited(read: Mapping[str, tuple[str, dict[str, Any]]], code: str | None) -> dict[str, Any]:
+    """Return the fields that a rule may leave out, of the rule that its "like" names."""
+    if code is None:
+        return {}
+    if code not in read:
+        raise ValueError(f"codes: a rule is like {code!r}, which stands in no file.")
+    fields = read[code][1]
+    whole = {**_inherited(read, fields.get("like")), **fields}
+    return {name: value for name, value in whole.items() if name != "reports"}
 
 
 def rule(code: str) -> Rule:

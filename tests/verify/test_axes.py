@@ -1,0 +1,169 @@
+"""Rotations over several axes: faults and correct variants of tables, of functions, and of M-RoPE's sections."""
+
+import numpy as np
+import pytest
+import torch
+
+from posenc.verify import check
+from posenc.verify.engine import Seen
+from posenc.verify.engine.judge import settle
+from posenc.verify.families import axes
+
+SECTION = [8, 12, 12]
+
+
+def table(order="xy", alternate=False, ladder="axis", n=16, base=10000.0, place=lambda t, h, w: (t // w, t % w)):
+    """Return table(h, w): each pair of dimensions reads a row or a column at a frequency of its own."""
+    pair = torch.arange(n).double()
+    first = pair % 2 == 0 if alternate else pair < n // 2
+    number = pair // 2 if alternate else pair % (n // 2)
+    freq = base ** (-number / (n // 2))
+    if ladder == "shared":
+        freq = base ** (-pair / n)
+    if ladder == "dealt":
+        freq = base ** (-(2 * number + (pair >= n // 2)) / n)
+
+    def angles(h, w):
+        row, column = (t[:, None].double() for t in place(torch.arange(h * w), h, w))
+        one, other = (row, column) if order == "yx" else (column, row)
+        return torch.where(first, one, other) * freq
+
+    return angles
+
+
+def rotate(order="yx", base=100.0, pairing="block", graded=True, clockwise=False):
+    """Return rope(x, positions) on rows and columns, as vision towers write it."""
+    pairs = table(order=order, base=base)
+
+    def rope(x, positions):
+        rows, columns = positions[..., 0].reshape(-1), positions[..., 1].reshape(-1)
+        angle = torch.stack([pairs(int(r) + 1, int(c) + 1)[-1] for r, c in zip(rows, columns, strict=True)])
+        angle = angle.reshape(*positions.shape[:2], -1)[:, None].to(x.dtype) * (-1 if clockwise else 1)
+        cos, sin = angle.cos(), angle.sin()
+        x = x if graded else x.detach()
+        if pairing == "head":
+            u, v = x.chunk(2, -1)
+            return torch.cat((u * cos - v * sin, v * cos + u * sin), -1)
+        if pairing == "interleaved":
+            u, v = x[..., ::2], x[..., 1::2]
+            return torch.stack((u * cos - v * sin, v * cos + u * sin), -1).flatten(-2)
+        parts = []
+        for part, c, s in zip(x.chunk(2, -1), cos.chunk(2, -1), sin.chunk(2, -1), strict=True):
+            u, v = part.chunk(2, -1)
+            parts.append(torch.cat((u * c - v * s, v * c + u * s), -1))
+        return torch.cat(parts, -1)
+
+    return rope
+
+
+ROPE2D = {"encoding": "rope2d", "head_dim": 32, "base": 10000.0}
+ROWS, WOVEN = ROPE2D | {"order": "yx"}, ROPE2D | {"order": "yx", "interleaved": True}
+TABLES = {
+    "columns first": (table(), ROPE2D, "pass"),
+    "rows first": (table("yx"), ROWS, "pass"),
+    "alternating": (table("yx", True), WOVEN, "pass"),
+    "alternating, one series": (table("yx", True, "shared"), WOVEN, "pass"),
+    "alternating, one series asked": (table("yx", True, "shared"), WOVEN | {"ladder": "shared"}, "pass"),
+    "one series in blocks": (table("yx", False, "shared"), ROWS | {"ladder": "shared"}, "pass"),
+    "dealt": (table("yx", False, "dealt"), ROWS | {"ladder": "dealt"}, "pass"),
+    "from 1": (table(place=lambda t, h, w: (t // w + 1, t % w + 1)), ROPE2D, "equivalent"),
+    "rows first, not asked": (table("yx"), ROPE2D, "rope2d.axes_swapped"),
+    "columns first, rows asked": (table(), ROWS, "rope2d.axes_swapped"),
+    "blocks for alternating": (table("yx", False, "shared"), WOVEN, "rope2d.interleaved_axes"),
+    "alternating for blocks": (table("yx", True), ROWS, "rope2d.interleaved_axes"),
+    "one series, not asked": (table("yx", False, "shared"), ROWS, "rope2d.frequency.shared"),
+    "own series for one": (table("yx", True), WOVEN | {"ladder": "shared"}, "rope2d.frequency.shared"),
+    "down columns": (table(place=lambda t, h, w: (t % h, t // h)), ROPE2D, "rope2d.grid_transposed"),
+    "flat": (table(place=lambda t, h, w: (t, t)), ROPE2D, "rope2d.flat_index"),
+    "halved": (table(place=lambda t, h, w: (t // w / 2, t % w / 2)), ROPE2D, "rope2d.coordinates_wrong"),
+    "base": (table(base=500000.0), ROPE2D, "rope2d.config.theta_not_read"),
+    "odd base": (table(base=777.0), ROPE2D, "rope2d.frequency.mismatch"),
+    "raises": (lambda h, w: torch.zeros(h, 3) @ torch.zeros(w, 2), ROPE2D, "subject.raises"),
+}
+PLACED = ROPE2D | {"base": 100.0, "order": "yx"}
+FUNCTIONS = {
+    "blocks": (rotate(), PLACED, "pass"),
+    "pairs over the head": (rotate(pairing="head"), PLACED, "pass"),
+    "interleaved": (rotate(pairing="interleaved"), PLACED | {"layout": "interleaved"}, "pass"),
+    "clockwise": (rotate(clockwise=True), PLACED, "equivalent"),
+    "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
+    "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
+    "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
+    "base": (rotate(base=10000.0), PLACED, "rope2d.config.theta_not_read"),
+}
+
+
+def mrope(axis, freq=None, base=50000.0):
+    n = len(axis)
+    freq = base ** (-torch.arange(n).double() / n) if freq is None else freq
+    return lambda ids: ids.double()[torch.as_tensor(axis)].T * freq
+
+
+BLOCKS = np.repeat(range(3), SECTION)
+WEAVE = np.array([i % 3 if i < 3 * SECTION[i % 3] else 0 for i in range(32)])
+NUMBER = torch.cat([torch.arange(s) for s in SECTION]).double()
+MROPE = {"encoding": "mrope", "head_dim": 64, "base": 50000.0, "section": SECTION}
+SECTIONS = {
+    "blocks": (mrope(BLOCKS), MROPE, "pass"),
+    "interleaved": (mrope(WEAVE), MROPE | {"mrope_interleaved": True}, "pass"),
+    "interleaved for blocks": (mrope(WEAVE), MROPE, "mrope.interleaved_where_blocked"),
+    "blocks for interleaved": (mrope(BLOCKS), MROPE | {"interleaved": True}, "mrope.interleaving_ignored"),
+    "one axis": (mrope(BLOCKS * 0 + 1), MROPE, "mrope.axes_collapsed"),
+    "columns before rows": (mrope(np.array([0, 2, 1])[BLOCKS]), MROPE, "mrope.section_order"),
+    "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),
+    "base": (mrope(BLOCKS, base=1e6), MROPE, "mrope.config.theta_not_read"),
+    "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
+    "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
+    "rounded": (
+        lambda ids: mrope(BLOCKS)(ids.bfloat16()),
+        MROPE,
+        "mrope.precision.positions_bf16",
+    ),
+}
+CASES = [
+    pytest.param(convention, *case, id=f"{convention}: {name}")
+    for convention, cases in (("rope2d_table_fn", TABLES), ("rope_axes_fn", FUNCTIONS), ("mrope_fn", SECTIONS))
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("convention", "subject", "spec", "want"), CASES)
+def test_axes(convention, subject, spec, want):
+    report = check(subject, convention=convention, spec=spec)
+    assert (report.causes[0].code if report.causes else report.status) == want, report
+    assert not report.causes or "{" not in report.causes[0].message
+
+
+def test_the_series_that_is_not_asked_for_is_not_judged():
+    report = check(table("yx", True, "shared"), convention="rope2d_table_fn", spec=WOVEN)
+    assert any("ladder" in line for line in report.not_judged)
+    assert report.measured["ladder"] == "shared"
+    assert report.measured["frequencies"]["0"][:2] == pytest.approx([1.0, 10000.0 ** (-2 / 16)], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("convention", "spec"), [("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE)]
+)
+def test_every_fault_is_named_or_an_earlier_one_predicts_the_same(convention, spec):
+    family = axes.family(convention, spec)
+    cases, named = [c for c in family.cases() if c.kind != "grad"], []
+    for fault in family.faults():
+        seen = [Seen(c, family.predict({**family.truth, **fault.change}, c)) for c in cases]
+        verdict = settle(family, seen)
+        if verdict.status != "fail":
+            continue  # it changes nothing with these numbers
+        first = verdict.faults[0]
+        same = all(np.allclose(family.predict({**family.truth, **first.change}, s.case), s.value) for s in seen)
+        assert first.code == fault.code or same, (fault.code, first)
+        named.append(first.code)
+    assert len(set(named)) > 3
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("section", [1, 2, 3]), ("order", "rows"), ("ladder", "both"), ("padding", "left")]
+)
+def test_a_specification_that_says_something_impossible_is_refused(word, value):
+    convention = "mrope_fn" if word == "section" else "rope2d_table_fn"
+    spec = (MROPE if word == "section" else ROPE2D) | {word: value}
+    with pytest.raises(ValueError, match=word):
+        check(table(), convention=convention, spec=spec)
