@@ -89,7 +89,7 @@ FUNCTIONS = {
     "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
     "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
-    "base": (rotate(base=10000.0), PLACED, "rope2d.config.theta_not_read"),
+    "base": (rotate(base=1000.0), PLACED, "rope2d.config.theta_not_read"),
 }
 
 
