@@ -40,20 +40,21 @@ app = typer.Typer(
 app.command("list", short_help="List the encodings.")(listing.list_encodings)
 app.command("show", short_help="Show one: formula, paper, options, picture.")(show.show_encoding)
 app.command("plot", short_help="Draw a figure of one into a file.")(plot.plot_encoding)
-app.command("inspect", short_help="Say what a model's configuration means for its positions.")(inspect.inspect_model)
+app.command("inspect", short_help="Report what a model's configuration means for its positions.")(inspect.inspect_model)
 app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
 app.add_typer(study.app, name="study", short_help="Compare encodings on your own text and on tasks.")
 app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
-app.command("verify", short_help="Say what is wrong with position code.")(verify.verify_implementation)
-app.command("identify", short_help="Say what position code computes, without a spec.")(identify.identify_implementation)
-app.command("rule", short_help="Say what a code of verify means.")(rule.explain_rule)
-app.command("verify-config", short_help="Judge what a model's configuration says of positions.")(
+app.command("verify", short_help="Report what is wrong with position code.")(verify.verify_implementation)
+app.command("cases", short_help="Write the questions of verify for a port on another machine.")(verify.write_cases)
+app.command("identify", short_help="Report what code computes, without a spec.")(identify.identify_implementation)
+app.command("rule", short_help="Explain a code of verify.")(rule.explain_rule)
+app.command("verify-config", short_help="Check what a model's configuration says about positions.")(
     verify_config.verify_config
 )
-app.command("verify-model", short_help="Hold a model's layers against its configuration.")(verify_model.verify_model)
+app.command("verify-model", short_help="Compare a model's layers with its configuration.")(verify_model.verify_model)
 app.command("golden", short_help="Write exact inputs and outputs of every encoding, for ports.")(golden.write_golden)
 app.command("explore", short_help="See positions in the browser.")(explore.explore)
-app.command("doctor", short_help="Say what is installed and what is missing.")(doctor.examine_installation)
+app.command("doctor", short_help="Report what is installed and what is missing.")(doctor.examine_installation)
 
 # Newer versions of typer carry their own copy of click, so its UsageError is found from here.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

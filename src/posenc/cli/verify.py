@@ -22,8 +22,13 @@ _SHOWN = 20  # lines of what the user's code printed
 
 def verify_implementation(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="FILE.py or package.module:OBJECT; a file has build().")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="FILE.py or package.module:OBJECT; a file has build(). Or a directory with recorded answers.",
+            show_default=False,
+        ),
+    ] = None,
     convention: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"),
@@ -32,6 +37,13 @@ def verify_implementation(
         str | None,
         typer.Option(metavar="FILE", help="What it should be, as JSON; - is stdin.", show_default="the file's SPEC"),
     ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="COMMAND", help="Ask this program, in any language, over JSON lines."),
+    ] = None,
+    array_files: Annotated[
+        bool, typer.Option("--array-files", help="With --exec: pass arrays as .npy files, not in the lines.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
     output_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
@@ -40,7 +52,7 @@ def verify_implementation(
         bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
     ] = False,
 ) -> None:
-    """Say what position code computes, what it should, which one cause explains it, and how to mend it.
+    """Report what position code computes, what it should, which one cause explains it, and how to fix it.
 
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
     """
@@ -48,18 +60,75 @@ def verify_implementation(
     from posenc.verify.child.target import parse
 
     wanted = _format(as_json, output_format)
-    where = parse(target)
     if convention is not None:
         conventions.named(convention, "--convention")
     asked = None if spec is None else _read_spec(spec)
-    announce("verify", target, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
-    found = (run_here if in_process else child.run)(where, convention=convention, spec=asked)
-    repeat(found.printed)
-    if found.report is None:
-        raise ValueError(found.refused)
-    _write(found.report, target, where, wanted, formats)
-    if code := CODES[found.report.status]:
+    if (command is None) == (target is None):
+        raise ValueError("verify: give either TARGET or --exec COMMAND.")
+    if command is not None or Path(str(target)).is_dir():
+        name, report = _remote(command, target, convention, asked, array_files)
+        _write(report, name, None, wanted, formats)
+    else:
+        name = str(target)
+        where = parse(name)
+        announce("verify", name, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
+        found = (run_here if in_process else child.run)(where, convention=convention, spec=asked)
+        repeat(found.printed)
+        if found.report is None:
+            raise ValueError(found.refused)
+        report = found.report
+        _write(report, name, where, wanted, formats)
+    if code := CODES[report.status]:
         raise typer.Exit(code)
+
+
+def _remote(
+    command: str | None, target: str | None, convention: str | None, spec: dict[str, Any] | None, files: bool
+) -> tuple[str, "Report"]:
+    """Judge a program, or the answers in a directory; return what it is called and the report."""
+    from posenc.verify import check, child, remote
+
+    convention, spec = _asked(convention, spec, "--exec" if command else str(target))
+    if command is None:
+        recording = remote.Recording(Path(str(target)))
+        return str(target), check(remote.subject(convention, recording), convention=convention, spec=spec)
+    output.complain(
+        f"verify runs {command} ({child.TIME_LIMIT:g} s, {child.MEMORY_LIMIT / 2**30:g} GiB); run only what you trust."
+    )
+    with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
+        report = check(remote.subject(convention, program), convention=convention, spec=spec)
+    repeat(program.text())
+    return command, report
+
+
+def _asked(convention: str | None, spec: dict[str, Any] | None, where: str) -> tuple[str, dict[str, Any]]:
+    """Return a convention and a specification, of which the latter may name the former."""
+    from posenc.verify import conventions
+
+    fields = dict(spec or {})
+    named = fields.pop("convention", None)
+    convention = convention or named
+    if convention is None:
+        raise ValueError(f'verify: {where} needs a convention. Name it by --convention, or as "convention" in --spec.')
+    return conventions.named(convention, "convention"), fields
+
+
+def write_cases(
+    spec: Annotated[str, typer.Option(metavar="FILE", help="What is asked for, as JSON; - is stdin.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write questions.jsonl.")],
+    convention: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the subject is called.", show_default="in the spec")
+    ] = None,
+) -> None:
+    """Write the questions of `posenc verify` as JSON lines, to be answered by a port on another machine.
+
+    Put the answers next to them, as DIR/answers.jsonl; `posenc verify DIR --spec FILE` judges them.
+    """
+    from posenc.verify import family_of, remote
+
+    name, asked = _asked(convention, _read_spec(spec), "cases")
+    count = remote.write_questions(family_of(name, asked), out)
+    output.write(f"{out / 'questions.jsonl'}: {count:,} calls by {name}. Write answers.jsonl next to it.")
 
 
 def _format(as_json: bool, named: str | None) -> str:
@@ -129,12 +198,12 @@ def repeat(printed: str) -> None:
         sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
 
 
-def _write(report: "Report", target: str, where: "Target", wanted: str, formats: Any) -> None:
+def _write(report: "Report", target: str, where: "Target | None", wanted: str, formats: Any) -> None:
     if wanted == "json":
         output.write_json(formats.as_json(report, target))
     elif wanted == "github":
-        file = None if where.path is None else os.path.relpath(where.path)
-        output.write(formats.github(report, target, file, _line_of_build(where)))
+        file = None if where is None or where.path is None else os.path.relpath(where.path)
+        output.write(formats.github(report, target, file, None if where is None else _line_of_build(where)))
     else:
         output.write(formats.text(report, target))
 

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenc.verify.identity.identify import Identification, identify
 from posenc.verify.report import Cause, Findings, Report, Status
 from posenc.verify.testing import parametrize_with_checks
+
+if TYPE_CHECKING:
+    from posenc.verify.engine import Family
 
 __all__ = [
     "FAMILIES",
@@ -88,6 +91,21 @@ def _found(subject: Any, convention: str, asked: Mapping[str, Any]) -> Report:
     except CannotTellError as open_:
         return Report("cannot_tell", convention, because=str(open_))
     return report(judge(family, subject), convention, family.definition)
+
+
+def family_of(convention: str, spec: Mapping[str, Any] | None) -> "Family":
+    """Return the cases, the definition and the faults of a convention for a specification.
+
+    Raises:
+        ValueError: There is no such convention, it has no cases, or the spec is wrong.
+    """
+    from posenc.verify import spec as words
+
+    module = import_module(f"posenc.verify.{FAMILIES[convention]}")
+    if not hasattr(module, "family"):
+        raise ValueError(f"verify: {convention} asks no cases that could be written down.")
+    family: Family = module.family(convention, words.read(spec, convention)[0])
+    return family
 
 
 def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:

@@ -18,6 +18,10 @@ class SubjectError(Exception):
         self.cause = cause
 
 
+class NotAnsweredError(Exception):
+    """A recorded or remote subject has no answer to a call, so that its case is not judged."""
+
+
 def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False, **options: Any) -> Any:
     """Return what a call of the subject returns, on copies of the arguments.
 
@@ -37,6 +41,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
     try:
         with torch.set_grad_enabled(grad):
             found = subject(*copies[0], **copies[1])
+    except (SubjectError, NotAnsweredError):
+        raise
     except (Exception, SystemExit) as error:
         message = f"{what} raised {type(error).__name__}: {str(error)[:300]}"
         raise SubjectError(Cause("subject.raises", message, 1.0, {"call": what}, "Make the call run.")) from error

@@ -17,9 +17,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from posenc.verify.child.answers import Outcome, as_identified, identified_of, report_of
+from posenc.verify.child.group import MARK, Printed, end, has_ended, opened
 from posenc.verify.child.inside import Task
 from posenc.verify.child.target import Target
 from posenc.verify.report import Cause, Report
@@ -27,9 +28,7 @@ from posenc.verify.report import Cause, Report
 TIME_LIMIT = 120.0  # seconds from where the user's code starts
 START_LIMIT = 120.0  # seconds to import torch before that
 MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code starts
-MARK = "POSENC_VERIFY_CHILD"  # in the environment of the child and of all that it starts
 _LONGEST_LINE = 16 << 20
-_MAX_PRINTED = 1 << 14
 _DOING = {
     "start": "starting",
     "import": "its import",
@@ -67,11 +66,11 @@ def run(
     mark = secrets.token_hex(16)
     process = _start(mark)
     try:
-        heard, printed = _Heard(process, token), _Printed(process)
+        heard, printed = _Heard(process, token), Printed(process)
         _ask(process, request)
         in_time = _wait(process, heard, seconds)
     finally:
-        code = _end(process, mark)
+        code = end(process, mark)
     heard.join(1.0)  # a process that escaped may still hold the pipe
     printed.join(1.0)
     outcome = _outcome(heard, printed.text(), None if not in_time else code, seconds)
@@ -93,7 +92,7 @@ class _Heard(threading.Thread):
 
     def __init__(self, process: "subprocess.Popen[bytes]", token: str) -> None:
         super().__init__(daemon=True)
-        self.pipe, self.token = _open(process.stdout), token
+        self.pipe, self.token = opened(process.stdout), token
         self.phase, self.convention = "start", ""
         self.answer: Outcome | None = None
         self.ended = threading.Event()
@@ -123,26 +122,6 @@ class _Heard(threading.Thread):
             return
 
 
-class _Printed(threading.Thread):
-    """Keeps the beginning of what the user's code prints, and throws the rest away so that it never blocks."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        super().__init__(daemon=True)
-        self.pipe, self.kept, self.lost = _open(process.stderr), b"", 0
-        self.start()
-
-    def run(self) -> None:
-        with contextlib.suppress(OSError), self.pipe:
-            while part := os.read(self.pipe.fileno(), 1 << 16):
-                kept = part[: _MAX_PRINTED - len(self.kept)]
-                self.kept += kept
-                self.lost += len(part) - len(kept)
-
-    def text(self) -> str:
-        more = f"\n({self.lost} bytes more)" if self.lost else ""
-        return self.kept.decode("utf-8", "replace") + more
-
-
 def _start(mark: str) -> "subprocess.Popen[bytes]":
     """Start the child in a process group of its own, without the graphics cards: probes are tensors on the CPU."""
     cores = str(min(2, os.cpu_count() or 1))
@@ -164,16 +143,9 @@ def _start(mark: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def _open(pipe: IO[bytes] | None) -> IO[bytes]:
-    """Return a pipe of a process that was started with all three."""
-    if pipe is None:
-        raise RuntimeError("verify: the child has no pipe.")
-    return pipe
-
-
 def _ask(process: "subprocess.Popen[bytes]", request: Mapping[str, Any]) -> None:
     """Send the request; the pipe stays open, for its end tells the child that we are gone."""
-    pipe = _open(process.stdin)
+    pipe = opened(process.stdin)
     with contextlib.suppress(OSError):  # it may have died already
         pipe.write(json.dumps(request).encode() + b"\n")
         pipe.flush()
@@ -184,51 +156,13 @@ def _wait(process: "subprocess.Popen[bytes]", heard: _Heard, seconds: float) -> 
     until, begun = time.monotonic() + START_LIMIT, False
     while time.monotonic() < until:
         heard.ended.wait(0.05)
-        if heard.answer or _has_ended(process):
+        if heard.answer or has_ended(process):
             return True
         if not begun and heard.phase != "start":
             until, begun = time.monotonic() + seconds, True
         if heard.ended.is_set():  # it closed the pipe and lives on: only its end or the clock can tell
             time.sleep(0.05)
     return False
-
-
-def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Tell whether it has ended, and leave it unburied, so that its number still means its group."""
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
-def _end(process: "subprocess.Popen[bytes]", mark: str) -> int:
-    """End the child's whole group and what left it, and return the child's exit code as it was before."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    code = process.wait()
-    _end_strays(f"{MARK}={mark}".encode())
-    if process.stdin:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-    return code
-
-
-def _end_strays(mark: bytes) -> None:
-    """End processes that the child started and that left its group; only Linux tells which they are."""
-    for _ in range(4):  # they may start others meanwhile
-        strays = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    strays.append(int(entry.name))
-        for stray in strays:
-            with contextlib.suppress(OSError):
-                os.kill(stray, signal.SIGKILL)
-        if not strays:
-            return
-        time.sleep(0.02)
 
 
 def _outcome(heard: _Heard, printed: str, code: int | None, seconds: float) -> Outcome:

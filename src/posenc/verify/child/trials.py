@@ -217,7 +217,7 @@ _TRIALS: dict[str, Callable[[Any, int], int]] = {
     "cached_model": _cached_model,
     "attention": _attention,
 }
-_WIDE = {"hf_rope", "rope_fn", "rope_axes_fn", "rope_offset_fn", "bshd_module", "xpos_fn", "additive_module", "additive_2d_module"} | {
-    "cached_model",
-    "attention",
+_WIDE = {
+    *("hf_rope", "rope_fn", "rope_axes_fn", "rope_offset_fn", "bshd_module", "xpos_fn"),
+    *("additive_module", "additive_2d_module", "cached_model", "attention"),
 }

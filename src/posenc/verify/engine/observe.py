@@ -7,12 +7,8 @@ from typing import Any
 
 from posenc.verify.engine.family import Family
 from posenc.verify.engine.records import Case, Seen
-from posenc.verify.guard import SubjectError
+from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.report import Cause
-
-
-class NotAnsweredError(Exception):
-    """A recorded subject holds no answer to this call."""
 
 
 @dataclass
@@ -54,8 +50,8 @@ def _ask(family: Family, subject: Any, case: Case, found: Observed) -> bool:
         try:
             found.seen.append(family.observe(subject, asked))
             return True
-        except NotAnsweredError:
-            found.not_judged.append(f"{_words(asked)}: the recording has no answer")
+        except NotAnsweredError as error:
+            found.not_judged.append(f"{_words(asked)}: {error}")
             return True
         except SubjectError as error:
             cause = error.cause

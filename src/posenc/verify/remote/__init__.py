@@ -1,0 +1,7 @@
+"""Subjects that are no Python objects: a program that answers JSON lines, or a recording of such answers."""
+
+from posenc.verify.remote.calls import Remote, subject
+from posenc.verify.remote.program import Program
+from posenc.verify.remote.recording import Recording, write_questions
+
+__all__ = ["Program", "Recording", "Remote", "subject", "write_questions"]

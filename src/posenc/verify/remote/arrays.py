@@ -1,0 +1,98 @@
+"""Tensors as JSON has them: {"dtype": "float32", "shape": [2, 3], "data": [...]}, or "file": "7.npy" for the data."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DTYPES = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128", "bool"} | {
+    *("int64", "int32", "int16", "int8", "uint8")
+}
+MOST = 1 << 24  # numbers of one array
+
+
+def encode(value: Any, file: Path | None = None) -> Any:
+    """Return a tensor, number or None as JSON has it.
+
+    Args:
+        value: What is passed.
+        file: Where to write the numbers of a tensor, in NumPy's format; None writes them in line.
+
+    >>> encode(torch.tensor([1.5, 2.0]))
+    {'dtype': 'float32', 'shape': [2], 'data': [1.5, 2.0]}
+    """
+    if not isinstance(value, Tensor):
+        return value
+    t = value.detach().cpu()
+    fields = {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
+    plain = t.float() if t.dtype == torch.bfloat16 else t
+    if file is not None:
+        np.save(file, plain.numpy(), allow_pickle=False)
+        return {**fields, "file": file.name}
+    numbers = torch.view_as_real(plain) if plain.is_complex() else plain
+    return {**fields, "data": [_number(x) for x in numbers.flatten().tolist()]}
+
+
+def _number(x: Any) -> Any:
+    return x if not isinstance(x, float) or math.isfinite(x) else str(x)  # "inf", "-inf", "nan"
+
+
+def is_array(fields: Any) -> bool:
+    """Return whether JSON stands for an array."""
+    return isinstance(fields, Mapping) and "dtype" in fields and "shape" in fields
+
+
+def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
+    """Return the tensor of an array in JSON.
+
+    Args:
+        fields: dtype, shape, and data or file.
+        directory: Where files may lie.
+
+    Raises:
+        ValueError: It is no array, or too large, or its file lies elsewhere.
+    """
+    dtype, shape = fields["dtype"], fields["shape"]
+    if dtype not in DTYPES:
+        raise ValueError(f"an array's dtype must be one of {', '.join(sorted(DTYPES))}; got {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST for n in shape):
+        raise ValueError(f"an array's shape must be a list of at most 8 sizes; got {str(shape)[:80]}")
+    if math.prod(shape) > MOST:
+        raise ValueError(f"an array may have {MOST:,} numbers; got shape {shape}")
+    numbers = _loaded(fields["file"], directory) if "file" in fields else _listed(fields.get("data"), dtype)
+    if numbers.numel() != math.prod(shape):
+        raise ValueError(f"an array of shape {shape} has {math.prod(shape)} numbers; got {numbers.numel()}")
+    return numbers.reshape(shape).to(getattr(torch, dtype))
+
+
+def _listed(data: Any, dtype: str) -> Tensor:
+    if not isinstance(data, list):
+        raise ValueError(f'an array needs "data", a flat list of numbers, or "file"; got {type(data).__name__}')
+    try:
+        wide = torch.int64 if "int" in dtype or dtype == "bool" else torch.float64
+        numbers = torch.tensor([float(x) if isinstance(x, str) else x for x in data], dtype=wide)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f'an array\'s "data" must be a flat list of numbers: {str(error)[:120]}') from None
+    return torch.view_as_complex(numbers.reshape(-1, 2)) if dtype.startswith("complex") else numbers
+
+
+def _loaded(name: Any, directory: Path | None) -> Tensor:
+    if directory is None or not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"an array's file must be the name of a .npy file in the directory; got {str(name)[:80]!r}")
+    path = directory / name
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > 16 * MOST + 4096:
+        raise ValueError(f"there is no array file {name!r} of an allowed size")
+    try:
+        return torch.from_numpy(np.array(np.load(path, allow_pickle=False)))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ValueError(f"{name!r} is no .npy file of numbers: {str(error)[:120]}") from None
+
+
+def line(fields: Mapping[str, Any]) -> bytes:
+    """Return one JSON line."""
+    return json.dumps(fields, allow_nan=False, separators=(",", ":")).encode() + b"\n"
