@@ -18,7 +18,7 @@ def test_one_says_what_why_how_and_where(capsys):
     said = capsys.readouterr().out
     assert said.startswith("subject.writes_input\n  The code writes into the tensors that it is given\n")
     assert "Why it hurts: " in said
-    assert "How to mend it: " in said
+    assert "How to fix it: " in said
     assert "    https://github.com/unslothai/unsloth/issues/5001\n" in said
     assert max(map(len, said.splitlines())) <= 80
 
@@ -41,7 +41,7 @@ def test_a_family_lists_its_own(capsys):
 def test_json_of_one(capsys):
     assert run(["rule", "subject.hangs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"code", "family", "title", "why", "mend", "reports"}
+    assert set(found) == {"code", "family", "title", "why", "fix", "reports"}
 
 
 @pytest.mark.parametrize("asked", ["subject.hang", "subject.raise", "hangs", "SUBJECT.HANGS", "subject.write_input"])
@@ -62,21 +62,21 @@ def test_what_is_like_none_is_told_where_all_are(capsys, asked):
 def test_every_rule_is_complete():
     for code, rule in codes.rules().items():
         assert re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+){0,3}", code)
-        assert all(text and text == text.strip() for text in (rule.title, rule.why, rule.mend)), code
-        assert "\n" not in rule.title + rule.why + rule.mend, code
+        assert all(text and text == text.strip() for text in (rule.title, rule.why, rule.fix)), code
+        assert "\n" not in rule.title + rule.why + rule.fix, code
         assert not rule.title.endswith("."), code
         assert all(link.startswith("https://") and " " not in link for link in rule.reports), code
 
 
 def test_a_code_in_two_files_is_refused(tmp_path, monkeypatch):
-    fields = {"title": "t", "why": "w", "mend": "m", "reports": []}
+    fields = {"title": "t", "why": "w", "fix": "m", "reports": []}
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps({"x.y": fields}))
     monkeypatch.setattr(codes, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(ValueError, match="x.y stands in two files"):
         codes.rules.__wrapped__()
     (tmp_path / "b.json").write_text(json.dumps({"x.z": {**fields, "extra": 1}}))
-    with pytest.raises(ValueError, match="must have title, why, mend and reports"):
+    with pytest.raises(ValueError, match="unknown fields {'extra'}"):
         codes.rules.__wrapped__()
 
 

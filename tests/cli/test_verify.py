@@ -21,8 +21,8 @@ import posenc.verify
 from posenc.verify.report import Cause, Report
 def _check(subject, *, convention, spec):
     status = subject(1)
-    message, mend = "it falls\\x1b[31m, not rises", "Turn it: a,b:c 100%."
-    cause = Cause("alibi.sign", message, 2.0, {"heads": 1}, mend, ("alibi.slopes.order",))
+    message, fix = "it falls\\x1b[31m, not rises", "Turn it: a,b:c 100%."
+    cause = Cause("alibi.sign", message, 2.0, {"heads": 1}, fix, ("alibi.slopes.order",))
     return Report(status, convention, (cause,) if status == "fail" else (), "of reasons" if status != "pass" else "",
                   ("alibi@authors",), {"spec": spec, "nan": float("nan")})
 posenc.verify.check = _check
@@ -67,7 +67,7 @@ def test_exit_codes_and_text(subject, capsys, status, code, said):
     assert verify(path) == code
     streams = capsys.readouterr()
     assert streams.out.startswith(f"{said}{path} as slopes_fn\n")
-    assert "held against: alibi@authors" in streams.out
+    assert "compared with: alibi@authors" in streams.out
     announced, printed = streams.err.splitlines()
     assert announced.startswith("posenc: verify imports and runs the code of ")
     assert "in a child process (120 s, 8 GiB; --in-process runs it here)" in announced
@@ -171,7 +171,9 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
         (["FILE", "--spec", "."], "is a directory"),
         (["FILE", "--output-format", "xml"], "--output-format must be text, json or github; got xml"),
         (["FILE", "--json", "--output-format", "github"], "exclude each other"),
-        ([], "Missing argument"),
+        ([], "give either TARGET or --exec COMMAND"),
+        (["FILE", "--exec", "true"], "give either TARGET or --exec COMMAND"),
+        (["--exec", "true"], "--exec needs a convention"),
     ],
 )
 def test_wrong_use_runs_nothing(subject, capsys, arguments, said):
@@ -245,9 +247,10 @@ def test_text_of_a_long_report_fits_the_width():
 
 
 def test_a_pass_says_what_was_not_read_and_not_judged():
-    measured = {"unread": ["'comment' is not read"], "not_judged": {"parts of several tokens": "raised IndexError"}}
-    lines = formats.text(Report("pass", "cached_model", measured=measured), "a.py").splitlines()
-    assert lines[1:3] == ["  spec: 'comment' is not read", "  not judged: parts of several tokens: raised IndexError"]
+    not_judged = ("'comment' of the specification", "parts of several tokens: raised IndexError")
+    report = Report("pass", "cached_model", not_judged=not_judged)
+    assert formats.text(report, "a.py").splitlines()[1:3] == [f"  not judged: {line}" for line in not_judged]
+    assert formats.as_json(report, "a.py")["not_judged"] == list(not_judged)
 
 
 def test_an_annotation_cannot_be_broken_out_of():

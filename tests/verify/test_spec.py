@@ -78,8 +78,32 @@ def test_a_foreign_base_is_judged_by():
 def test_what_nobody_reads_is_told():
     words = {"encoding": "alibi", "heads": 8, "comment": "ours", "score_scale": 1.0}
     report = verify.check(lambda n: [2.0 ** -(h + 1) for h in range(n)], convention="slopes_fn", spec=words)
-    assert report.measured["unread"] == ["'comment' is not read", "'score_scale' is not read"]
-    assert spec.read({"encoding": "xyzzy"}) == ({"encoding": "xyzzy"}, ["'xyzzy' is not read"])
+    unread = [
+        f"'{word}' of the specification, which is no word that posenc reads" for word in ("comment", "score_scale")
+    ]
+    assert report.not_judged == tuple(unread)
+    assert spec.read({"encoding": "xyzzy"})[1] == [unread[0].replace("comment", "xyzzy")]
+
+
+@pytest.mark.parametrize(
+    ("convention", "word", "value"),
+    [
+        ("position_fn", "packed", True),
+        ("slopes_fn", "scaling", "linear"),
+        ("bucket_fn", "rope_parameters", {"rope_type": "linear", "factor": 2.0}),
+        ("rope_fn", "section", [2, 3, 3]),
+        ("mrope_fn", "padding", "left"),
+    ],
+)
+def test_a_word_that_changes_what_is_right_is_read_or_refused(convention, word, value):
+    with pytest.raises(ValueError, match=f"{convention} does not read '(scaling|{word})'"):
+        spec.read({word: value}, convention)
+
+
+def test_a_word_that_describes_a_model_is_reported_where_nothing_reads_it():
+    assert spec.read({"heads": 8}, "rope_fn") == (
+        {"heads": 8}, ["'heads' of the specification, which rope_fn does not read"]
+    )  # fmt: skip
 
 
 def test_the_words_are_those_that_are_listed_and_those_that_are_read():

@@ -44,7 +44,7 @@ def test_a_check_fails_with_the_report():
     with pytest.raises(CheckError, match=r"fail: mine as slopes_fn\n\n  alibi.slopes.not_power_of_two") as told:
         Check("mine", (geometric, "slopes_fn", ALIBI), None)()
     assert not isinstance(told.value, ExpectedError)
-    assert "mend:" in str(told.value)
+    assert "fix:" in str(told.value)
 
 
 def test_another_code_than_the_expected_one_is_no_expected_failure():
@@ -90,10 +90,10 @@ known = ("alibi.slopes.not_power_of_two", "old checkpoints")
         "right": (authors, "slopes_fn", SPEC),
         "wrong": (geometric, "slopes_fn", SPEC),
         "known": (geometric, "slopes_fn", SPEC),
-        "mended": (authors, "slopes_fn", SPEC),
+        "fixed": (authors, "slopes_fn", SPEC),
         "otherwise": (geometric, "slopes_fn", SPEC),
     },
-    expected={"known": known, "mended": known, "otherwise": ("alibi.sign", "another reason")},
+    expected={"known": known, "fixed": known, "otherwise": ("alibi.sign", "another reason")},
 )
 def test_mine(check):
     check()
@@ -112,7 +112,7 @@ def test_a_run_of_pytest(tmp_path):
         "right": "PASSED",
         "wrong": "FAILED",
         "known": "XFAIL",
-        "mended": "FAILED",  # strict: what passes is no longer expected to fail
+        "fixed": "FAILED",  # strict: what passes is no longer expected to fail
         "otherwise": "FAILED",
     }, run.stdout
     assert "old checkpoints" in run.stdout

@@ -178,6 +178,8 @@ def by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool
     plain = [c for c in _ALL if c.words is not None and _takes(signature, len(c.words))]
     if _is_module(subject) and spec.get("encoding") != "xpos":
         plain = [c for c in plain if c.name != "xpos_fn"]  # a function; modules on (q, k) are another convention
+    other = "rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn"  # both take (x, positions)
+    plain = [c for c in plain if c.name != other]
     spoken = [c for c in plain if signature and _speaks(signature, c.words or ())]
     if len(spoken) > 1:
         own = str(getattr(subject, "__name__", "")).lower()
