@@ -9,8 +9,8 @@ import torch
 
 from posenc import character, laws, registry
 from posenc.encoding import Encoding
+from posenc.laws import ways
 from posenc.laws.case import TOLERANCE, Case
-from posenc.verify import ways
 from posenc.verify.report import Cause, Findings, first
 
 # in this order: what an encoding computes goes before what follows from it

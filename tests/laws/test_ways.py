@@ -7,7 +7,7 @@ import torch
 
 import posenc
 from posenc.families import join
-from posenc.verify import ways
+from posenc.laws import ways
 
 
 class OverTheWrongWay(posenc.ALiBi):

@@ -22,9 +22,9 @@ from posenc.families.bias import Bias, ContentBias
 from posenc.families.pieces import join
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
-from posenc.verify.ways_of_devices import narrow
-from posenc.verify.ways_of_reading import embedded, end_of_text, others_contents, unseen
-from posenc.verify.ways_of_turns import turned
+from posenc.laws.ways_devices import narrow
+from posenc.laws.ways_reading import embedded, end_of_text, others_contents, unseen
+from posenc.laws.ways_rotations import turned
 
 SHAPES = ((4, 6), (3, 4), (2, 2))  # of images, whose differences are fewer than their pairs; windows may be small
 

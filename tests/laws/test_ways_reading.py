@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import posenc
-from posenc.verify import ways
+from posenc.laws import ways
 
 
 class ReadsKeys(posenc.ALiBi):

@@ -8,9 +8,9 @@ import torch
 
 import posenc
 from posenc import verify
+from posenc.laws import ways
 from posenc.positions import has_float64
 from posenc.positions.checks import without_float64
-from posenc.verify import ways
 
 
 class RoundsWithoutFloat64(posenc.RoPE):

@@ -5,7 +5,8 @@ import torch
 
 import posenc
 from posenc.encoding import Encoding
-from posenc.verify import laws, ways
+from posenc.laws import ways
+from posenc.verify import laws
 from posenc.verify.codes import rules
 
 
