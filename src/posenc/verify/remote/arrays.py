@@ -71,7 +71,7 @@ def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
 
 
 def _listed(data: Any, dtype: str) -> Tensor:
-    if not isinstance(data, list):
+    if not isinstance(data, list) or any(isinstance(x, list) for x in data[:1]):
         raise ValueError(f'an array needs "data", a flat list of numbers, or "file"; got {type(data).__name__}')
     try:
         wide = torch.int64 if "int" in dtype or dtype == "bool" else torch.float64

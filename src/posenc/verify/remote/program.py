@@ -149,6 +149,8 @@ class Program:
         end(self.process, self.mark)
         self.watcher.kill()
         self.watcher.communicate()
+        with contextlib.suppress(OSError):
+            opened(self.process.stdout).close()
         self.directory.cleanup()
 
 
