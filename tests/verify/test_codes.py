@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from posenc import laws, verify
 from posenc.verify import codes
 from posenc.verify.decoding import words
 
 SOURCE = Path(verify.__file__).parent
-CORPUS = Path(__file__).parent / "corpus"
 FAMILIES = (
     "rope", "xpos", "mrope", "rope2d", "alibi", "t5", "swin", "deberta", "relative_bias", "sinusoidal", "sinusoidal2d",
     "relative_sinusoid", "learned", "positions", "attention", "laws", "subject",
@@ -187,7 +187,7 @@ def test_every_code_with_a_gap_has_its_rules(pattern):
 
 
 def test_every_rule_of_rotations_can_be_given():
-    """A rule that no check gives is read by nobody; what the corpus expects is to be given one day."""
+    """A rule that no check gives is read by nobody; what a fault is expected to have is to be given one day."""
     given = {*whole(), *itertools.chain(*EXPANDED.values()), *expected().values()}
     mine = {code for code, rule in codes.rules().items() if rule.family in ("rope", "xpos", "mrope", "rope2d")}
     assert sorted(mine - given) == []
@@ -206,20 +206,14 @@ def test_every_rule_says_what_it_is(code):
 
 
 def expected():
-    """Return what each file of the corpus expects."""
-    found = {}
-    for path in sorted(CORPUS.glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["EXPECT"]:
-                found[path.stem] = ast.literal_eval(node.value)
-    return found
+    """Return the code that is expected of each fault."""
+    return {name: case.expect for name, case in programs.cases().items() if case.is_fault}
 
 
 def test_every_expected_code_has_a_rule():
     found = expected()
     assert len(found) > 100
-    known = {*codes.rules(), "pass", "equivalent"}
-    assert {name: code for name, code in found.items() if code not in known} == {}
+    assert {name: code for name, code in found.items() if code not in codes.rules()} == {}
 
 
 def test_rules_of_trained_grids_have_a_report_or_say_that_none_is_known():
