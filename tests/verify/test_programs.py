@@ -1,6 +1,7 @@
 """Programs and their faults: every fault is found and named, and nothing correct is accused."""
 
 import difflib
+import re
 from functools import cache
 
 import pytest
@@ -81,6 +82,12 @@ def test_a_fault_differs_from_what_is_right_in_few_lines(name):
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     kept = sum(block.size for block in blocks)
     assert 0 < max(len(before), len(after)) - kept <= 5
+
+
+def test_the_example_for_contributors_is_the_real_one():
+    page = (programs.HERE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert entry in (programs.HERE / "faults.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("old", "said"), [("y", "0 times"), ("x", "2 times"), ("return x", "by itself")])
