@@ -1,8 +1,8 @@
-"""Measure how long `posenc verify` takes, and write VERIFY.md: each check of the corpus, and the command.
+"""Measure how long `posenc verify` takes, and write VERIFY.md: each check of the tests' programs, and the command.
 
 `python benchmarks/verify_times.py` takes about ten minutes: what ends in less than half of its goal runs once, since no
-repetition could change what is said of it. Files that are named are measured in place of the corpus, and `--out FILE`
-writes elsewhere.
+repetition could change what is said of it. Files that are named are measured in place of those programs, and
+`--out FILE` writes elsewhere.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-CORPUS = HERE.parent / "tests" / "verify"
+TESTS = HERE.parent / "tests"
 CHECK_S, COMMAND_S = 5.0, 3.0  # the goals
 CORES = 2
 ROUNDS = 3
@@ -58,13 +59,26 @@ def keep_to(cores: int) -> None:
 
 
 def loaded(path: Path) -> Any:
-    """Import a file of the corpus."""
+    """Import a file that has STYLE, SPEC and build()."""
     spec = importlib.util.spec_from_file_location(f"timed_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def written(folder: Path) -> list[Path]:
+    """Write every program of the tests, correct and faulty, into a folder, and return the files."""
+    sys.path.insert(0, str(TESTS))
+    import programs
+
+    paths = []
+    for name, case in programs.cases().items():
+        paths.append(folder / f"{name}.py")
+        paths[-1].parent.mkdir(exist_ok=True)
+        paths[-1].write_text(case.source, encoding="utf-8")
+    return paths
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -187,13 +201,14 @@ def _name(one: Timed) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the page; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, help="Files to measure in place of the corpus.")
+    parser.add_argument("files", nargs="*", type=Path, help="Files to measure in place of the tests' programs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=HERE / "VERIFY.md")
     asked = parser.parse_args(arguments)
     keep_to(CORES)
-    paths = asked.files or sorted([*CORPUS.glob("corpus/*.py"), *CORPUS.glob("unseen/*.py")])
-    torch_s, found = measure(paths, asked.rounds, commands=None if asked.files else COMMANDS)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = asked.files or written(Path(folder))
+        torch_s, found = measure(paths, asked.rounds, commands=None if asked.files else COMMANDS)
     asked.out.write_text(page(torch_s, found, asked.rounds), encoding="utf-8")
     late = [one for one in found if one.check_s >= CHECK_S or (one.command_s or 0.0) >= COMMAND_S]
     return 1 if late else 0
