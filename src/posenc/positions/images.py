@@ -108,7 +108,7 @@ def mrope(
             start += size[0]
             continue
         frames, rows, columns = size
-        times = (torch.arange(frames, dtype=torch.float32) * next(steps)).long()
+        times = (torch.arange(frames, dtype=torch.float32, device="cpu") * next(steps)).long()
         axes = times.to(device), torch.arange(rows, device=device), torch.arange(columns, device=device)
         if frames * rows * columns:
             numbered.append(start + torch.cartesian_prod(*axes))
