@@ -1,7 +1,7 @@
 """Cached keys under other frequencies or at other positions: rotated on from where they stand, exactly."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc import kernels
@@ -54,7 +54,10 @@ def rephase(
 
 
 def move_keys(
-    k: Float[Tensor, "batch heads seq head_dim"], pos: Pos | Placed, new_pos: Pos | Placed, encoding: Rotary
+    k: Float[Tensor, "batch heads seq head_dim"],
+    pos: Pos | Placed,
+    new_pos: Shaped[Tensor, "*new_pos"] | Placed,
+    encoding: Rotary,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """Return keys that `encoding` has rotated at `pos` as if it had rotated them at `new_pos`.
 

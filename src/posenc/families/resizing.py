@@ -33,8 +33,9 @@ RULES_1D: dict[str, dict[str, Any]] = {
 _READ = ("mode", "antialias", "align_corners", "offset")
 
 
-def resized_image(table: Float[Tensor, "rows*columns n"], size: tuple[int, int], wanted: tuple[int, int],
-                  rule: Rule, who: str) -> Float[Tensor, "wanted n"]:  # fmt: skip
+def resized_image(
+    table: Float[Tensor, "cells n"], size: tuple[int, int], wanted: tuple[int, int], rule: Rule, who: str
+) -> Float[Tensor, "wanted n"]:
     """Return a table of rows * columns vectors for another size, interpolated as an image.
 
     Raises:

@@ -58,13 +58,14 @@ def unit_grid(
     return (2 * grid(h, w, device=device).double() + 1) / span - 1
 
 
-Part = int | Sequence[int]  # tokens of text, or (frames, rows, columns) of a picture or video
+Part = int | Sequence[int] | Tensor  # tokens of text, or (frames, rows, columns) of a picture or video
+Step = int | float | Sequence[int | float] | Tensor
 
 
 def mrope(
     parts: Sequence[Part],
     *,
-    time_step: float | Sequence[float] = 1,
+    time_step: Step = 1,
     next_after: Literal["all_axes", "sides"] = "all_axes",
     device: torch.device | str | None = None,
 ) -> Int64[Tensor, "seq 3"]:
@@ -133,7 +134,7 @@ def _sizes(part: Part) -> tuple[int, ...]:
     return sizes
 
 
-def _steps(time_step: float | Sequence[float], n_pictures: int) -> list[float]:
+def _steps(time_step: Step, n_pictures: int) -> list[float]:
     """Return one step for each picture and video."""
     given: list[Any] = [time_step] * n_pictures if (several := _several(time_step)) is None else several
     steps = [float(step) for step in given]
