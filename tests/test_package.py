@@ -18,7 +18,7 @@ PROMISED = [
     "positions", "definitions", "frequencies", "registry", "nn", "RoPE",
     "ALiBi", "T5", "Sinusoidal", "Learned", "NoPE", "Binary",
     "KERPLE", "RelativeBias", "TransformerXL", "XPos",
-    "measure", "figures", "Norm", "reuse_pages", "rephase",
+    "measure", "figures", "Norm", "reuse_pages", "rephase", "move_keys",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import posenc
 from posenc import positions
+from posenc.definitions.positions import mrope_positions
 from strategies import INTEGERS, check, normal, refuses
 
 LENGTHS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
@@ -155,6 +156,43 @@ def test_text_with_pictures_goes_on_after_the_largest_number_and_frames_are_apar
     assert pos[:, 2].tolist() == [0, 1, 2, 3, 2, 3, 2, 3, 11]
     assert positions.mrope([]).shape == (0, 3)
     assert positions.mrope([0, 2]).tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+STEPPED = [  # frames of one cell each with text around them; the numbers of the time axis, by hand
+    (1.5, "all_axes", [3, (4, 1, 1), 1], [0, 1, 2, 3, 4, 6, 7, 8]),
+    (1.5, "sides", [3, (4, 1, 1), 1], [0, 1, 2, 3, 4, 6, 7, 4]),
+    (0.5, "all_axes", [(5, 1, 1), 1], [0, 0, 1, 1, 2, 3]),
+    ([2, 3], "all_axes", [1, (2, 1, 1), (2, 1, 1)], [0, 1, 3, 4, 7]),
+    ([2, 3], "sides", [1, (2, 1, 1), (2, 1, 1)], [0, 1, 3, 2, 5]),
+    ([1, 1.5], "all_axes", [(1, 1, 3), 2, (3, 1, 1)], [0, 0, 0, 3, 4, 5, 6, 8]),
+    (torch.tensor([2.0]), "all_axes", [torch.tensor([2, 1, 1]), 1], [0, 2, 3]),
+    (0, "all_axes", [(3, 1, 1), 1], [0, 0, 0, 1]),
+]
+
+
+@pytest.mark.parametrize(("step", "next_after", "parts", "wanted"), STEPPED)
+def test_frames_are_a_step_apart_and_floored_and_what_follows_is_named(step, next_after, parts, wanted) -> None:
+    assert positions.mrope(parts, time_step=step, next_after=next_after)[:, 0].tolist() == wanted
+    plain = [part if isinstance(part, int) else tuple(map(int, part)) for part in parts]
+    defined = mrope_positions(plain, step, next_after=next_after)
+    assert defined.tolist() == positions.mrope(parts, time_step=step, next_after=next_after).T.tolist()
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "kind", "words"),
+    [
+        ([(2, 1, 1)], {"time_step": [1, 2]}, ValueError, "one for each of the 1 pictures and videos; got 2"),
+        ([(2, 1, 1)], {"time_step": -1.0}, ValueError, "time_step must be a finite number, 0 or more; got -1.0"),
+        ([(2, 1, 1)], {"time_step": float("nan")}, ValueError, "time_step must be a finite number"),
+        ([2], {"next_after": "max"}, ValueError, "next_after must be 'all_axes' or 'sides'; got 'max'"),
+        ([(2, 1)], {}, TypeError, "a part must be a number of tokens of text, or (frames, rows, columns)"),
+        ([2.5], {}, TypeError, "got 2.5"),
+        ([-1], {}, ValueError, "the sizes of a part must be 0 or more; got -1"),
+    ],
+)
+def test_what_mrope_does_not_take(parts, options, kind, words) -> None:
+    with refuses(kind, "positions.mrope: ", words):
+        positions.mrope(parts, **options)
 
 
 def test_positions_of_hugging_face_put_the_axes_last() -> None:

@@ -1,7 +1,10 @@
-"""Cached keys under other frequencies: as if they had been turned by them from the start."""
+"""Cached keys under other frequencies or at other positions: as if they had been rotated so from the start."""
 
+import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 
 import posenc
 import strategies
-from posenc import frequencies, positions, rephase
+from posenc import frequencies, move_keys, positions, rephase
+from posenc.definitions.rotary import rope as defined
 from strategies import check, normal, refuses
 
 YARN = posenc.RoPE(
@@ -144,3 +148,74 @@ def test_a_gain_that_is_no_size_is_refused(gain: float) -> None:
         ValueError, "RoPE: attention_factor must be a finite number above zero", f"got attention_factor={gain}"
     ):
         posenc.RoPE(head_dim=4, attention_factor=gain)
+
+
+# ---- other positions
+
+ROTARY = ["rope", "xpos", "mrope", "stretched_rope", "mixed_rope", "grape_m", "retnet", "longrope", "dynamic_ntk"]
+
+
+@given(data=st.data(), name=st.sampled_from([*ROTARY, "axial_rope"]))
+@check(60)
+def test_moved_keys_are_those_of_the_new_positions(data: st.DataObject, name: str) -> None:
+    drawn = strategies.draw_encoding(data, name)
+    encoding = drawn.resolve(5000).requires_grad_(False)
+    pos = data.draw(strategies.sites(encoding))
+    along = 1 if encoding.n_axes == 1 else 2
+    seq_len = pos.shape[-along]
+    order = torch.randperm(seq_len, generator=torch.Generator().manual_seed(0))
+    new = pos.flatten(0, -along - 1)[0] if pos.ndim > along else pos
+    new = new[order]
+    new = new - 3 if new.is_floating_point() else new.long() - 3
+    k = normal(pos.shape[0] if pos.ndim > along else 2, encoding.n_kv_heads or 3, seq_len, encoding.head_dim)
+    old, wanted = (encoding.rotate_k(k, encoding.place(p, dtype=torch.float64)) for p in (pos, new))
+    moved = move_keys(old, pos, new, encoding)
+    size = float(wanted.abs().max())
+    torch.testing.assert_close(moved, wanted, rtol=0, atol=2e-9 * max(size, float(old.abs().max()), 1.0))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-10)])
+@pytest.mark.parametrize("side", ["first", "last"])
+def test_far_out_the_gain_is_applied_once_and_lanes_that_do_not_rotate_stay(
+    dtype: Any, bound: float, side: Any
+) -> None:
+    """Against the definition in float64, with positions around a million."""
+    inv_freq, gain = YARN.frequencies()[0].tolist(), YARN.gain()
+    known = {"head_dim": 24, "rotary_dim": 16, "rotary_side": side, "inv_freq": inv_freq, "attention_factor": gain}
+    rope = posenc.RoPE(**known)
+    k, pos, new = np.random.default_rng(0).normal(size=(64, 24)), 1_000_000 + np.arange(64), np.arange(64) * 7919
+
+    def at(places: Any) -> Any:
+        return np.stack([defined(p, **known)[1] @ row for p, row in zip(places, k, strict=True)])
+
+    old = torch.from_numpy(at(pos)).to(dtype)[None, None]
+    moved = move_keys(old, *map(torch.from_numpy, (pos, new)), rope)
+    error = (moved[0, 0].double().numpy() - at(new)) / np.abs(at(new)).max()
+    assert moved.dtype == dtype
+    assert np.abs(error).max() < bound
+    kept = slice(16, 24) if side == "first" else slice(0, 8)
+    assert torch.equal(moved[..., kept], old[..., kept])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pos", "kind", "words"),
+    [
+        (posenc.FoPE(**HEADS, original_max_len=99), [0, 1, 2], ValueError, "FoPE does more to keys than rotate them"),
+        (posenc.ALiBi(n_heads=2), [0, 1, 2], TypeError, "encoding must be one that rotates pairs of lanes"),
+        (posenc.Compose(PLAIN, posenc.ALiBi(n_heads=2)), [0, 1, 2], TypeError, "Pass the member of a Compose"),
+        (PLAIN, [0], ValueError, "each key has one old and one new position; got 3 in pos and 1 in new_pos"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused(encoding: Any, pos: list[int], kind: Any, words: str) -> None:
+    with refuses(kind, "move_keys: ", words):
+        move_keys(torch.zeros(1, 2, 3, 16), torch.arange(3), torch.tensor(pos), encoding)
+
+
+def test_the_examples_of_the_guide_run() -> None:
+    """They hold an eviction, and a window behind sinks, against keys that are rotated anew."""
+    page = (Path(__file__).parents[1] / "docs" / "cache.md").read_text(encoding="utf-8")
+    blocks, known = re.findall(r"```python\n(.*?)```", page, re.DOTALL), dict[str, Any]()
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "cache.md", "exec"), known)
+    assert known["keys"].shape == (1, 2, 76, 32)  # 80 at the 80th step and at each 16th from there, which leave 64

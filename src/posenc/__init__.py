@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from posenc.memory import reuse_pages
     from posenc.piecewise import Piecewise
     from posenc.registry import Card, Dims, card, create, names, register
-    from posenc.rephasing import rephase
+    from posenc.rephasing import move_keys, rephase
 
 _HOMES = {
     "attention": "attend explain",
@@ -33,7 +33,7 @@ _HOMES = {
     "mapped": "Mapped OnAxes",
     "memory": "reuse_pages",
     "piecewise": "Piecewise",
-    "rephasing": "rephase",
+    "rephasing": "move_keys rephase",
     "registry": "Card Dims card create names register",
 }
 _MODULES = [

@@ -9,6 +9,7 @@ pytest.importorskip("transformers")
 
 import posenc
 from interop.rotary_models import BASES, DYNAMIC, YARN, built, text
+from posenc.verify.configs import judge
 from strategies import refuses
 
 
@@ -67,6 +68,34 @@ def test_an_extended_model_is_saved_so(tmp_path):
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     same(logits(again, text(20)), logits(model, text(20)))
+
+
+LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+# declared and trained length before, what is given, and what is declared after
+LENGTHS = [
+    ("qwen3", 40960, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131_072),
+    ("llama", 4096, {"rope_type": "yarn", "factor": 2.5}, 10_240),
+    ("llama", 4096, {"rope_type": "linear", "factor": 4.0}, 16_384),
+    ("llama", 8192, EXTENDED["qwen3"][0] | {"original_max_position_embeddings": 8192}, 65_536),
+    ("llama", 131_072, EXTENDED["qwen3"][0] | {"original_max_position_embeddings": 8192}, 131_072),  # Llama 3.1
+    ("llama", 4096, LISTS | {"factor": 8.0}, 32_768),
+    ("llama", 4096, LISTS | {"original_max_position_embeddings": 1024}, 4096),
+    ("llama", 4096, DYNAMIC, 4096),  # which reads it as the trained length
+    ("llama", 4096, {"rope_type": "default", "rope_theta": 5e5}, 4096),
+    ("gemma3", 8192, {"full_attention": {"rope_type": "linear", "factor": 32.0}}, 32_768),  # 8 before
+]
+
+
+@pytest.mark.parametrize(("name", "before", "given", "after"), LENGTHS)
+def test_the_declared_length_is_written_with_the_scaling(name, before, given, after, tmp_path):
+    model = built(name, max_position_embeddings=before)
+    for wanted in ({"rope_type": "linear", "factor": 16.0}, given) if name == "llama" else (given, given):
+        posenc.hf.use(model, rope_parameters=wanted)
+    assert model.config.max_position_embeddings == after
+    model.config.save_pretrained(tmp_path)
+    assert [f.code for f in judge(tmp_path).findings if f.level != "notice"] == []
+    posenc.hf.restore(model)
+    assert model.config.max_position_embeddings == before
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,13 @@ import posenc
 from peers.agreement import assert_same, leaf
 from posenc import config, positions
 from posenc.config.models import SECTIONS
+from posenc.definitions.positions import mrope_positions
 from strategies import refuses
 
 pytest.importorskip("transformers")
 
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig
-from transformers.models.qwen2_vl.modeling_qwen2_vl import (
-    Qwen2VLModel,
-    Qwen2VLRotaryEmbedding,
-    apply_rotary_pos_emb,
-)
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
@@ -48,29 +45,92 @@ def test_mrope_is_qwens(layout, sections):
         assert_same(a, b, [source], atol=1e-4)  # their angles are float32
 
 
-@pytest.mark.parametrize("pictures", [[(1, 4, 6)], [(1, 2, 2), (1, 8, 4)], [(3, 6, 4)]])
-def test_positions_of_text_and_pictures_are_qwens(pictures):
-    """Their grids count patches before two by two are merged. A video goes on after its rows and columns alone there
-    (transformers 5.23), and after its frames too here, as in the paper: the same while frames are the fewest."""
-    texts, tokens, kinds = [3, 5, 2][: len(pictures) + 1], [], []
-    for i, text in enumerate(texts):
-        kinds += [0] * text
-        tokens.append(text)
-        if i < len(pictures):
-            frames, rows, columns = pictures[i]
-            kinds += [1 if frames == 1 else 2] * (frames * rows * columns // 4)
-            tokens.append((frames, rows // 2, columns // 2))
+# ---- the numbers of text, and of pictures and videos in patches, of which two by two become one token
+
+MIXTURES = [
+    [3, (1, 4, 6), 5],
+    [3, (1, 2, 2), 5, (1, 8, 4), 2],
+    [3, (8, 4, 2), 1, (1, 6, 2), 2],
+    [(6, 2, 2), 4, (10, 4, 4)],
+]
+TIMES = {"ernie4_5_vl_moe": {"temporal_merge_size": 2}, "qwen2_5_vl": {"tokens_per_second": 2}}
+
+
+def in_tokens(parts, frames=1):
+    """Merge patches, and `frames` frames of a video."""
+    return [p if isinstance(p, int) else (p[0] if p[0] == 1 else p[0] // frames, p[1] // 2, p[2] // 2) for p in parts]
+
+
+def theirs_of(name, parts, **more):
+    """Run the function of a model's file; its kinds of tokens are 0 of text, 1 of a picture, 2 of a video."""
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    cls = next(c for key, c in vars(module).items() if key.endswith("Model") and hasattr(c, "get_rope_index"))
+    vision = SimpleNamespace(spatial_merge_size=2, **TIMES.get(name, {}))
     model = SimpleNamespace(
-        config=SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2)),
-        get_vision_position_ids=lambda *a, **k: Qwen2VLModel.get_vision_position_ids(None, *a, **k),
+        config=SimpleNamespace(vision_config=vision),
+        get_vision_position_ids=lambda *a, **k: cls.get_vision_position_ids(None, *a, **k),
     )
-    grids = {
-        name: torch.tensor([p for p in pictures if (p[0] == 1) == (name == "image_grid_thw")])
-        for name in ("image_grid_thw", "video_grid_thw")
-    }
+    kinds, grids = [], {"image_grid_thw": [], "video_grid_thw": []}
+    for part in parts:
+        if isinstance(part, int):
+            kinds += [0] * part
+            continue
+        video = part[0] > 1
+        grids["video_grid_thw" if video else "image_grid_thw"].append(part)
+        ((frames, rows, columns),) = in_tokens([part], TIMES.get(name, {}).get("temporal_merge_size", 1))
+        if name in ("qwen3_vl", "glm4v") and video:
+            kinds += ([0] + [2] * (rows * columns)) * frames  # a time stamp before each frame
+        else:
+            kinds += [2 if video else 1] * (frames * rows * columns)
     row = torch.tensor([kinds])
-    theirs, _ = Qwen2VLModel.get_rope_index(model, torch.zeros_like(row), row, **grids)
-    assert torch.equal(positions.mrope(tokens)[None], positions.from_hf(theirs))
+    given = {key: torch.tensor(some) for key, some in grids.items() if some}
+    return positions.from_hf(cls.get_rope_index(model, torch.zeros_like(row), row, **given, **more)[0])[0]
+
+
+@pytest.mark.parametrize("parts", MIXTURES)
+@pytest.mark.parametrize("name", ["qwen2_vl", "paddleocr_vl", "ernie4_5_vl_moe", "qwen3_vl", "glm4v"])
+def test_positions_of_text_and_pictures_are_those_of_transformers_5(name, parts):
+    tokens = in_tokens(parts, TIMES.get(name, {}).get("temporal_merge_size", 1))
+    if name in ("qwen3_vl", "glm4v"):
+        tokens = [q for p in tokens for q in ([p] if isinstance(p, int) or p[0] == 1 else [1, (1, *p[1:])] * p[0])]
+    theirs = theirs_of(name, parts)
+    assert torch.equal(positions.mrope(tokens, next_after="sides"), theirs)
+    defined = mrope_positions(tokens, next_after="sides")
+    assert defined.T.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("seconds", [[0.75, 2.0], [0.25, 7 / 6], [0.145, 12.5], [1 / 3, 0.7]])
+@pytest.mark.parametrize("parts", MIXTURES[2:])
+def test_steps_of_videos_are_those_of_qwen2_5_vl(parts, seconds):
+    """Two tokens a second: steps of 1.5, 0.5, 0.29 and more; a picture has none."""
+    videos = [p for p in parts if not isinstance(p, int) and p[0] > 1]
+    seconds = dict(zip(videos, seconds, strict=False))
+    steps = [2 * seconds.get(p, 1.0) for p in parts if not isinstance(p, int)]
+    theirs = theirs_of("qwen2_5_vl", parts, second_per_grid_ts=torch.tensor([*seconds.values()]))
+    mine = positions.mrope(in_tokens(parts), time_step=steps, next_after="sides")
+    assert torch.equal(mine, theirs)
+    assert mrope_positions(in_tokens(parts), steps, next_after="sides").T.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("seconds", [0.06, 0.1, 1.0])
+def test_what_follows_a_video_in_qwen2_5_omni_begins_after_its_last_frame(seconds):
+    """25 numbers a second; their code counts the marks around a video, tokens 1 and 2, as text."""
+    omni = importlib.import_module("transformers.models.qwen2_5_omni.modeling_qwen2_5_omni")
+    cls = omni.Qwen2_5OmniPreTrainedModelForConditionalGeneration
+    ids = {"vision_start": 1, "video": 5, "image": 6, "audio": 7, "audio_start": 8}
+    numbers = {"position_id_per_seconds": 25, "seconds_per_chunk": 2.0}
+    model = SimpleNamespace(
+        spatial_merge_size=2,
+        config=SimpleNamespace(**{f"{key}_token_id": value for key, value in ids.items()}, **numbers),
+        get_llm_pos_ids_for_vision=lambda *a: cls.get_llm_pos_ids_for_vision(None, *a),
+    )
+    row = torch.tensor([[9, 9, 1, *[5] * 12, 2, 9, 9]])
+    grid, mask = torch.tensor([[6, 2, 4]]), torch.ones_like(row)
+    theirs, _ = cls.get_rope_index(
+        model, row, None, grid, mask, use_audio_in_video=False, second_per_grids=torch.tensor([seconds])
+    )
+    mine = positions.mrope([3, (6, 1, 2), 3], time_step=25 * seconds)
+    assert torch.equal(mine[None], positions.from_hf(theirs))
 
 
 # ---- every type, from its configuration

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from posenc import positions
 from posenc.encoding import Placed, Pos
 from posenc.families import Bias, wide
-from posenc.families.windows import cell, reached, refuse_outside, resized_table, rows_and_columns, with_tensors
+from posenc.families.resizing import Rule, resized_differences
+from posenc.families.windows import cell, reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
 
 
@@ -99,18 +100,22 @@ class BEiT(Bias):
         row = torch.where(q_class, end - 3 + 2 * k_class.long(), row)
         return wide(self.weight)[row, h]
 
-    def resized(self, window: tuple[int, int]) -> "BEiT":
-        """Return a table for another image size by bilinear interpolation; the class token's numbers stay.
+    def resized(self, window: tuple[int, int], *, rule: Rule = "bilinear") -> "BEiT":
+        """Return a table for another image size; the class token's numbers stay.
 
-        As Hugging Face's models do it. The authors place the rows at distances that grow geometrically, and other
-        code interpolates in cubes: for exact agreement with one of those, resize the table there.
+        The authors place the rows at distances that grow geometrically, and other code interpolates in cubes so: for
+        exact agreement with one of those, resize the table there.
+
+        Args:
+            window: Its rows and columns.
+            rule: As for `Learned2D.resized`; "bilinear" (the default) is that of Hugging Face's models.
 
         Raises:
-            ValueError: A size below 1.
+            ValueError: A size below 1, or an unknown rule.
         """
         wanted = rows_and_columns(self, "window", window)
         patches, last = self.weight.detach().tensor_split((-3,))
-        table = torch.cat((resized_table(patches, self.window, wanted, "bilinear"), last))
+        table = torch.cat((resized_differences(patches, self.window, wanted, rule, self.name), last))
         twin = with_tensors(self, weight=table)
         twin.window = wanted
         return twin

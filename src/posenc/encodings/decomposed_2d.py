@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
 from posenc.families import ContentBias, floating, no_autocast
+from posenc.families.resizing import Rule, resized_rows
 from posenc.families.windows import reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
 
@@ -105,16 +106,19 @@ class Decomposed2D(ContentBias):
             terms.append(by_difference.gather(-1, row.expand(*by_difference.shape[:-1], -1)))
         return terms[0] + terms[1]
 
-    def resized(self, size: tuple[int, int]) -> "Decomposed2D":
-        """Return tables for another grid by linear interpolation, as the published models resize theirs.
+    def resized(self, size: tuple[int, int], *, rule: Rule = "cells") -> "Decomposed2D":
+        """Return tables for another grid by linear interpolation.
+
+        Args:
+            size: Its rows and columns.
+            rule: As for `Learned.resized`; "cells" (the default) is that of the published models.
 
         Raises:
-            ValueError: A size below 1.
+            ValueError: A size below 1, or an unknown rule.
         """
         wanted, tables = rows_and_columns(self, "size", size), {}
         for (name, table), n in zip(self.named_parameters(), wanted, strict=True):
-            rows = table.detach().to(torch.promote_types(table.dtype, torch.float32)).T[None]
-            tables[name] = nn.functional.interpolate(rows, size=2 * n - 1, mode="linear")[0].T.to(table.dtype)
+            tables[name] = resized_rows(table, 2 * n - 1, rule, self.name)
         twin = with_tensors(self, **tables)
         twin.size = wanted
         return twin

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.families import Additive, wide, with_table
+from posenc.families import Additive, with_table
+from posenc.families.resizing import Rule, resized_rows
 from posenc.registry import register
 
 
@@ -93,16 +94,37 @@ class Learned(Additive):
         row = torch.where(pos >= start, pos + self.offset, self.weight.shape[0])
         return F.embedding(row, self.weight, self.padding_idx)
 
-    def resized(self, max_len: int) -> "Learned":
-        """Return a longer or shorter table by linear interpolation, its ends kept; rows of the offset stay as they are.
+    def resized(self, max_len: int, *, keep: int = 0, rule: Rule = "ends") -> "Learned":
+        """Return a longer or shorter table by linear interpolation; rows of the offset stay as they are.
+
+        Long-CLIP makes 248 rows of CLIP's 77 by `resized(248, keep=20, rule="steps")`: the first 20 are trained best,
+        and the other 57 are stretched four times. Source: Zhang 2024 (2403.15378), section 3.1, and its code.
+
+        Args:
+            max_len: How many positions there will be.
+            keep: How many of the first rows stay as they are; the others are stretched over the rest.
+            rule: Where the new rows lie among the old ones: "ends" (the default: the first is the first, the last the
+                last; torch's align_corners), "cells" (both tables span the same length; torch's default) or "steps"
+                (row i at i times old / new, continued behind the last row: Long-CLIP), or a mapping of arguments
+                of torch's interpolate, {"mode": "nearest"}.
 
         Raises:
-            ValueError: A max_len below 1.
+            ValueError: A max_len below 1, a keep that leaves nothing to stretch, or an unknown rule.
+
+        >>> table = Learned(d_model=1, max_len=3)
+        >>> _ = table.weight.data.copy_(torch.tensor([[5.0], [0.0], [4.0]]))
+        >>> [table.resized(5, keep=1, rule=rule).weight.data.flatten().tolist() for rule in ("cells", "steps")]
+        [[5.0, 0.0, 1.0, 3.0, 4.0], [5.0, 0.0, 2.0, 4.0, 6.0]]
         """
         self._count(max_len=max_len)
-        table = self.weight.detach()[self.offset :].T[None]
-        wider = F.interpolate(wide(table), size=max_len, mode="linear", align_corners=True)[0].T
-        twin = with_table(self, torch.cat((self.weight.detach()[: self.offset], wider.to(table))))
+        self._count(least=0, keep=keep)
+        if keep and keep >= min(self.max_len, max_len):
+            raise ValueError(
+                f"{self.name}: keep must leave rows to stretch, of the {self.max_len} that there are and of the "
+                f"{max_len} that are wanted; got keep={keep}."
+            )
+        before, others = self.weight.detach().tensor_split((self.offset + keep,))
+        twin = with_table(self, torch.cat((before, resized_rows(others, max_len - keep, rule, self.name))))
         twin.max_len = max_len
         return twin
 

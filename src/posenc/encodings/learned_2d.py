@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.families import Additive, wide, with_table
+from posenc.families import Additive, with_table
+from posenc.families.resizing import Rule, resized_image
 from posenc.registry import register
 
 
@@ -86,17 +87,26 @@ class Learned2D(Additive):
         cell = torch.where(patch, self.n_prefix + row * self.width + column, column)
         return F.embedding(torch.where(there, cell, self.weight.shape[0]), self.weight)
 
-    def resized(self, height: int, width: int) -> "Learned2D":
-        """Return a table for another image size, bicubic with antialiasing; the tokens before the patches keep theirs.
+    def resized(self, height: int, width: int, *, rule: Rule = "timm") -> "Learned2D":
+        """Return a table for another image size; the tokens before the patches keep theirs.
+
+        Programs interpolate by different rules, and a model computes what it was evaluated with by one of them alone.
+
+        Args:
+            height: Rows of patches.
+            width: Columns of patches.
+            rule: Whose rule: "timm" (the default: bicubic with antialiasing; OpenCLIP too), "transformers" (bicubic
+                without: ViT, DINOv2, CLIP, SigLIP), "torchvision" (bicubic, corners on corners), "dinov2" (the
+                authors' code: bicubic, by the scale (new + 0.1) / old), "siglip2" (bilinear with antialiasing) or
+                "bilinear", or a mapping of arguments of torch's interpolate: mode, antialias, align_corners.
 
         Raises:
-            ValueError: A size below 1.
+            ValueError: A size below 1, or an unknown rule.
         """
         self._count(height=height, width=width)
         prefix, patches = self.weight.detach().tensor_split((self.n_prefix,))
-        image = wide(patches).T.unflatten(-1, (self.height, self.width))[None]
-        scaled = F.interpolate(image, size=(height, width), mode="bicubic", antialias=True)
-        twin = with_table(self, torch.cat((prefix, scaled[0].flatten(1).T.to(patches))))
+        scaled = resized_image(patches, (self.height, self.width), (height, width), rule, self.name)
+        twin = with_table(self, torch.cat((prefix, scaled)))
         twin.height, twin.width = height, width
         return twin
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.families import Bias, wide
-from posenc.families.windows import cell, reached, refuse_outside, resized_table, rows_and_columns, with_tensors
+from posenc.families.resizing import Rule, resized_differences
+from posenc.families.windows import cell, reached, refuse_outside, rows_and_columns, with_tensors
 from posenc.registry import register
 
 
@@ -82,14 +83,19 @@ class Swin(Bias):
         # where nobody may look, a pair too far apart meets the look-up's own check and no other pair's number
         return wide(self.weight)[torch.where(inside, cell(apart, self.window), self.weight.shape[0]), h]
 
-    def resized(self, window: tuple[int, int]) -> "Swin":
-        """Return a table for another window by bicubic interpolation, as the authors resize theirs.
+    def resized(self, window: tuple[int, int], *, rule: Rule = "transformers") -> "Swin":
+        """Return a table for another window, interpolated as an image.
+
+        Args:
+            window: Its rows and columns.
+            rule: As for `Learned2D.resized`: "transformers" (the default) is bicubic without antialiasing, as the
+                authors resize theirs; "timm" antialiases.
 
         Raises:
-            ValueError: A size below 1.
+            ValueError: A size below 1, or an unknown rule.
         """
         wanted = rows_and_columns(self, "window", window)
-        twin = with_tensors(self, weight=resized_table(self.weight, self.window, wanted, "bicubic"))
+        twin = with_tensors(self, weight=resized_differences(self.weight, self.window, wanted, rule, self.name))
         twin.window = wanted
         return twin
 

@@ -98,18 +98,23 @@ class Rotary(Budgeted):
         changes = type(self).amplitude is not Rotary.amplitude  # asked only then: not every device has float64
         numbers = math.prod(pos.shape) // self.n_axes * (self.n_kv_heads or 1) * self.rotary_dim
         self._afford(numbers * dtype.itemsize * (2 if changes else 1))
-        inv_freq = self.frequencies()
-        if inv_freq.ndim == 3:  # heads: one wide table, of which each has a part
-            inv_freq = inv_freq.movedim(0, 1).flatten(1)
-        tables = tabulate(pos, inv_freq, dtype=dtype, gain=self.gain())
-        if self.n_kv_heads is not None:
-            tables = tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
+        tables = self._of_angles(pos, dtype, self.gain())
         amplitude = self.amplitude(pos.double()) if changes else None
         if amplitude is not None:
             inverse = (1 / amplitude).to(dtype)
             amplitude = amplitude.to(dtype)
             return (*(t * amplitude for t in tables), *(t * inverse for t in tables))
         return tables
+
+    def _of_angles(self, pos: Pos, dtype: torch.dtype, gain: float) -> tuple[Tensor, ...]:
+        """Return cosines and sines times a gain, with a dimension of heads where those have their own."""
+        inv_freq = self.frequencies()
+        if inv_freq.ndim == 3:  # heads: one wide table, of which each has a part
+            inv_freq = inv_freq.movedim(0, 1).flatten(1)
+        tables = tabulate(pos, inv_freq, dtype=dtype, gain=gain)
+        if self.n_kv_heads is None:
+            return tables
+        return tuple(t.unflatten(-1, (-1, self.rotary_dim // 2)) for t in tables)
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Turn queries by their own positions."""

@@ -3,7 +3,6 @@
 import copy
 from typing import Any, TypeVar
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
@@ -58,12 +57,3 @@ def with_tensors(encoding: _Table, **learned: Tensor) -> _Table:
     for name, tensor in learned.items():
         twin.register_parameter(name, nn.Parameter(tensor.contiguous(), requires_grad=own[name].requires_grad))
     return twin
-
-
-def resized_table(table: Tensor, size: tuple[int, int], wanted: tuple[int, int], mode: str) -> Tensor:
-    """Return a table ((2 rows - 1)(2 columns - 1), n) for another size, interpolated as an image, in its own dtype."""
-    image = table.detach().to(torch.promote_types(table.dtype, torch.float32)).T
-    image = image.unflatten(-1, (2 * size[0] - 1, 2 * size[1] - 1))[None]
-    target = (2 * wanted[0] - 1, 2 * wanted[1] - 1)
-    scaled = nn.functional.interpolate(image, size=target, mode=mode, align_corners=False)
-    return scaled[0].flatten(1).T.to(table.dtype)

@@ -14,11 +14,18 @@ from posenc.interop.hf import copied, patching, tables
 
 _KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # no matter of length
 _READ = {"rope_parameters", "rope_scaling"}
+_LENGTH, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
+_STRETCHED = (
+    "linear",
+    "yarn",
+    "llama3",
+    "longrope",
+)  # dynamic NTK reads it as the trained length
 WHO = "posenc.hf.use"
 
 
 def checked(groups: Mapping[str, Any], rope_parameters: object) -> tuple[Any, dict[str, Any]]:
-    """Return the module whose configuration these parameters are for, and what it will hold.
+    """Return the module whose configuration these parameters are for, and what that will hold: these and the length.
 
     Raises:
         TypeError: They are no mapping.
@@ -31,19 +38,43 @@ def checked(groups: Mapping[str, Any], rope_parameters: object) -> tuple[Any, di
             'Pass for instance {"rope_type": "yarn", "factor": 4.0}.'
         )
     owner = _one_owner(groups)
-    new = _merged(patching.before(owner, "config", "rope_parameters"), configs.read(rope_parameters))
+    old = patching.before(owner, "config", "rope_parameters")
+    new = _merged(old, configs.read(rope_parameters))
     changed = copy.deepcopy(owner.config)
     changed.rope_parameters = copy.deepcopy(new)
-    fields = {**tables.plain(owner.config), "rope_parameters": new}
+    length = getattr(changed, "attribute_map", {}).get(_LENGTH, _LENGTH)
+    kept = patching.before(owner, "config", length) if length in vars(changed) else None
+    if kept is not None:
+        setattr(changed, length, kept)  # of the model as it was, and no longer one of an earlier call
+    fields = {**tables.plain(changed), "rope_parameters": new}
     kinds: list[str | None] = [name for name, own in new.items() if isinstance(own, dict)]
     for name in kinds or [None]:
         RoPE.from_config(fields, name)  # raises in words of its own
     changed.standardize_rope_params()
-    return owner, changed.rope_parameters
+    values = {"rope_parameters": changed.rope_parameters}
+    return owner, values if kept is None else values | {length: _longest(kept, old, changed.rope_parameters)}
 
 
-def write(model: nn.Module, owner: nn.Module, rope_parameters: dict[str, Any]) -> None:
-    """Write other rope_parameters into the owner's configuration, of which the model gets a copy of its own.
+def _longest(kept: int, old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    """Return the longest text that a configuration with these parameters allows: the trained length times the factor.
+
+    Programs refuse longer ones, and where length and factor disagree they read the file in two ways.
+    """
+    both = [(old.get(kind), own) for kind, own in new.items() if isinstance(own, Mapping)] or [(old, new)]
+    reached = []
+    for before, own in both:
+        kind, factor = own.get("rope_type"), own.get("factor")
+        if kind not in _STRETCHED or factor is None or own == before:
+            continue
+        scaled = before["factor"] if before and before.get("rope_type") == "linear" else 1.0
+        trained = own.get(_ORIGINAL) or kept / scaled
+        # Llama 3's factor is of the slowest frequencies: 8 for 16 times the trained length
+        reached.append(max(kept if kind == "llama3" else 0, round(factor * trained)))
+    return max(reached, default=kept)
+
+
+def write(model: nn.Module, owner: nn.Module, values: Mapping[str, Any]) -> None:
+    """Write other values into the owner's configuration, of which the model gets a copy of its own.
 
     Other models may share the one before.
     """
@@ -51,7 +82,7 @@ def write(model: nn.Module, owner: nn.Module, rope_parameters: dict[str, Any]) -
     for module in model.modules():
         if hasattr(vars(module).get("config"), "to_dict"):
             module.config = copy.deepcopy(module.config, memo)
-    patching.exchange(owner, "config", rope_parameters=rope_parameters)
+    patching.exchange(owner, "config", **values)
 
 
 def rescale(groups: Mapping[str, Any]) -> None:
