@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from posenc.verify import check
+from posenc.definitions.positions import mrope_positions
+from posenc.verify import check, family_of
 from posenc.verify.engine import Seen
 from posenc.verify.engine.judge import settle
-from posenc.verify.families import axes
 
 SECTION = [8, 12, 12]
 
@@ -120,9 +120,51 @@ SECTIONS = {
         "mrope.precision.positions_bf16",
     ),
 }
+
+
+def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=int):
+    """Return positions(segments, time_steps) as a processor writes it, token by token."""
+
+    def positions(segments, time_steps):
+        tokens, begin, steps = [], 0, iter(time_steps)
+        for part in segments:
+            if isinstance(part, int):
+                tokens += [[begin + i] * 3 for i in range(part)]
+                begin += part
+                continue
+            step, (frames, h, w) = next(steps), part
+            times = [time(t, step, begin) for t in range(frames)]
+            sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
+            tokens += [[begin + t, begin + y, begin + x] for t in times for y, x in sides]
+            begin += max(times[-1] + 1, h, w) if after == "all_axes" else max(h, w) if after == "sides" else 1
+        return whole(torch.tensor(tokens).T) if whole is not int else torch.tensor(tokens).T
+
+    return positions
+
+
+BUILDERS = {
+    "all axes": (build(), {}, "pass"),
+    "sides": (build("sides"), {}, "pass"),
+    "sides asked": (build("sides"), {"next_after": "sides"}, "pass"),
+    "from 1": (lambda s, t: build()(s, t) + 1, {}, "equivalent"),
+    "the other": (build("sides"), {"next_after": "all_axes"}, "mrope_positions.next_after"),
+    "one": (build("one"), {}, "mrope_positions.after_picture"),
+    "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
+    "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
+    "start too": (build(time=lambda t, s, b: int((b + t) * s) - b), {}, "mrope_positions.time_step"),
+    "exchanged": (build(flip=True), {}, "mrope_positions.axes_exchanged"),
+    "int16": (build(whole=lambda t: t.short()), {}, "mrope_positions.far"),
+    "fractions": (build(whole=lambda t: t / 2), {}, "mrope_positions.not_whole"),
+    "shape": (lambda s, t: build()(s, t).T, {}, "subject.shape"),
+}
 CASES = [
     pytest.param(convention, *case, id=f"{convention}: {name}")
-    for convention, cases in (("rope2d_table_fn", TABLES), ("rope_axes_fn", FUNCTIONS), ("mrope_fn", SECTIONS))
+    for convention, cases in (
+        ("rope2d_table_fn", TABLES),
+        ("rope_axes_fn", FUNCTIONS),
+        ("mrope_fn", SECTIONS),
+        ("mrope_positions_fn", BUILDERS),
+    )
     for name, case in cases.items()
 ]
 
@@ -142,10 +184,11 @@ def test_the_series_that_is_not_asked_for_is_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("convention", "spec"), [("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE)]
+    ("convention", "spec"),
+    [("rope2d_table_fn", ROWS), ("rope_axes_fn", PLACED), ("mrope_fn", MROPE), ("mrope_positions_fn", {})],
 )
 def test_every_fault_is_named_or_an_earlier_one_predicts_the_same(convention, spec):
-    family = axes.family(convention, spec)
+    family = family_of(convention, spec)
     cases, named = [c for c in family.cases() if c.kind != "grad"], []
     for fault in family.faults():
         seen = [Seen(c, family.predict({**family.truth, **fault.change}, c)) for c in cases]
@@ -157,6 +200,14 @@ def test_every_fault_is_named_or_an_earlier_one_predicts_the_same(convention, sp
         assert first.code == fault.code or same, (fault.code, first)
         named.append(first.code)
     assert len(set(named)) > 3
+
+
+@pytest.mark.parametrize("after", ["all_axes", "sides"])
+def test_the_unfaulted_builder_is_the_definition(after):
+    family = family_of("mrope_positions_fn", {"next_after": after})
+    for case in family.cases():
+        want = mrope_positions(*case.args[:1], case.args[1] or 1.0, next_after=after)
+        assert np.array_equal(family.predict(family.truth, case), want)
 
 
 @pytest.mark.parametrize(

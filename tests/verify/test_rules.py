@@ -30,6 +30,7 @@ SPECS = {  # by convention; together they reach every fault
     "mrope_fn": [ROPE | {"section": [2, 3, 3]}, ROPE | {"section": [4, 2, 2], "interleaved": True}],
     "rope2d_table_fn": [ROPE, ROPE | {"interleaved": True}],
     "rope_axes_fn": [ROPE],
+    "mrope_positions_fn": [{}, {"next_after": "sides"}],
     "additive_module": [{"encoding": "sinusoidal", "dim": 16}, {"encoding": "learned", "dim": 16, "table_rows": 64}],
     "additive_2d_module": [{"encoding": "sinusoidal2d", "dim": 16}, {"encoding": "learned2d", "dim": 16}],
     "relative_table_fn": [{"encoding": "relative_sinusoid", "dim": 16}],

@@ -28,6 +28,7 @@ _MODULES = {
     "rotary.xpos": "xpos_fn",
     "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
     "families.buckets": "bucket_fn",
+    "families.builders": "mrope_positions_fn",
     "families.axes": "mrope_fn rope2d_table_fn rope_axes_fn",
     "additive.check": "additive_module additive_2d_module relative_table_fn",
     "tokens.check": "position_fn packed_position_fn learned_rows_fn",

@@ -59,6 +59,11 @@ _ALL = (
         (_H, _W),
     ),
     Convention(
+        "mrope_positions_fn",
+        "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns)",
+        ("segments parts", "time_steps steps time_step"),
+    ),
+    Convention(
         "rope_axes_fn",
         "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns",
         ("", _POSITIONS + " coords"),

@@ -149,6 +149,10 @@ def _bucket_fn(subject: Any, _: int) -> int:
     return 1 + bool(apart.min() >= 0 and (same == same[0, 0]).all() and (apart != apart[0, 0]).any())
 
 
+def _mrope_positions_fn(subject: Any, _: int) -> int:
+    return 2 * (_shape(torch.as_tensor(subject([2, (1, 2, 2), 1], [1.0]))) == (3, 7))
+
+
 def _learned_rows_fn(subject: Any, _: int) -> int:
     """Rows count up along a mask of ones."""
     out = subject(torch.ones(_B, _S, dtype=torch.long))
@@ -211,6 +215,7 @@ _TRIALS: dict[str, Callable[[Any, int], int]] = {
     "bias_fn": _bias_fn,
     "score_mod": _score_mod,
     "bucket_fn": _bucket_fn,
+    "mrope_positions_fn": _mrope_positions_fn,
     "position_fn": _position_fn,
     "packed_position_fn": _packed_position_fn,
     "learned_rows_fn": _learned_rows_fn,

@@ -21,6 +21,7 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # convention: functi
     "bshd_module": {"forward": ("q", "k")},
     "xpos_fn": {"xpos": ("q", "k")},
     "mrope_fn": {"angles": ("position_ids",)},
+    "mrope_positions_fn": {"positions": ("segments", "time_steps")},
     "rope2d_table_fn": {"table": ("h", "w")},
     "additive_module": {"forward": ("x",)},
     "additive_2d_module": {"forward": ("x",)},

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ class Recorder(_Calls):
             return torch.zeros(args["h"] * args["w"], args["h"] * args["w"], dtype=torch.long)
         if function == "table":
             return random(args["h"] * args["w"], width // 2) if "h" in args else random(2 * args["n"] - 1, width)
+        if "segments" in args:
+            length = sum(part if isinstance(part, int) else math.prod(part) for part in first)
+            return torch.zeros(3, length, dtype=torch.long)
         if function == "positions":
             if "q_len" in args:
                 return torch.zeros(first.shape[0], args["q_len"], dtype=torch.long)
