@@ -34,7 +34,7 @@ def test_text_tells_all_parts(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith(f"{tmp_path}: 1 finding\n\nwarning: betas_swapped: beta_fast = ")
     parts = ["allowed: beta_fast above beta_slow", "means:   beta_fast 1, beta_slow 32: slow pairs stay"]
-    parts += ["beta_fast 32, beta_slow 1: pairs that turn more than 32 times", "mend:    Write beta_fast 32"]
+    parts += ["beta_fast 32, beta_slow 1: pairs that turn more than 32 times", "fix:     Write beta_fast 32"]
     for words in parts:
         assert words in said
     assert max(map(len, said.splitlines()[1:])) <= 100
@@ -48,7 +48,7 @@ def test_json(tmp_path, capsys, words):
     (finding,) = found["findings"]
     assert (finding["code"], finding["key"], finding["value"]) == ("out_of_range", "rope_theta", 0.5)
     assert finding["allowed"] == "above 1 and at most 1e+12"
-    assert finding["mend"] == "Write rope_theta: above 1 and at most 1e+12."
+    assert finding["fix"] == "Write rope_theta: above 1 and at most 1e+12."
 
 
 def test_github_names_file_and_line_and_cannot_be_broken_out_of(tmp_path, capsys):

@@ -34,7 +34,7 @@ def with_rope(rope, **changes):
     return llama({**rope, **changes})
 
 
-# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the mend
+# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the fix
 ODD = {
     "theta_missing": (LLAMA, "rope_theta", None, "above 1", "the base is 10000", '"rope_theta": 10000.0'),
     "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "truncate", False,
@@ -99,14 +99,14 @@ ODD = {
 
 @pytest.mark.parametrize("code", ODD)
 def test_what_is_odd_is_told_with_all_its_parts(code):
-    source, key, value, allowed, meaning, mend = ODD[code]
+    source, key, value, allowed, meaning, fix = ODD[code]
     judged = judge(source)
     (finding,) = [one for one in judged.findings if one.code == code][:1]
     assert judged.status == "fail"
     assert (finding.key, finding.value) == (key, value)
     assert allowed in finding.allowed
     assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert mend in finding.mend
+    assert fix in finding.fix
     assert finding.layers
 
 
@@ -160,8 +160,8 @@ def test_what_is_refused_is_a_finding_too(name):
     assert (finding.code, finding.key, finding.value) == (code, key, value)
     assert allowed in finding.allowed
     assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert finding.mend
-    assert finding.mend != "Correct the file."
+    assert finding.fix
+    assert finding.fix != "Correct the file."
 
 
 FILES = {
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_read_is_a_finding(name, tmp_path):
     (finding,) = judged.findings
     assert (judged.status, finding.code, finding.key, finding.value) == ("fail", code, key, value)
     assert finding.allowed
-    assert finding.mend
+    assert finding.fix
     assert "\n" not in finding.message
 
 
@@ -198,8 +198,8 @@ def test_findings_are_complete_have_rules_and_are_plain_json(source):
     assert plain["schema"] == configs.SCHEMA
     for finding in plain["findings"]:
         assert finding["code"] in codes.rules()
-        assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "mend", "message", "layers"}
-        assert all(finding[part] for part in ("key", "allowed", "meanings", "mend", "message"))
+        assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "fix", "message", "layers"}
+        assert all(finding[part] for part in ("key", "allowed", "meanings", "fix", "message"))
         assert all(set(one) == {"spelling", "meaning"} and all(one.values()) for one in finding["meanings"])
 
 

@@ -59,7 +59,7 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
             "layer_types",
             None,
             "a list of one kind a layer",
-            mend="List the kind of each layer in layer_types.",
+            fix="List the kind of each layer in layer_types.",
         )
     n = len(named) if named is not None else (_count(model) or unknown)
     if n is None:
@@ -141,7 +141,7 @@ def _named(model: Model) -> list[str] | None:
             key,
             [],
             "one entry a layer",
-            mend=f"Remove {key}: the model type's own pattern is taken then.",
+            fix=f"Remove {key}: the model type's own pattern is taken then.",
         )
     for kind in listed:
         if len(values.text(WHO, f"{key}'s entry", kind)) > 64:
@@ -158,7 +158,7 @@ def _named(model: Model) -> list[str] | None:
             key,
             listed,
             f"a list of {n} entries",
-            mend=f"Make {key} and the number of layers agree.",
+            fix=f"Make {key} and the number of layers agree.",
         )
     return [_LEGACY.get(kind, kind) for kind in listed]
 
@@ -194,7 +194,7 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
             key,
             listed,
             f"a list of {n} entries",
-            mend=f"Make {key} and the number of layers agree.",
+            fix=f"Make {key} and the number of layers agree.",
         )
     for entry in entries:
         values.number(WHO, f"{key}'s entry", entry, low=0.0, high=1e12)

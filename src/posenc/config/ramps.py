@@ -51,7 +51,7 @@ def _betas(model: Model, fast: float, slow: float) -> None:
                 f"{low} times are divided by factor",
             ),
         ),
-        mend=f"Write beta_fast {high} and beta_slow {low}.",
+        fix=f"Write beta_fast {high} and beta_slow {low}.",
     )
 
 
@@ -69,7 +69,7 @@ def _truncate(model: Model, found: Spelled) -> None:
             ("inside a kind of layer", "not read: the ramp's ends are rounded to whole pairs"),
             ("beside the kinds of layers", "false keeps the ramp's ends between pairs, true rounds them"),
         ),
-        mend="Move it up, beside the kinds of layers.",
+        fix="Move it up, beside the kinds of layers.",
     )
 
 
@@ -95,7 +95,7 @@ def _turns(model: Model, low: float, high: float) -> None:
                 f"turn more than {above} times stay, with a ramp between",
             ),
         ),
-        mend=f"Write low_freq_factor {below} and high_freq_factor {above}.",
+        fix=f"Write low_freq_factor {below} and high_freq_factor {above}.",
     )
 
 
@@ -111,7 +111,7 @@ def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
             ("dynamic", "beyond max_position_embeddings each new token changes the base, and cached keys keep theirs"),
             ("yarn", "the same frequencies at every length, which cached keys share"),
         ),
-        mend="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
+        fix="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
     )
     if length not in (None, max_len):
         model.warn(
@@ -124,7 +124,7 @@ def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
                 (LENGTH, "not read with this type"),
                 ("max_position_embeddings", f"read as the trained length: up to {max_len} nothing is scaled"),
             ),
-            mend=f"If the model was trained on {length} positions, write that as max_position_embeddings.",
+            fix=f"If the model was trained on {length} positions, write that as max_position_embeddings.",
         )
 
 
@@ -140,5 +140,5 @@ def _unscaled(model: Model, length: int, max_len: int) -> None:
             ("rope_type default", f"from position {length} on, slow pairs turn by angles that training never saw"),
             (f"rope_type yarn, factor {max_len / length:g}", "slow pairs stay within the angles of training"),
         ),
-        mend=f"Write max_position_embeddings {length}, or the scaling that is meant.",
+        fix=f"Write max_position_embeddings {length}, or the scaling that is meant.",
     )

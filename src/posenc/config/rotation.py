@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, oddities, patterns, spelling, unrotated, values
+from posenc.config import kinds, oddities, patterns, places, spelling, unrotated, values
 from posenc.config.axes import axes
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Layout, Pairing, facts
@@ -100,10 +100,12 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     first = listed.index(kind) if kind in listed else None
     width = widths(model, found.own, first, kind, name, known)
     max_len = model.size("max_len", None if name == "default" else known.max_len)
-    scaled = scaling(model, found, name, width.rotary_dim, width.share, max_len)
-    sections, layout = axes(model, found.own, width.rotary_dim)
+    scaled = scaling(model, found, name, width, max_len)
+    sections, layout = axes(model, found.own, width)
     window = kinds.window(model, kind)
     oddities.note(model, found, kind, name, window, scaled, max_len)
+    length = scaled.original_max_len
+    places.note(model, found, places.Read(kind, listed, base, width, name, length, max_len))
     return Rotary(
         model_type=model.model_type,
         layer_type=kind,

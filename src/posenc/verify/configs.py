@@ -1,4 +1,4 @@
-"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to mend it.
+"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to fix it.
 
 No torch here: `posenc verify-config` answers at once.
 """
@@ -43,7 +43,7 @@ class Finding:
         value: What stands there, None where nothing does; a long one as a short line.
         allowed: What may stand there, in words.
         meanings: Each way to write it, and what it would mean.
-        mend: What to do.
+        fix: What to do.
         message: One sentence that says what is wrong.
         layers: The kinds of layers that it concerns; empty for the whole model.
     """
@@ -54,7 +54,7 @@ class Finding:
     value: Any
     allowed: str
     meanings: values.Meanings
-    mend: str
+    fix: str
     message: str
     layers: tuple[str, ...] = ()
 
@@ -190,7 +190,7 @@ def _odd(warning: config.ConfigWarning) -> Finding:
         value=_shown(warning.value),
         allowed=warning.allowed,
         meanings=warning.meanings,
-        mend=warning.mend,
+        fix=warning.fix,
         message=warning.message,
     )
 
@@ -200,10 +200,10 @@ def _refused(error: Exception, source: object) -> Finding:
     said = values.about(error)
     if said.code == "refused" and str(error).startswith("config.read:"):
         key, value = _not_finite(source)
-        allowed, mend = _LIMITS, "Correct the file until a strict reader takes it."
+        allowed, fix = _LIMITS, "Correct the file until a strict reader takes it."
         if value is not None:
-            allowed, mend = "a finite number", f"Write the number that is meant, or remove {key}."
-        said = values.About("unreadable", key, value, allowed, mend=mend)
+            allowed, fix = "a finite number", f"Write the number that is meant, or remove {key}."
+        said = values.About("unreadable", key, value, allowed, fix=fix)
     return Finding(
         code=said.code,
         level="error",
@@ -211,7 +211,7 @@ def _refused(error: Exception, source: object) -> Finding:
         value=_shown(said.value),
         allowed=said.allowed or "what the message says",
         meanings=said.meanings or tuple(_readings(said)),
-        mend=said.mend or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
+        fix=said.fix or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
         message=str(error),
     )
 
