@@ -77,7 +77,12 @@ def _describe(found: "Judgement") -> list[str]:
                 output.wrap(f"{spelling}: {meaning}", _WIDTH, "             ", ("           ", "  means:   ")[i == 0])
             )
         lines.append(output.wrap(one.fix, _WIDTH, "           ", "  fix:     "))
-    return [*lines, *(["", output.wrap(found.because, _WIDTH)] if found.because else [])]
+    if found.because:
+        lines += ["", output.wrap(found.because, _WIDTH)]
+    if found.not_judged:
+        said = "; ".join(found.not_judged)
+        lines += [*([""] if found.findings or found.because else []), output.wrap(f"not judged: {said}.", _WIDTH)]
+    return lines
 
 
 def _value(one: "Finding") -> str:

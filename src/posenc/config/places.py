@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posenc.config import kinds, reads, values
-from posenc.config.model import Model
+from posenc.config import kinds, reads, unrotated, values
+from posenc.config.model import ConfigWarning, Model
 from posenc.config.models import LABELS, TYPES
 from posenc.config.scaling import LENGTH
 from posenc.config.spelling import Spelled, told
@@ -14,6 +14,9 @@ from posenc.config.widths import Widths
 # entries that many types write whether or not they have such layers
 _USUAL = {kinds.FULL, kinds.SLIDING, "hybrid", "hybrid_sliding"}
 _NEUTRAL = (None, 1, True)
+# whose rotation is by rows and columns of an image, and which write keys of a rotation that they may leave out
+_ROTATES_BY_IMAGE = {"pixtral", "dinov3_vit"}
+_WRITES_ANYWAY = {"falcon"}
 # of a default configuration of transformers, whose code does not read it
 _WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
 _STRETCHED = ("yarn", "llama3", "longrope")
@@ -60,6 +63,17 @@ def note(model: Model, found: Spelled, read: Read) -> None:
                 _report(model, found, read, level, key, value, instead)
 
 
+def of_unrotated(model: Model) -> list[ConfigWarning]:
+    """Return warnings of keys of a rotation in a model whose layers do not rotate."""
+    how = unrotated.kind(model)
+    if how is not None and how.read is not None and model.model_type not in _ROTATES_BY_IMAGE | _WRITES_ANYWAY:
+        for key in (*reads.SCALINGS, *reads.BASES, *reads.SHARES, *reads.INSIDE):
+            if _says_something(value := model.fields.get(key)):
+                said = f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.said}."
+                _warn(model, "unread", key, said, value, "left out", f"Remove {key}, or correct model_type.")
+    return model.warnings
+
+
 def _levels(model: Model, found: Spelled, read: Read) -> Iterator[_Level]:
     if model.outer and str(model.outer[0][1].get("model_type")) not in _ROTATES_OUTSIDE:
         for inner, fields in model.outer:
@@ -97,16 +111,13 @@ def _note_objects(model: Model, found: Spelled) -> None:
 
 
 def _warn_object(model: Model, key: str, because: str, fix: str) -> None:
-    value = model.fields[key]
-    model.warn(
-        "unread",
-        key,
-        f"{key} is not read by {model.name} in transformers as it stands: {because}.",
-        value=value,
-        allowed="what the model type reads, or the key left out",
-        meanings=((key, f"not read: {told(value)}"[:300]), ("left out", "the same")),
-        fix=fix,
-    )
+    said = f"{key} is not read by {model.name} in transformers as it stands: {because}."
+    _warn(model, "unread", key, said, model.fields[key], "what the model type reads, or the key left out", fix)
+
+
+def _warn(model: Model, code: str, key: str, message: str, value: Any, allowed: str, fix: str) -> None:
+    meanings = ((f"{key} {told(value)}"[:100], "not read"), ("left out", "the same"))
+    model.warn(code, key, message, value=value, allowed=allowed, meanings=meanings, fix=fix)
 
 
 def _note_entries(model: Model, found: Spelled, read: Read) -> None:
@@ -260,7 +271,7 @@ def _report(model: Model, found: Spelled, read: Read, level: _Level, key: str, v
         message,
         value=value,
         allowed=f"left out, or what is read: {instead}",
-        meanings=((f"{key} {shown}"[:80], f"not read {level.place}"), ("left out", f"the same: {instead}")),
+        meanings=((f"{key} {shown}"[:80], "not read in this place"), ("left out", f"the same: {instead}")),
         fix=_fix(model, read, level, key, value),
     )
 
@@ -269,11 +280,13 @@ def _fix(model: Model, read: Read, level: _Level, key: str, value: Any) -> str:
     """Return what to do with a key that nothing reads."""
     if level.rank == "outer":
         return f"Move {key} into {level.place.removeprefix('outside ')} if it is meant, or remove it."
-    shares = reads.share_keys(model.name, True) or ("partial_rotary_factor in the parameters",)
-    if key in reads.WIDTHS and isinstance(value, int) and (model.name not in TYPES or TYPES[model.name].reads_share):
-        return f"Write {shares[0]} {value / read.width.head_dim:g} if it is meant, or remove {key}."
-    if key in reads.SHARES and model.name in TYPES and TYPES[model.name].reads_share:
-        return f"Write {shares[0]} {values.short(value)} if it is meant, or remove {key}."
+    if key in reads.SHARES + reads.WIDTHS:
+        known, number = TYPES.get(model.name), isinstance(value, int | float)
+        if known is not None and not known.reads_share or not number or read.width.side == "last":
+            return f"Remove {key}, or name a model_type that reads it and rotates that part of a head."
+        share = value if key in reads.SHARES else value / read.width.head_dim
+        right = (*reads.share_keys(model.name, True), "partial_rotary_factor in the parameters of the rotation")[0]
+        return f"Write {right} {share:g} if it is meant, or remove {key}."
     if key in reads.BASES + reads.LOCAL_BASES:
         where = reads.base_keys(model.name, "sliding" in read.kind, True) or ("rope_theta in rope_parameters",)
         return f"Write it as {where[0]}, a number, if it is meant, or remove {key}."
