@@ -70,7 +70,7 @@ ODD = {
     "factor_missing": (with_rope(YARN, factor=None), "factor", None, "at least 1", "4 here", '"factor": 4'),
     "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "4, which", "stretched to 6144", "factor 4"),
     "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5), "partial_rotary_factor", 0.5, "1, or",
-                     "32 of 64 lanes", "Remove"),
+                     "32 of 64 dimensions", "Remove"),
     "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "mrope_section", [8, 12, 12],
                         "left out", "time, row and column", "Remove it"),
     "sections_misfit": ({"model_type": "qwen3_vl_text", "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": {
@@ -141,7 +141,7 @@ REFUSED = {
         "rope_theta": 1e6, "mrope_section": [32, 48, 48]}}, "out_of_range", "mrope_section", [32, 48, 48],
         "add up to 64", "twice as many, 128"),
     "odd": ({**llama({"rope_theta": 1e4}), "model_type": "phi", "partial_rotary_factor": 0.3}, "out_of_range",
-            "partial_rotary_factor", 0.3, "even number of lanes", "19 of 64"),
+            "partial_rotary_factor", 0.3, "even number of dimensions", "19 of 64"),
     "layers": (llama({"rope_theta": 1e4}, layer_types=["full_attention"]), "out_of_range", "layer_types",
                ["full_attention"], "a list of 4", "refused"),
     "no object": (llama([1]), "wrong_kind", "rope_parameters", [1], "an object", "refused"),

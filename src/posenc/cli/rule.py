@@ -1,4 +1,4 @@
-"""`posenc rule`: what a code of `posenc verify` means, why it hurts, and how to mend it."""
+"""`posenc rule`: what a code of `posenc verify` means, why it hurts, and how to fix it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ def explain_rule(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Say what a code is, why it hurts, where it was met, and how to mend it; without one, list all."""
+    """Say what a code is, why it hurts, where it was met, and how to fix it; without one, list all."""
     from posenc.verify import codes
 
     families = codes.families()
@@ -40,7 +40,7 @@ def explain_rule(
 def _describe(rule: "Rule") -> str:
     parts = [rule.code, output.wrap(rule.title, _WIDTH, "  ")]
     parts += [output.wrap(said, _WIDTH, "  ", f"  {label} ") for label, said in
-              (("Why it hurts:", rule.why), ("How to mend it:", rule.mend))]  # fmt: skip
+              (("Why it hurts:", rule.why), ("How to fix it:", rule.mend))]  # fmt: skip
     parts += [f"  {'A real report' if len(rule.reports) == 1 else 'Real reports'}:"] if rule.reports else []
     return "\n".join([*parts, *(f"    {link}" for link in rule.reports)])
 

@@ -1,4 +1,4 @@
-"""How the pairs of lanes are shared out among the axes of a position (M-RoPE): time, row and column."""
+"""How the pairs of head dimensions are shared out among the axes of a position (M-RoPE): time, row and column."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +48,7 @@ def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, .
 
     Raises:
         TypeError: mrope_section is no list of integers.
-        ValueError: It does not add up to the pairs that turn.
+        ValueError: It does not add up to the pairs that rotate.
     """
     n_pairs, listed = width.rotary_dim // 2, own.get("mrope_section")
     if model.name in TYPES and model.name not in SECTIONS:
@@ -72,7 +72,7 @@ def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, .
             _warn(model, "sections_misfit", said, listed, f"{list(kept)}", f"Write {list(kept)}.")
         return kept, layout
     if sum(sizes) != n_pairs:
-        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs that turn."
+        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs."
         _warn(model, "sections_misfit", said, None, f"numbers that add up to {n_pairs}", "Add mrope_section.")
         return None, None
     if layout != "time_last":
@@ -86,7 +86,7 @@ def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, .
 
 
 def _warn(model: Model, code: str, message: str, value: Any, allowed: str, fix: str) -> None:
-    read = "how many pairs of lanes read time, row and column"
+    read = "how many pairs of head dimensions read time, row and column"
     one = "all pairs read one position, as text has it"
     meanings = (("mrope_section", read), ("left out", one))
     model.warn(code, "mrope_section", message, value=value, allowed=allowed, meanings=meanings, fix=fix)
@@ -105,14 +105,17 @@ def _checked(model: Model, listed: object, width: Widths, n_axes: int | None) ->
         fits = None if doubled else implied(model, width, sum(sizes))
         hint = "Make the numbers add up to the pairs that rotate" + (f", or write {fits}." if fits else ".")
         raise values.out_of_range(
-            f"{WHO}: mrope_section must add up to the {n_pairs} pairs that turn; got {sum(sizes)}. "
+            f"{WHO}: mrope_section must add up to the {n_pairs} pairs that rotate; got {sum(sizes)}. "
             f"{'Correct it.' if not fits else hint}",
             "mrope_section",
             entries,
             f"whole numbers that add up to {n_pairs}",
             meanings=(
                 ("pairs", f"of time, height and width, {n_pairs} together"),
-                ("lanes", f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read"),
+                (
+                    "head dimensions",
+                    f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read",
+                ),
             ),
             fix="Halve each number." if doubled else hint,
         )

@@ -12,7 +12,7 @@ from posenc.config.reading import Source
 
 NOPE = "nope"
 MAX_KINDS = 64  # each is read and constructed by itself, and no model has ten
-# kinds that turn nothing: they mix positions by recurrence, convolution or not at all, or look at a picture
+# kinds that rotate nothing: they mix positions by recurrence, convolution or not at all, or look at a picture
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING}
 # several kinds, whose order transformers fills in by a rule that is not repeated here
@@ -28,7 +28,7 @@ def layer_types(source: Source) -> Mapping[str, int]:
     """Return how many layers of each kind a model has, in the order of their first layers.
 
     Kinds are those of `layer_types` in transformers; "nope" are layers of attention without position, whatever the
-    file calls them, "cross_attention" those that look at a picture only, "unscaled_attention" those beside which a
+    file calls them, "cross_attention" those that look at a picture only, "unscaled_attention" those next to which a
     file scales others. What the file leaves out is filled in as transformers 5.23 does for the model's type. A layer
     with several attentions counts as that many, as it does in their caches.
 

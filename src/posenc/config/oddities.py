@@ -72,7 +72,7 @@ def _types(model: Model, own: dict[str, Any], name: str) -> None:
 
 
 def _misspelt(model: Model, found: Spelled) -> None:
-    """Note keys that nobody reads and that are nearly one that is read."""
+    """Note keys that are not read and are nearly one that is read."""
     holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
     for holder, known, likeness in holders:
         for key in holder:
@@ -84,7 +84,7 @@ def _misspelt(model: Model, found: Spelled) -> None:
             model.warn(
                 "misspelt",
                 key,
-                f"{values.short(key)[1:-1]} is read by nobody; {near[0]}, which is near it, is not in the file.",
+                f"{values.short(key)[1:-1]} is not read; {near[0]}, which is near it, is not in the file.",
                 value=holder[key],
                 allowed=near[0],
                 meanings=((key, "not read"), (near[0], f"{values.short(holder[key])} is taken")),
@@ -126,7 +126,10 @@ def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled:
         value=window,
         allowed="a scaling for the kinds of layers that see far, and none for those with a window",
         meanings=(
-            ("one set of parameters", "layers with a window turn by stretched frequencies, though they never see far"),
+            (
+                "one set of parameters",
+                "layers with a window rotate by stretched frequencies and never see far",
+            ),
             ("a set for each kind", "only layers that see far are stretched"),
         ),
         fix=f'If layers with a window were trained plain, nest: "rope_parameters": {{"{kind}": {{"rope_type": '
@@ -140,14 +143,14 @@ def _of_type(model: Model) -> None:
         model.warn(
             "clockwise",
             "model_type",
-            f"{model.name} turns clockwise: as with all frequencies negated.",
+            f"{model.name} rotates clockwise: as with all frequencies negated.",
             value=model.model_type,
             allowed="any; this is said of the type, and no fault of the file",
             meanings=(
                 ("q and k both clockwise", "the same scores as both counter-clockwise"),
                 ("one of the two only", "scores follow the sum of positions, and the model is lost"),
             ),
-            fix="Nothing in the file. Do not mix cached keys of code that turns the other way.",
+            fix="Nothing in the file. Do not mix cached keys of code that rotates the other way.",
         )
     if model.name == "mistral_large4_text":
         model.warn(

@@ -26,7 +26,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 class Checked(Mapping[str, Any]):
     """Fields that have passed the limits, so that whoever asks for each kind of layer reads a file once.
 
-    They are handed on as they are and not copied, so nobody may change them.
+    They are handed on as they are and not copied, so they must not be changed.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def _no_configuration(path: Path, format_: str) -> ValueError:
     """Return the error of a file of weights: what to read in its place."""
     said = f"config.read: {format_} is not read; got {short(str(path))}. "
     if format_ == "GGUF":
-        said += "Pass the config.json of the model that it was converted from; gguf-dump of llama.cpp lists its own keys."
+        said += "Pass the config.json of the model that it was converted from; llama.cpp's gguf-dump lists its keys."
     else:
         said += "Pass the config.json that lies next to it."
     return attach(_NoConfigurationError(said), About("elsewhere", "(file)", None, "a config.json"))

@@ -108,7 +108,7 @@ def _number(own: dict[str, Any], key: str, low: float = 1.0, high: float = MAX_F
 
 
 def _original(model: Model, found: Spelled, max_len: int | None) -> int:
-    """Return the trained length: beside flat parameters first, then among them, then the longest text."""
+    """Return the trained length: next to flat parameters first, then among them, then the longest text."""
     stated = None if found.nested else model.fields.get(LENGTH)
     stated = found.own.get(LENGTH) if stated is None else stated
     if stated is None:

@@ -20,7 +20,7 @@ MEANINGS = {
     "yarn": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the pair's number",
     "llama3": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the turns",
     "longrope": "each pair is divided by its own factor, by one list up to the trained length and another beyond",
-    "proportional": "a share of the pairs turns, spread as if all did",
+    "proportional": "a share of the pairs rotates, spread as if all did",
 }
 
 
@@ -72,6 +72,8 @@ def spelled(model: Model, kind: str) -> Spelled:
     if kind == patterns.UNSCALED and not nested:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
+        if around and model.name in FILLS_IN and not reads.spreads(model.name, key):
+            return Spelled({}, around, key, False, left_out=True)  # transformers takes its defaults; noted as unread
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
         return Spelled({} if full_only else around, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)

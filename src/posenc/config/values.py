@@ -12,7 +12,7 @@ Meanings = tuple[tuple[str, str], ...]  # ways to write something, and what each
 
 @dataclass(frozen=True)
 class About:
-    """What a refusal is about, beside its message: what a program may want to know of it.
+    """What a refusal is about, next to its message: what a program may want to know of it.
 
     Args:
         code: A short name of the kind of fault.

@@ -1,4 +1,4 @@
-"""How wide a head is, and which of its lanes turn."""
+"""How wide a head is, and which of its dimensions rotate."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +14,7 @@ _SWA = {"head_dim": 256, "qk_nope_head_dim": 192}  # of Dots 3's layers with a w
 
 @dataclass(frozen=True)
 class Widths:
-    """Lanes of a head, how many turn and where; `share` is what the file says of the part that turns, under `key`."""
+    """Dimensions of a head, how many rotate and where; `share` is the part that the file says, under `key`."""
 
     head_dim: int
     rotary_dim: int
@@ -36,7 +36,7 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
 
     Raises:
         TypeError: A width is no integer, or a share no number.
-        ValueError: They are missing, out of range, odd, or more lanes turn than there are.
+        ValueError: They are missing, out of range, odd, or more dimensions rotate than there are.
     """
     single = _single(model, first_layer, kind)
     latent = _latent(model, single)
@@ -53,7 +53,7 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
 
 
 def implied(model: Model, width: Widths, n_pairs: int) -> str | None:
-    """Return the key and value by which so many pairs would rotate, as a file has them; None where there is no such key.
+    """Return the key and value by which so many pairs would rotate, as a file has them; None where none does.
 
     >>> implied(Model({}, "phi3"), Widths(128, 128, "first", 1.0), 48)
     'partial_rotary_factor: 0.75'
@@ -88,16 +88,19 @@ def _check(found: Widths) -> None:
             key, value = part[found.share == 1]  # type: ignore[assignment]
         even = max(2, min(found.rotary_dim, found.head_dim) // 2 * 2)
         raise values.out_of_range(
-            f"{WHO}: the lanes that turn must be an even number from 2 to head_dim, because they turn in pairs; "
-            f"got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that turns.",
+            f"{WHO}: the dimensions that rotate must be an even number from 2 to head_dim, because they rotate "
+            f"in pairs; got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that rotates.",
             key,
             value,
-            f"what makes an even number of lanes from 2 to {found.head_dim}",
+            f"what makes an even number of dimensions from 2 to {found.head_dim}",
             meanings=(
-                (f"{key} {value:g}", f"{found.rotary_dim} of {found.head_dim} lanes, of which one has no partner"),
-                (f"{even} lanes", f"{even // 2} pairs turn"),
+                (
+                    f"{key} {value:g}",
+                    f"{found.rotary_dim} of {found.head_dim} dimensions, of which one has no partner",
+                ),
+                (f"{even} dimensions", f"{even // 2} pairs rotate"),
             ),
-            fix="Correct head_dim, or the part that turns (partial_rotary_factor, rotary_pct or rotary_dim).",
+            fix="Correct head_dim, or the part that rotates (partial_rotary_factor, rotary_pct or rotary_dim).",
         )
 
 
@@ -116,7 +119,7 @@ def _single(model: Model, first_layer: int | None, kind: str) -> dict[str, Any]:
 
 
 def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | None:
-    """Return how many lanes stay and how many turn in multi-head latent attention, None for other attention."""
+    """Return how many dimensions stay and how many rotate in multi-head latent attention, None for other attention."""
     if not reads.reads_width(model.name, "qk_rope_head_dim"):
         return None
     default = LATENT.get(model.name, (None, None))
@@ -154,7 +157,7 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
 
 
 def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float, str]:
-    """Return how many of the first lanes turn, the share that the file names, and its key."""
+    """Return how many of the first head dimensions rotate, the share that the file names, and its key."""
     share, key = _share(model, own)
     if share is None and reads.reads_width(model.name, "rotary_dim"):
         lanes = model.fields.get("rotary_dim")
@@ -165,7 +168,7 @@ def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts:
     if name == "proportional":
         return head_dim, share, key
     if share != 1 and not facts.reads_share:
-        what = "and all lanes turn" if name == "default" else "though the frequencies of its scaling do"
+        what = "and all of a head rotates" if name == "default" else "though the frequencies of its scaling do"
         model.warn(
             "share_unread",
             key,
@@ -173,10 +176,16 @@ def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts:
             value=share,
             allowed="1, or the key left out",
             meanings=(
-                (f"{share:g}", f"for a type that reads it, {int(head_dim * share)} of {head_dim} lanes would turn"),
-                ("1, or left out", f"all {head_dim} lanes turn, as transformers does with this type whatever it says"),
+                (
+                    f"{share:g}",
+                    f"for a type that reads it, {int(head_dim * share)} of {head_dim} dimensions would rotate",
+                ),
+                (
+                    "1, or left out",
+                    f"all {head_dim} dimensions rotate, as transformers does with this type whatever it says",
+                ),
             ),
-            fix="Remove it; or name a model_type that turns a part of the lanes, such as stablelm or phi.",
+            fix="Remove it; or name a model_type that rotates a part of a head, such as stablelm or phi.",
         )
         share = 1.0 if name == "default" else share
     return int(head_dim * share), share, key

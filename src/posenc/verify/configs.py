@@ -97,7 +97,7 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
 
     Args:
         target: A config.json, a directory that holds one, a mapping, or the name of a model that comes with posenc.
-        pairing: Which lanes turn together, for a model type that is not known.
+        pairing: Which head dimensions rotate together, for a model type that is not known.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -121,9 +121,9 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         model = open_model(source)
         model_type = model.model_type
         if (ways := unrotated.ways(model)) is not None:
-            counts = {f"{way.part}: {way.encoding}": way.count for way in ways}
-            unread = places.of_unrotated(model)
-            return _judged(name, model, counts, [_odd(one) for one in unread], unjudged.of_model(model, []))
+            found = [_odd(one) for one in places.of_unrotated(model)]
+            ways_of: dict[str, int | None] = {f"{way.part}: {way.encoding}": way.count for way in ways}
+            return _judged(name, model, ways_of, found, unjudged.of_model(model, []))
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
@@ -301,8 +301,8 @@ def _unknown(model: Model) -> str:
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
     return (
-        f"model_type {name} is not known{f' (near {near})' if near else ''}: which lanes it pairs, and what it takes "
-        f"where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
+        f"model_type {name} is not known{f' (near {near})' if near else ''}: which dimensions it pairs, and what it "
+        f"takes where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
     )
 
 

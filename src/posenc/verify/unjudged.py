@@ -43,7 +43,7 @@ def _lines(model: Model, rotations: list[config.Rotary]) -> Iterator[str]:
         yield "factor against max_position_embeddings: with M-RoPE positions do not count tokens"
     if not rotations and unrotated.kind(model) is None:
         yield "the rotation: no layer was read that rotates"
-    if model.name not in TYPES and unrotated.kind(model) is None:
+    if model.name and model.name not in TYPES and unrotated.kind(model) is None:
         yield "which keys the model type reads: it is not known"
 
 
@@ -52,9 +52,10 @@ def _other_parts(model: Model) -> Iterator[str]:
     inside = {key for key, _ in model.outer}
     for fields in (*(fields for _, fields in model.outer), model.fields):
         for key, part in fields.items():
-            if isinstance(part, dict) and key not in inside and (part.get("model_type") or key.endswith("_config")):
-                if part.get("model_type") or any(map(_ABOUT_POSITIONS.search, part)):
-                    yield key
+            if not isinstance(part, dict) or key in inside:
+                continue
+            if part.get("model_type") or (key.endswith("_config") and any(map(_ABOUT_POSITIONS.search, part))):
+                yield key
 
 
 def _unknown(model: Model) -> Iterator[str]:
