@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posenc import config
-from posenc.config import reads, unrotated, values
+from posenc.config import kinds, reads, unrotated, values
 from posenc.config.axes import has_axes
 from posenc.config.model import Model
 from posenc.config.models import TYPES
@@ -35,6 +35,8 @@ def _lines(model: Model, rotations: list[config.Rotary]) -> Iterator[str]:
         yield f"other parts of the file: {_names(parts)}"
     if unknown := sorted(set(_unknown(model))):
         yield f"keys that posenc does not know: {_names(unknown)}"
+    if rotations and _unlisted(model):
+        yield "how many layers there are of each kind: the file does not say it"
     if any(one.rope_type == "dynamic" for one in rotations):
         yield "frequencies of texts beyond max_position_embeddings: dynamic NTK forms them while the model runs"
     if any(one.rope_type == "longrope" for one in rotations):
@@ -45,6 +47,15 @@ def _lines(model: Model, rotations: list[config.Rotary]) -> Iterator[str]:
         yield "the rotation: no layer was read that rotates"
     if model.name and model.name not in TYPES and unrotated.kind(model) is None:
         yield "which keys the model type reads: it is not known"
+
+
+def _unlisted(model: Model) -> bool:
+    """Return whether a file leaves out which layers are of which kind, and the type's rule is not repeated here."""
+    try:
+        kinds.layers(model)
+    except ValueError as error:
+        return values.about(error).code == "missing"
+    return False
 
 
 def _other_parts(model: Model) -> Iterator[str]:
