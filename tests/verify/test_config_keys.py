@@ -32,6 +32,8 @@ def long(name, n, **fields):
 
 BOTH = {FULL: LINEAR, SLIDING: LOCAL}
 PLAIN = {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True}
+STACKS = {"model_type": "t5gemma2", "decoder": nested("t5gemma2_decoder", BOTH)}
+STACKS["encoder"] = {"model_type": "t5gemma2_encoder", "text_config": nested("t5gemma2_text", BOTH)}
 THREE = {"mrope_section": [12, 10, 10], "mrope_interleaved": True}
 # the file; code and key of each finding; words of the first one's message
 FOUND = {
@@ -98,6 +100,7 @@ FOUND = {
                       [("unread", "partial_rotary_factor")], ["outside text_config", "32 of the 64"]),
     "two levels outside": ({"model_type": "qwen2_5_omni", "rope_scaling": YARN, "thinker_config": {
         "text_config": flat("qwen2_5_omni_text", head_dim=128)}}, [("unread", "rope_scaling")], ["outside thinker"]),
+    "outside of two stacks": (STACKS | {"rope_theta": 5e5}, [("unread", "rope_theta")], ["outside encoder and"]),
     "sections at the top": (flat("qwen3_vl_text", mrope_section=[16, 8, 8]), [("unread", "mrope_section")], []),
     "type at the top": (flat("llama", rope_type="yarn"), [("unread", "rope_type")], ["rope_type default"]),
     "betas at the top": (flat("llama", beta_fast=64), [("unread", "beta_fast")], []),
@@ -134,7 +137,9 @@ def test_what_is_not_read_is_found(name):
     assert all(word in judged.findings[0].message for word in words)
     for one in judged.findings:
         assert one.code in codes.rules()
-        assert all((one.key, one.allowed, one.meanings, one.fix, one.layers or judged.model_type == "gpt2"))
+        assert all(
+            (one.key, one.allowed, one.meanings, one.fix, one.layers or judged.model_type in ("gpt2", "t5gemma2"))
+        )
         assert "mend" not in one.message + one.fix
 
 
@@ -145,7 +150,10 @@ SILENT = {
     "GPT-NeoX": flat("gpt_neox", rotary_pct=0.25, rotary_emb_base=1e4, rotary_dim=16),
     "DeepSeek": flat("deepseek_v3", qk_rope_head_dim=32, qk_nope_head_dim=32, rotary_dim=32),
     "base twice": flat("qwen2", rope_parameters={"rope_theta": 1e4, "rope_type": "default"}),
+    "two stacks": STACKS,
     "kinds": nested("gemma3_text", BOTH),
+    "no layer without a window": nested("gemma3_text", None, rope_theta=1e6, rope_local_base_freq=1e4,
+                                        layer_types=[SLIDING, SLIDING]),
     "kinds and their bases": nested("gemma3_text", BOTH, rope_theta=1e6, rope_local_base_freq=1e4),
     "a usual kind without layers": nested("olmo3", BOTH, layer_types=[SLIDING, SLIDING]),
     "old spelling": nested("gemma3_text", None, rope_theta=1e6, rope_local_base_freq=1e4,

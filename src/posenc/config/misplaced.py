@@ -88,8 +88,9 @@ def _fix(model: Model, read: Read, level: Level, key: str, value: Any) -> str:
         if (known is not None and not known.reads_share) or not number or read.width.side == "last":
             return f"Remove {key}, or name a model_type that reads it and rotates that part of a head."
         share = value if key in reads.SHARES else value / read.width.head_dim
-        right = (*reads.share_keys(model.name, True), "partial_rotary_factor in the parameters of the rotation")[0]
-        return f"Write {right} {share:g} if it is meant, or remove {key}."
+        outside = reads.share_keys(model.name, True)
+        right = f"{outside[0]} {share:g}" if outside else f"partial_rotary_factor {share:g} into the parameters"
+        return f"Write {right} if it is meant, or remove {key}."
     if key in reads.BASES + reads.LOCAL_BASES:
         where = reads.base_keys(model.name, "sliding" in read.kind, True) or ("rope_theta in rope_parameters",)
         return f"Write it as {where[0]}, a number, if it is meant, or remove {key}."

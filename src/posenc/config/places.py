@@ -43,10 +43,22 @@ def of_unrotated(model: Model) -> list[ConfigWarning]:
     """Return warnings of keys of a rotation in a model whose layers do not rotate."""
     how = unrotated.kind(model)
     if how is not None and how.read is not None and model.model_type not in _ROTATES_BY_IMAGE | _WRITES_ANYWAY:
-        for key in (*reads.SCALINGS, *reads.BASES, *reads.SHARES, *reads.INSIDE):
+        for key in (*reads.SCALINGS, *reads.BASES, *reads.SHARES, *sorted(reads.INSIDE)):
             if _says_something(value := model.fields.get(key)):
                 said = f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.said}."
                 warn(model, key, said, value, "left out", f"Remove {key}, or correct model_type.")
+    return model.warnings
+
+
+def of_stacks(fields: Mapping[str, Any], stacks: Mapping[str, Mapping[str, Any]]) -> list[ConfigWarning]:
+    """Return warnings of keys of a rotation that stand outside of the encoder and the decoder of a file."""
+    model, inside = Model(dict(fields), fields.get("model_type")), " and ".join(stacks)
+    for key in (*reads.SCALINGS, *reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *sorted(reads.INSIDE)):
+        value = fields.get(key)
+        parts = (part.get("text_config", part) for part in stacks.values())
+        if _says_something(value) and any(part.get(key) != value for part in parts):
+            said = f"{key} stands outside {inside}, where {model.model_type} does not read it."
+            warn(model, key, said, value, "left out", f"Move {key} into {inside} if it is meant, or remove it.")
     return model.warnings
 
 
@@ -138,7 +150,8 @@ def _instead(model: Model, found: Spelled, read: Read, level: Level, key: str, v
     if level.rank == "outer" and key in reads.SCALINGS:
         inner = found.around or {"rope_type": "default"}
         same = _plain(value, read).items() <= _plain(inner, read).items() if isinstance(value, dict) else not value
-        return None if same else f"{found.key} with {told(inner)} is read"
+        here = "nothing scales" if found.key == "top level" else f"{found.key} with {told(inner)} is read"
+        return None if same else here
     return _parameter(found, read, level, key, value)
 
 
@@ -151,7 +164,8 @@ def _base(model: Model, read: Read, level: Level, key: str, value: Any) -> str |
     if level.rank != "own":
         if key in reads.LOCAL_BASES and not own and (sliding or model.name in reads.BY_KIND):
             return None
-        if key in reads.BASES and ((own and others) or label(model, read.kind) == "compress"):
+        far = others or model.name in reads.BY_KIND  # a type with a base for each kind keeps this one for its others
+        if key in reads.BASES and ((own and far) or label(model, read.kind) == "compress"):
             return None
     if isinstance(value, list) and len(value) >= len(read.listed):
         return None  # one for each layer: Step 3.5
@@ -188,7 +202,7 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
         named = found.own.get("rope_type") or found.own.get("type")
         if known is None or key not in reads.OF_SCALING - known or value in _NEUTRAL or not named:
             return None
-        return f"{scales} does not read it"
+        return f"rope_type {read.rope_type} has no such parameter"
     if key not in (reads.OF_SCALING - {"truncate"} | {"rope_type"} if level.rank == "around" else reads.INSIDE):
         return None
     mine = {**found.around, **found.own, "rope_type": read.rope_type}.get(key)
@@ -198,6 +212,8 @@ def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -
         return None
     if level.rank == "around":
         return "the entry of each kind of layer is read"
+    if mine is None and key.startswith("mrope_"):
+        return "the sections of the model type are read, if it has any"
     return f"{scales} is read" if mine is None or key == "rope_type" else f"{key} is {values.short(mine)}"
 
 

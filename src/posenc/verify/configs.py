@@ -116,7 +116,8 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         source = Checked(config.read(target))
         if len(parts := stacks(source)) > 1:
             each = {stack: judge(part, pairing=pairing) for stack, part in parts.items()}
-            return _joined(name, source.get("model_type"), each)
+            outside = [_odd(one) for one in places.of_stacks(source, parts)]
+            return _joined(name, source.get("model_type"), each, outside)
         model_type = source.get("model_type")
         model = open_model(source)
         model_type = model.model_type
@@ -154,11 +155,11 @@ def _judged(
     return Judgement(status, name, model.model_type, counts, findings, because, not_judged)
 
 
-def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement]) -> Judgement:
-    """Return one judgement of an encoder and a decoder."""
-    statuses = [one.status for one in each.values()]
+def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], outside: list[Finding]) -> Judgement:
+    """Return one judgement of an encoder and a decoder, and of what stands outside of both."""
+    statuses = ["fail" for _ in outside[:1]] + [one.status for one in each.values()]
     layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
-    findings = tuple(
+    inside = tuple(
         replace(
             found,
             key=f"{stack}.{found.key}",
@@ -171,7 +172,7 @@ def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement]) ->
     because = " ".join(f"{stack}: {one.because}" for stack, one in each.items() if one.because)
     worst = next((status for status in ("fail", "cannot_tell") if status in statuses), "pass")
     not_judged = tuple(dict.fromkeys(line for one in each.values() for line in one.not_judged))
-    return Judgement(worst, name, model_type, layers, findings, because, not_judged)  # type: ignore[arg-type]
+    return Judgement(worst, name, model_type, layers, (*outside, *inside), because, not_judged)  # type: ignore[arg-type]
 
 
 def _look(
