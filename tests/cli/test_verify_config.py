@@ -11,6 +11,9 @@ GOOD |= {"rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
 
 
+NOT_JUDGED = "not judged: the pairing of the weights: a configuration does not say it.\n"
+
+
 def write(folder, fields):
     (folder / "config.json").write_text(json.dumps(fields, indent=1), encoding="utf-8")
     return str(folder)
@@ -18,14 +21,14 @@ def write(folder, fields):
 
 def test_nothing_found(tmp_path, capsys):
     assert run(["verify-config", write(tmp_path, GOOD)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: nothing found (full_attention)\n"
+    assert capsys.readouterr().out == f"{tmp_path}: nothing found (full_attention)\n{NOT_JUDGED}"
     assert run(["verify-config", write(tmp_path, GOOD), "--output-format", "github"]) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_a_name_that_comes_with_posenc(capsys):
     assert run(["verify-config", "llama-3.1-8b"]) == 0
-    assert capsys.readouterr().out == "llama-3.1-8b: nothing found (full_attention)\n"
+    assert capsys.readouterr().out == f"llama-3.1-8b: nothing found (full_attention)\n{NOT_JUDGED}"
 
 
 def test_text_tells_all_parts(tmp_path, capsys):
@@ -34,7 +37,7 @@ def test_text_tells_all_parts(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith(f"{tmp_path}: 1 finding\n\nwarning: betas_swapped: beta_fast = ")
     parts = ["allowed: beta_fast above beta_slow", "means:   beta_fast 1, beta_slow 32: slow pairs stay"]
-    parts += ["beta_fast 32, beta_slow 1: pairs that turn more than 32 times", "mend:    Write beta_fast 32"]
+    parts += ["beta_fast 32, beta_slow 1: pairs that rotate more than 32 times", "fix:     Write beta_fast 32"]
     for words in parts:
         assert words in said
     assert max(map(len, said.splitlines()[1:])) <= 100
@@ -48,7 +51,9 @@ def test_json(tmp_path, capsys, words):
     (finding,) = found["findings"]
     assert (finding["code"], finding["key"], finding["value"]) == ("out_of_range", "rope_theta", 0.5)
     assert finding["allowed"] == "above 1 and at most 1e+12"
-    assert finding["mend"] == "Write rope_theta: above 1 and at most 1e+12."
+    assert finding["fix"] == "Write rope_theta: above 1 and at most 1e+12."
+    assert "mend" not in finding
+    assert found["not_judged"][0] == "the pairing of the weights: a configuration does not say it"
 
 
 def test_github_names_file_and_line_and_cannot_be_broken_out_of(tmp_path, capsys):
@@ -74,6 +79,16 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"rope_theta": NaN}')
     assert run(["verify-config", str(tmp_path)]) == 1
     assert 'error: unreadable: rope_theta = "nan"' in capsys.readouterr().out
+
+
+def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(2 << 20))
+    for target in (tmp_path / "model.gguf", tmp_path):
+        assert run(["verify-config", str(target)]) == 3
+        said = " ".join(capsys.readouterr().out.split())
+        assert "GGUF is not read" in said
+        assert "Pass the config.json of the model that it was converted from" in said
+        assert "orrect the file" not in said
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_every_type_as_it_is_by_default(name):
     theirs = CONFIG_MAPPING[name]()
     written = plain(theirs.to_dict())
     if name in ODD:
-        with pytest.raises(ValueError, match="because they turn in pairs"):
+        with pytest.raises(ValueError, match="because they rotate in pairs"):
             frequencies.from_config(written)
         return
     if name in ELSEWHERE:

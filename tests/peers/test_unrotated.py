@@ -159,7 +159,7 @@ def test_biases_are_those_that_a_used_model_runs(build):
 
 @pytest.mark.parametrize("kind", unrotated.KINDS)
 def test_each_type_is_named_and_has_no_pairing(kind):
-    said = f"{kind} does not turn by one position, so no pairing of lanes belongs to it; positions enter by "
+    said = f"{kind} does not rotate by one position, so it has no pairing of dimensions; positions enter by "
     with refuses(ValueError, said + unrotated.KINDS[kind].said):
         posenc.RoPE.from_config({"model_type": kind, "head_dim": 8, "alibi": True}, pairing="half")
 

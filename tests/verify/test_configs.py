@@ -34,7 +34,7 @@ def with_rope(rope, **changes):
     return llama({**rope, **changes})
 
 
-# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the mend
+# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the fix
 ODD = {
     "theta_missing": (LLAMA, "rope_theta", None, "above 1", "the base is 10000", '"rope_theta": 10000.0'),
     "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "truncate", False,
@@ -70,7 +70,7 @@ ODD = {
     "factor_missing": (with_rope(YARN, factor=None), "factor", None, "at least 1", "4 here", '"factor": 4'),
     "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "4, which", "stretched to 6144", "factor 4"),
     "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5), "partial_rotary_factor", 0.5, "1, or",
-                     "32 of 64 lanes", "Remove"),
+                     "32 of 64 dimensions", "Remove"),
     "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "mrope_section", [8, 12, 12],
                         "left out", "time, row and column", "Remove it"),
     "sections_misfit": ({"model_type": "qwen3_vl_text", "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": {
@@ -99,14 +99,14 @@ ODD = {
 
 @pytest.mark.parametrize("code", ODD)
 def test_what_is_odd_is_told_with_all_its_parts(code):
-    source, key, value, allowed, meaning, mend = ODD[code]
+    source, key, value, allowed, meaning, fix = ODD[code]
     judged = judge(source)
     (finding,) = [one for one in judged.findings if one.code == code][:1]
     assert judged.status == "fail"
     assert (finding.key, finding.value) == (key, value)
     assert allowed in finding.allowed
     assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert mend in finding.mend
+    assert fix in finding.fix
     assert finding.layers
 
 
@@ -141,7 +141,7 @@ REFUSED = {
         "rope_theta": 1e6, "mrope_section": [32, 48, 48]}}, "out_of_range", "mrope_section", [32, 48, 48],
         "add up to 64", "twice as many, 128"),
     "odd": ({**llama({"rope_theta": 1e4}), "model_type": "phi", "partial_rotary_factor": 0.3}, "out_of_range",
-            "partial_rotary_factor", 0.3, "even number of lanes", "19 of 64"),
+            "partial_rotary_factor", 0.3, "even number of dimensions", "19 of 64"),
     "layers": (llama({"rope_theta": 1e4}, layer_types=["full_attention"]), "out_of_range", "layer_types",
                ["full_attention"], "a list of 4", "refused"),
     "no object": (llama([1]), "wrong_kind", "rope_parameters", [1], "an object", "refused"),
@@ -160,8 +160,8 @@ def test_what_is_refused_is_a_finding_too(name):
     assert (finding.code, finding.key, finding.value) == (code, key, value)
     assert allowed in finding.allowed
     assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert finding.mend
-    assert finding.mend != "Correct the file."
+    assert finding.fix
+    assert finding.fix != "Correct the file."
 
 
 FILES = {
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_read_is_a_finding(name, tmp_path):
     (finding,) = judged.findings
     assert (judged.status, finding.code, finding.key, finding.value) == ("fail", code, key, value)
     assert finding.allowed
-    assert finding.mend
+    assert finding.fix
     assert "\n" not in finding.message
 
 
@@ -198,8 +198,8 @@ def test_findings_are_complete_have_rules_and_are_plain_json(source):
     assert plain["schema"] == configs.SCHEMA
     for finding in plain["findings"]:
         assert finding["code"] in codes.rules()
-        assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "mend", "message", "layers"}
-        assert all(finding[part] for part in ("key", "allowed", "meanings", "mend", "message"))
+        assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "fix", "message", "layers"}
+        assert all(finding[part] for part in ("key", "allowed", "meanings", "fix", "message"))
         assert all(set(one) == {"spelling", "meaning"} and all(one.values()) for one in finding["meanings"])
 
 

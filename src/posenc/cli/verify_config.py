@@ -1,4 +1,4 @@
-"""`posenc verify-config`: what is wrong or odd in a configuration, and how to mend it."""
+"""`posenc verify-config`: what is wrong or odd in a configuration, and how to fix it."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def verify_config(
 ) -> None:
     """Judge what a model's configuration says of positions.
 
-    Each finding has a code, the key, its value, what is allowed, what each spelling would mean, and how to mend it.
+    Each finding has a code, the key, its value, what is allowed, what each spelling would mean, and how to fix it.
     Exit codes: 0 nothing found, 1 findings, 2 wrong use, 3 cannot tell (the model type is not known).
     """
     if output_format not in (None, "text", "json", "github"):
@@ -76,8 +76,13 @@ def _describe(found: "Judgement") -> list[str]:
             lines.append(
                 output.wrap(f"{spelling}: {meaning}", _WIDTH, "             ", ("           ", "  means:   ")[i == 0])
             )
-        lines.append(output.wrap(one.mend, _WIDTH, "           ", "  mend:    "))
-    return [*lines, *(["", output.wrap(found.because, _WIDTH)] if found.because else [])]
+        lines.append(output.wrap(one.fix, _WIDTH, "           ", "  fix:     "))
+    if found.because:
+        lines += ["", output.wrap(found.because, _WIDTH)]
+    if found.not_judged:
+        said = "; ".join(found.not_judged)
+        lines += [*([""] if found.findings or found.because else []), output.wrap(f"not judged: {said}.", _WIDTH)]
+    return lines
 
 
 def _value(one: "Finding") -> str:
@@ -92,7 +97,7 @@ def _annotate(found: "Judgement") -> list[str]:
     lines = []
     for one in found.findings:
         place = {"file": path, "line": _line(text, one.key), "title": one.code}
-        said = f"{one.message} Allowed: {one.allowed}. {one.mend}"
+        said = f"{one.message} Allowed: {one.allowed}. {one.fix}"
         lines.append(f"::{one.level} {_properties(place)}::{_escape(said)}")
     if found.status == "cannot_tell":
         lines.append(f"::notice {_properties({'file': path, 'title': 'cannot_tell'})}::{_escape(found.because)}")

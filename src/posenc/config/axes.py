@@ -1,4 +1,4 @@
-"""How the pairs of lanes are shared out among the axes of a position (M-RoPE): time, row and column."""
+"""How the pairs of head dimensions are shared out among the axes of a position (M-RoPE): time, row and column."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from posenc.config import values
 from posenc.config.model import WHO, Model
 from posenc.config.models import SECTIONS, TYPES, Layout
+from posenc.config.widths import Widths, implied
 
 
 def axes_of_pairs(sections: Sequence[int], layout: str, n_pairs: int) -> list[int]:
@@ -22,54 +23,78 @@ def axes_of_pairs(sections: Sequence[int], layout: str, n_pairs: int) -> list[in
     return [k % n if k < n * sections[k % n] else 0 for k in range(n_pairs)]
 
 
-def axes(model: Model, own: dict[str, Any], rotary_dim: int) -> tuple[tuple[int, ...], Layout] | tuple[None, None]:
+def dealt(sections: Sequence[int], layout: str, n_pairs: int) -> tuple[int, ...]:
+    """Return how many pairs each axis has in fact; other numbers than `sections` cannot be realised in this layout.
+
+    >>> dealt((16, 24, 24), "interleaved", 64)
+    (22, 21, 21)
+    """
+    of_pairs = axes_of_pairs(sections, layout, n_pairs)
+    return tuple(of_pairs.count(axis) for axis in range(len(sections)))
+
+
+def has_axes(model: Model, own: dict[str, Any]) -> bool:
+    """Return whether positions of a model may have several axes, so that they do not count tokens."""
+    return model.name in SECTIONS or (model.name not in TYPES and own.get("mrope_section") is not None)
+
+
+def axes(model: Model, own: dict[str, Any], width: Widths) -> tuple[tuple[int, ...], Layout] | tuple[None, None]:
     """Return the pairs of each axis, time first, and their layout; (None, None) where positions have one axis.
 
     Args:
         model: The model, which collects warnings.
         own: The parameters of the kind of layer.
-        rotary_dim: How many lanes turn.
+        width: How many head dimensions rotate.
 
     Raises:
         TypeError: mrope_section is no list of integers.
-        ValueError: It does not add up to the pairs that turn.
+        ValueError: It does not add up to the pairs that rotate.
     """
-    n_pairs, listed = rotary_dim // 2, own.get("mrope_section")
+    n_pairs, listed = width.rotary_dim // 2, own.get("mrope_section")
     if model.name in TYPES and model.name not in SECTIONS:
         if listed is not None:
             said = f"{model.name} in transformers does not read it: all pairs read one position."
-            mend = "Remove it, or name a type that reads it."
-            _warn(model, "sections_unread", said, listed, "the key left out", mend)
+            fix = "Remove it, or name a type that reads it."
+            _warn(model, "sections_unread", said, listed, "the key left out", fix)
         return None, None
     usual: Layout = "interleaved" if own.get("mrope_interleaved") is True else "blocks"
     layout, default = SECTIONS.get(model.name, (usual, None))
-    sizes = default if listed is None else _checked(listed, n_pairs, None if default is None else len(default))
+    sizes = default if listed is None else _checked(model, listed, width, None if default is None else len(default))
     if sizes is None:
         return None, None
     if layout == "interleaved":
-        dealt = axes_of_pairs(sizes, layout, n_pairs)
-        kept = tuple(dealt.count(axis) for axis in range(len(sizes)))
+        kept = dealt(sizes, layout, n_pairs)
         if listed is not None and kept != sizes:
-            said = f"axes that take turns have {kept} pairs here, whatever mrope_section says."
+            said = (
+                f"mrope_section {list(sizes)} cannot be realised where the axes take turns: {model.name or 'the code'} "
+                f"gives them {list(kept)} pairs."
+            )
             _warn(model, "sections_misfit", said, listed, f"{list(kept)}", f"Write {list(kept)}.")
         return kept, layout
     if sum(sizes) != n_pairs:
-        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs that turn."
+        said = f"mrope_section is missing, and {sizes} of {model.name} do not add up to the {n_pairs} pairs."
         _warn(model, "sections_misfit", said, None, f"numbers that add up to {n_pairs}", "Add mrope_section.")
         return None, None
-    return (sizes[-1:] + sizes[:-1] if layout == "time_last" else sizes), layout  # whose files write time last too
+    if layout != "time_last":
+        return sizes, layout
+    sizes = sizes[-1:] + sizes[:-1]  # whose files write time last too
+    if (kept := dealt(sizes, layout, n_pairs)) != sizes:
+        said = f"mrope_section {listed} cannot be realised: rows and columns take turns, so they have as many pairs."
+        allowed = [*kept[1:], kept[0]]
+        _warn(model, "sections_misfit", said, listed, f"{allowed}", f"Write {allowed}.")
+    return kept, layout
 
 
-def _warn(model: Model, code: str, message: str, value: Any, allowed: str, mend: str) -> None:
-    read = "how many pairs of lanes read time, row and column"
+def _warn(model: Model, code: str, message: str, value: Any, allowed: str, fix: str) -> None:
+    read = "how many pairs of head dimensions read time, row and column"
     one = "all pairs read one position, as text has it"
     meanings = (("mrope_section", read), ("left out", one))
-    model.warn(code, "mrope_section", message, value=value, allowed=allowed, meanings=meanings, mend=mend)
+    model.warn(code, "mrope_section", message, value=value, allowed=allowed, meanings=meanings, fix=fix)
 
 
-def _checked(listed: object, n_pairs: int, n_axes: int | None) -> tuple[int, ...]:
+def _checked(model: Model, listed: object, width: Widths, n_axes: int | None) -> tuple[int, ...]:
     """Return a file's mrope_section, which counts pairs, for each of so many axes as a type has, if that is known."""
-    entries = values.sequence(WHO, "mrope_section", listed, longest=64)
+    n_pairs, entries = width.rotary_dim // 2, values.sequence(WHO, "mrope_section", listed, longest=64)
     sizes = tuple(values.integer(WHO, "mrope_section's entry", size, low=0, high=4096) for size in entries)
     if n_axes is not None and len(sizes) != n_axes:
         said = f"{n_axes} numbers, one an axis"
@@ -77,15 +102,21 @@ def _checked(listed: object, n_pairs: int, n_axes: int | None) -> tuple[int, ...
         raise values.out_of_range(message, "mrope_section", entries, said)
     if sum(sizes) != n_pairs:
         doubled = sum(sizes) == 2 * n_pairs
+        fits = None if doubled else implied(model, width, sum(sizes))
+        hint = "Make the numbers add up to the pairs that rotate" + (f", or write {fits}." if fits else ".")
         raise values.out_of_range(
-            f"{WHO}: mrope_section must add up to the {n_pairs} pairs that turn; got {sum(sizes)}. Correct it.",
+            f"{WHO}: mrope_section must add up to the {n_pairs} pairs that rotate; got {sum(sizes)}. "
+            f"{'Correct it.' if not fits else hint}",
             "mrope_section",
             entries,
             f"whole numbers that add up to {n_pairs}",
             meanings=(
                 ("pairs", f"of time, height and width, {n_pairs} together"),
-                ("lanes", f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read"),
+                (
+                    "head dimensions",
+                    f"twice as many, {2 * n_pairs} together{', as here' if doubled else ''}: not what is read",
+                ),
             ),
-            mend="Halve each number." if doubled else "Make the numbers add up to the pairs that turn.",
+            fix="Halve each number." if doubled else hint,
         )
     return sizes

@@ -12,7 +12,7 @@ from posenc.config.reading import Source
 
 NOPE = "nope"
 MAX_KINDS = 64  # each is read and constructed by itself, and no model has ten
-# kinds that turn nothing: they mix positions by recurrence, convolution or not at all, or look at a picture
+# kinds that rotate nothing: they mix positions by recurrence, convolution or not at all, or look at a picture
 _STILL = {NOPE, LINEAR, CROSS, "conv", "mamba", "mamba2", "recurrent", "moe", "mlp"}
 _LEGACY = {"attention": FULL, "mamba": LINEAR, "recurrent": LINEAR, "global": FULL, "local": SLIDING}
 # several kinds, whose order transformers fills in by a rule that is not repeated here
@@ -28,7 +28,7 @@ def layer_types(source: Source) -> Mapping[str, int]:
     """Return how many layers of each kind a model has, in the order of their first layers.
 
     Kinds are those of `layer_types` in transformers; "nope" are layers of attention without position, whatever the
-    file calls them, "cross_attention" those that look at a picture only, "unscaled_attention" those beside which a
+    file calls them, "cross_attention" those that look at a picture only, "unscaled_attention" those next to which a
     file scales others. What the file leaves out is filled in as transformers 5.23 does for the model's type. A layer
     with several attentions counts as that many, as it does in their caches.
 
@@ -59,7 +59,7 @@ def layers(model: Model, *, unknown: int | None = None) -> list[str]:
             "layer_types",
             None,
             "a list of one kind a layer",
-            mend="List the kind of each layer in layer_types.",
+            fix="List the kind of each layer in layer_types.",
         )
     n = len(named) if named is not None else (_count(model) or unknown)
     if n is None:
@@ -141,7 +141,7 @@ def _named(model: Model) -> list[str] | None:
             key,
             [],
             "one entry a layer",
-            mend=f"Remove {key}: the model type's own pattern is taken then.",
+            fix=f"Remove {key}: the model type's own pattern is taken then.",
         )
     for kind in listed:
         if len(values.text(WHO, f"{key}'s entry", kind)) > 64:
@@ -158,7 +158,7 @@ def _named(model: Model) -> list[str] | None:
             key,
             listed,
             f"a list of {n} entries",
-            mend=f"Make {key} and the number of layers agree.",
+            fix=f"Make {key} and the number of layers agree.",
         )
     return [_LEGACY.get(kind, kind) for kind in listed]
 
@@ -194,7 +194,7 @@ def _one_each(key: str, listed: object, n: int) -> list[Any]:
             key,
             listed,
             f"a list of {n} entries",
-            mend=f"Make {key} and the number of layers agree.",
+            fix=f"Make {key} and the number of layers agree.",
         )
     for entry in entries:
         values.number(WHO, f"{key}'s entry", entry, low=0.0, high=1e12)

@@ -32,7 +32,7 @@ class ConfigWarning:
         value: What stands in the file, None where the key is missing.
         allowed: What may stand there, in words.
         meanings: Ways to write it, and what each would mean.
-        mend: What to do.
+        fix: What to do.
     """
 
     code: str
@@ -41,16 +41,20 @@ class ConfigWarning:
     value: Any = field(default=None, hash=False)
     allowed: str = ""
     meanings: values.Meanings = ()
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass
 class Model:
-    """The fields of the language model, its type as `models` names it, and the warnings so far."""
+    """The fields of the language model, its type as `models` names it, and the warnings so far.
+
+    `outer` holds what stands around it: the key under which the next inner part stands, and the fields at that level.
+    """
 
     fields: dict[str, Any]
     model_type: str | None
     warnings: list[ConfigWarning] = field(default_factory=list)
+    outer: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     def warn(
         self,
@@ -61,10 +65,10 @@ class Model:
         value: Any,
         allowed: str,
         meanings: values.Meanings = (),
-        mend: str,
+        fix: str,
     ) -> None:
         """Add a warning."""
-        self.warnings.append(ConfigWarning(code, key, message, value, allowed, meanings, mend))
+        self.warnings.append(ConfigWarning(code, key, message, value, allowed, meanings, fix))
 
     def assume(self, key: str, default: int, allowed: str) -> None:
         """Add a warning of a number that is left out, for which transformers has one of its own."""
@@ -78,7 +82,7 @@ class Model:
                 ("left out", f"{default}, and other programs may take another"),
                 (f'"{key}": {default}', f"{default} everywhere"),
             ),
-            mend=f'Write "{key}": {default} into the file, or what the weights have.',
+            fix=f'Write "{key}": {default} into the file, or what the weights have.',
         )
 
     @property
@@ -114,15 +118,16 @@ def open_model(source: Source) -> Model:
         ValueError: The file holds several models, and it does not follow which is meant.
     """
     fields = read(source)
-    model_type = fields.get("model_type")
+    model_type, outer = fields.get("model_type"), []
     for _ in range(3):  # an omni model holds a thinker that holds the text
-        inner = next((fields[key] for key in _INNER if isinstance(fields.get(key), dict) and fields[key]), None)
-        if inner is None:
+        key = next((key for key in _INNER if isinstance(fields.get(key), dict) and fields[key]), None)
+        if key is None:
             break
-        fields, model_type = inner, inner.get("model_type", model_type)
+        outer.append((key, fields))
+        fields, model_type = fields[key], fields[key].get("model_type", model_type)
     if model_type is not None:
         values.text(WHO, "model_type", model_type)
-    model = Model(fields, model_type)
+    model = Model(fields, model_type, outer=tuple(outer))
     sized = any(fields.get(key) is not None for name in ("n_layers", "hidden_size") for key in _SIZES[name])
     if parts := {} if sized else _parts(fields):
         said = ", ".join(f"{values.short(key)} ({values.short(part['model_type'])})" for key, part in parts.items())

@@ -10,9 +10,9 @@ from posenc.config.values import short
 Pairing = Literal["half", "interleaved"]
 Layout = Literal["blocks", "interleaved", "time_last", "doubled"]
 
-# types that also read `rope_interleave`, and turn in halves where it is false
+# types that also read `rope_interleave`, and rotate in halves where it is false
 READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
-# multi-head latent attention: widths of the lanes that stay and of those that turn, where a file leaves them out
+# multi-head latent attention: widths that stay and widths that rotate, where a file leaves them out
 LATENT = {
     "axk1": (128, 64),
     "axk2": (64, 32),
@@ -31,7 +31,7 @@ LATENT = {
     "mistral_large4_text": (64, 64),
     "youtu": (128, 64),
 }
-# whose layers of full attention have no position; and which of their layers turn where sliding_window is null
+# whose layers of full attention have no position; and which of their layers rotate where sliding_window is null
 ROTATES_IN_WINDOWS_ONLY: dict[str, Literal["sliding", "none", "all"]] = {
     "afmoe": "sliding",
     "cohere2": "none",
@@ -77,9 +77,9 @@ LOCAL_BASE = {
 }
 # a kind whose parameters are missing or null is plain in these
 FILLS_IN = {*LOCAL_BASE, "olmo3"}
-# whose code turns the other way round
+# whose code rotates the other way round
 CLOCKWISE = {"nanochat"}
-# widths that turn, where a file leaves `rotary_dim` out; the other types do not read it
+# widths that rotate, where a file leaves `rotary_dim` out; the other types do not read it
 ROTARY_DIM = {"codegen": 64, "gptj": 64, "minimax_m2": None}
 # whose pairs are shared out among axes, how, and the pairs of each where a file leaves `mrope_section` out (`axes`);
 # Ernie's are of row, column and time; NeoMME's two axes take turns to the end; HunYuan counts lanes of a doubled table
@@ -139,7 +139,7 @@ def facts(model_type: str | None, pairing: Pairing | None) -> Facts:
         return Facts(pairing=pairing)
     near = get_close_matches(str(model_type)[:64], TYPES, n=3) or sorted(TYPES)[:3]
     raise ValueError(
-        f"config.rotary: model_type must be one of the {len(TYPES)} that are known, because the pairing of lanes "
+        f"config.rotary: model_type must be one of the {len(TYPES)} that are known, because the pairing of dimensions "
         f"stands in no file; got {short(model_type)}, near {', '.join(near)}. Pass pairing='half' or 'interleaved'. "
         f"Known: {', '.join(sorted(TYPES))}."
     )

@@ -36,7 +36,6 @@ def note(
     """
     _types(model, found.own, name)
     _misspelt(model, found)
-    _bases(model, found)
     if name == "yarn":
         _mscale(model, found.own)
     if name in SCALED and (window is not None or kind == kinds.SLIDING):
@@ -57,7 +56,7 @@ def _types(model: Model, own: dict[str, Any], name: str) -> None:
             allowed="one of the two, or both alike",
             meanings=tuple((f"{key} {one}"[:80], MEANINGS.get(_OLD_NAMES.get(one, one), "unknown"))
                            for key, one in (("rope_type", new), ("type", old))),
-            mend="Remove type, which is the old spelling of rope_type, or make both alike.",
+            fix="Remove type, which is the old spelling of rope_type, or make both alike.",
         )  # fmt: skip
     said = {key: own[key] for key in _OF_SCALING if own.get(key) not in (None, 1)}
     if new is None and old is None and name == "default" and said:
@@ -68,12 +67,12 @@ def _types(model: Model, own: dict[str, Any], name: str) -> None:
             value=None,
             allowed=", ".join(MEANINGS),
             meanings=(("left out", MEANINGS["default"]), *((one, MEANINGS[one]) for one in SCALED)),
-            mend="Write the rope_type that is meant, or remove the parameters of a scaling.",
+            fix="Write the rope_type that is meant, or remove the parameters of a scaling.",
         )
 
 
 def _misspelt(model: Model, found: Spelled) -> None:
-    """Note keys that nobody reads and that are nearly one that is read."""
+    """Note keys that are not read and are nearly one that is read."""
     holders = [(found.own, _PARAMETERS, 0.85), (model.fields, _TOP, 0.92)]
     for holder, known, likeness in holders:
         for key in holder:
@@ -85,31 +84,12 @@ def _misspelt(model: Model, found: Spelled) -> None:
             model.warn(
                 "misspelt",
                 key,
-                f"{values.short(key)[1:-1]} is read by nobody; {near[0]}, which is near it, is not in the file.",
+                f"{values.short(key)[1:-1]} is not read; {near[0]}, which is near it, is not in the file.",
                 value=holder[key],
                 allowed=near[0],
                 meanings=((key, "not read"), (near[0], f"{values.short(holder[key])} is taken")),
-                mend=f"Rename it to {near[0]}, or remove it.",
+                fix=f"Rename it to {near[0]}, or remove it.",
             )
-
-
-def _bases(model: Model, found: Spelled) -> None:
-    """Note a base beside the parameters that differs from the one among them."""
-    inner, outer = found.own.get("rope_theta"), model.fields.get("rope_theta")
-    if found.nested or inner is None or outer is None or inner == outer:
-        return
-    model.warn(
-        "two_bases",
-        "rope_theta",
-        f"rope_theta is {values.short(inner)} in {found.key} and {values.short(outer)} beside it; the former is taken.",
-        value={f"{found.key}.rope_theta": inner, "rope_theta": outer},
-        allowed="one of the two, or both alike",
-        meanings=(
-            (f"rope_theta {values.short(inner)}", f"in {found.key}: what transformers 5 takes"),
-            (f"rope_theta {values.short(outer)}", "at the top: what transformers 4 and most other programs take"),
-        ),
-        mend="Write the base that the model was trained with in both places, or in one.",
-    )
 
 
 def _mscale(model: Model, own: dict[str, Any]) -> None:
@@ -126,7 +106,7 @@ def _mscale(model: Model, own: dict[str, Any]) -> None:
             ("transformers", "not read without mscale_all_dim"),
             ("DeepSeek's own code", f"the gain is 0.1 * {values.short(own['mscale'])} * ln(factor) + 1"),
         ),
-        mend="Write attention_factor with the gain that is meant, or remove mscale.",
+        fix="Write attention_factor with the gain that is meant, or remove mscale.",
     )
 
 
@@ -146,10 +126,13 @@ def _window(model: Model, found: Spelled, kind: str, window: int | None, scaled:
         value=window,
         allowed="a scaling for the kinds of layers that see far, and none for those with a window",
         meanings=(
-            ("one set of parameters", "layers with a window turn by stretched frequencies, though they never see far"),
+            (
+                "one set of parameters",
+                "layers with a window rotate by stretched frequencies and never see far",
+            ),
             ("a set for each kind", "only layers that see far are stretched"),
         ),
-        mend=f'If layers with a window were trained plain, nest: "rope_parameters": {{"{kind}": {{"rope_type": '
+        fix=f'If layers with a window were trained plain, nest: "rope_parameters": {{"{kind}": {{"rope_type": '
         f'"default", ...}}, "full_attention": {{...}}}}.',
     )
 
@@ -160,14 +143,14 @@ def _of_type(model: Model) -> None:
         model.warn(
             "clockwise",
             "model_type",
-            f"{model.name} turns clockwise: as with all frequencies negated.",
+            f"{model.name} rotates clockwise: as with all frequencies negated.",
             value=model.model_type,
             allowed="any; this is said of the type, and no fault of the file",
             meanings=(
                 ("q and k both clockwise", "the same scores as both counter-clockwise"),
                 ("one of the two only", "scores follow the sum of positions, and the model is lost"),
             ),
-            mend="Nothing in the file. Do not mix cached keys of code that turns the other way.",
+            fix="Nothing in the file. Do not mix cached keys of code that rotates the other way.",
         )
     if model.name == "mistral_large4_text":
         model.warn(
@@ -177,5 +160,5 @@ def _of_type(model: Model) -> None:
             value=model.model_type,
             allowed="any; this is said of the type, and no fault of the file",
             meanings=(("the file", "frequencies before training"), ("the weights", "factors of frequencies, queries")),
-            mend="Nothing in the file. Take the frequencies from the checkpoint.",
+            fix="Nothing in the file. Take the frequencies from the checkpoint.",
         )

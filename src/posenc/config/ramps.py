@@ -47,29 +47,29 @@ def _betas(model: Model, fast: float, slow: float) -> None:
             (f"beta_fast {fast:g}, beta_slow {slow:g}", does),
             (
                 f"beta_fast {high}, beta_slow {low}",
-                f"pairs that turn more than {high} times over the trained length stay, those that turn less than "
+                f"pairs that rotate more than {high} times over the trained length stay, those that rotate less than "
                 f"{low} times are divided by factor",
             ),
         ),
-        mend=f"Write beta_fast {high} and beta_slow {low}.",
+        fix=f"Write beta_fast {high} and beta_slow {low}.",
     )
 
 
 def _truncate(model: Model, found: Spelled) -> None:
-    """Note a flag that stands where nobody reads it."""
+    """Note a flag that stands where it is not read."""
     if not found.nested or found.own.get("truncate") is None:
         return
     model.warn(
         "nested_truncate",
         "truncate",
-        "truncate has no effect here: it is read beside the kinds of layers only.",
+        "truncate has no effect here: it is read next to the kinds of layers only.",
         value=found.own["truncate"],
-        allowed="true or false, beside the kinds of layers",
+        allowed="true or false, next to the kinds of layers",
         meanings=(
             ("inside a kind of layer", "not read: the ramp's ends are rounded to whole pairs"),
-            ("beside the kinds of layers", "false keeps the ramp's ends between pairs, true rounds them"),
+            ("next to the kinds of layers", "false keeps the ramp's ends between pairs, true rounds them"),
         ),
-        mend="Move it up, beside the kinds of layers.",
+        fix="Move it up, next to the kinds of layers.",
     )
 
 
@@ -87,15 +87,15 @@ def _turns(model: Model, low: float, high: float) -> None:
         meanings=(
             (
                 f"low_freq_factor {low:g}, high_freq_factor {high:g}",
-                f"a step: pairs that turn less than {low:g} times over the trained length are divided by factor",
+                f"a step: pairs that rotate less than {low:g} times over the trained length are divided by factor",
             ),
             (
                 f"low_freq_factor {below}, high_freq_factor {above}",
-                f"pairs that turn less than {below} times over the trained length are divided by factor, those that "
-                f"turn more than {above} times stay, with a ramp between",
+                f"pairs that rotate less than {below} times over the trained length are divided by factor, those that "
+                f"rotate more than {above} times stay, with a ramp between",
             ),
         ),
-        mend=f"Write low_freq_factor {below} and high_freq_factor {above}.",
+        fix=f"Write low_freq_factor {below} and high_freq_factor {above}.",
     )
 
 
@@ -104,14 +104,14 @@ def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
     model.warn(
         "dynamic_cache",
         "rope_type",
-        "dynamic NTK turns old and new keys of a cache by other frequencies.",
+        "dynamic NTK rotates old and new keys of a cache by different frequencies.",
         value="dynamic",
         allowed="a type whose frequencies do not follow the length of the text",
         meanings=(
             ("dynamic", "beyond max_position_embeddings each new token changes the base, and cached keys keep theirs"),
             ("yarn", "the same frequencies at every length, which cached keys share"),
         ),
-        mend="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
+        fix="Keep texts within max_position_embeddings, do without a cache beyond, or use yarn.",
     )
     if length not in (None, max_len):
         model.warn(
@@ -124,7 +124,7 @@ def _dynamic(model: Model, length: Any, max_len: int | None) -> None:
                 (LENGTH, "not read with this type"),
                 ("max_position_embeddings", f"read as the trained length: up to {max_len} nothing is scaled"),
             ),
-            mend=f"If the model was trained on {length} positions, write that as max_position_embeddings.",
+            fix=f"If the model was trained on {length} positions, write that as max_position_embeddings.",
         )
 
 
@@ -137,8 +137,8 @@ def _unscaled(model: Model, length: int, max_len: int) -> None:
         value=max_len,
         allowed=f"at most {length}, or a rope_type that scales",
         meanings=(
-            ("rope_type default", f"from position {length} on, slow pairs turn by angles that training never saw"),
+            ("rope_type default", f"from position {length} on, slow pairs rotate by angles that training never saw"),
             (f"rope_type yarn, factor {max_len / length:g}", "slow pairs stay within the angles of training"),
         ),
-        mend=f"Write max_position_embeddings {length}, or the scaling that is meant.",
+        fix=f"Write max_position_embeddings {length}, or the scaling that is meant.",
     )

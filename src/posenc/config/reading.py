@@ -13,6 +13,7 @@ from typing import Any
 from posenc.config.values import About, about, attach, finite, short
 
 MAX_BYTES = 1 << 20
+_WEIGHTS = {".gguf": "GGUF", ".safetensors": "safetensors", ".bin": "a file of weights", ".pt": "a file of weights"}
 MAX_DEPTH = 32
 MAX_STRING = 1 << 16
 MAX_KEY = 512
@@ -25,7 +26,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 class Checked(Mapping[str, Any]):
     """Fields that have passed the limits, so that whoever asks for each kind of layer reads a file once.
 
-    They are handed on as they are and not copied, so nobody may change them.
+    They are handed on as they are and not copied, so they must not be changed.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -70,13 +71,35 @@ def read(source: Source) -> dict[str, Any]:
         )
     path = Path(source)
     try:
-        path = path / "config.json" if path.is_dir() else path
+        path = _file(path) if path.is_dir() else path
+        if (weights := _WEIGHTS.get(path.suffix.lower())) and path.is_file():
+            raise _no_configuration(path, weights)
         data = _bytes(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, _NoConfigurationError):
         raise
     except (OSError, ValueError) as error:
         raise ValueError(f"config.read: {short(str(path))} cannot be read: {short(str(error))}.") from error
     return _plain(parse(data, short(str(path))))
+
+
+class _NoConfigurationError(ValueError):
+    """A file of another format, in which nothing is wrong."""
+
+
+def _file(folder: Path) -> Path:
+    """Return the configuration of a directory, or a GGUF file where it holds nothing else."""
+    path = folder / "config.json"
+    return path if path.is_file() else next(iter(sorted(folder.glob("*.gguf"))), path)
+
+
+def _no_configuration(path: Path, format_: str) -> ValueError:
+    """Return the error of a file of weights: what to read in its place."""
+    said = f"config.read: {format_} is not read; got {short(str(path))}. "
+    if format_ == "GGUF":
+        said += "Pass the config.json of the model that it was converted from; llama.cpp's gguf-dump lists its keys."
+    else:
+        said += "Pass the config.json that lies next to it."
+    return attach(_NoConfigurationError(said), About("elsewhere", "(file)", None, "a config.json"))
 
 
 def _bytes(path: Path) -> bytes:

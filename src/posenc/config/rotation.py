@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posenc.config import kinds, oddities, patterns, spelling, unrotated, values
+from posenc.config import kinds, misplaced, oddities, patterns, places, spelling, unrotated, values
 from posenc.config.axes import axes
 from posenc.config.model import WHO, ConfigWarning, Model, open_model
 from posenc.config.models import CLOCKWISE, LATENT, READS_INTERLEAVE, TYPES, Facts, Layout, Pairing, facts
@@ -16,16 +16,16 @@ from posenc.config.widths import Side, widths
 
 @dataclass(frozen=True)
 class Rotary:
-    """What a configuration says of the rotation in one kind of layer; lengths in positions, widths in lanes.
+    """What a configuration says of the rotation in one kind of layer; lengths in positions, widths in head dimensions.
 
     Args:
         model_type: The model's type; None where the file has none and the caller gave the pairing.
         layer_type: The kind of layer.
         base: The file's rope_theta.
-        head_dim: Lanes of a head; in multi-head latent attention those that stay and those that turn.
-        rotary_dim: How many lanes turn.
+        head_dim: Dimensions of a head; in multi-head latent attention those that stay and those that rotate.
+        rotary_dim: How many head dimensions rotate.
         rotary_side: Which: "last" in multi-head latent attention.
-        pairing: Which lanes turn together.
+        pairing: Which head dimensions rotate together.
         sections: Pairs of each axis of a position, time first; None where positions have one axis.
         layout: Which pair reads which: "blocks", "interleaved" or "time_last", as `MRoPE` has them, or "doubled":
             sections of the doubled table, by which the two lanes of a pair read different axes (HunYuan-VL).
@@ -37,7 +37,7 @@ class Rotary:
         window: How many positions a layer sees, as the file writes it (ModernBERT's counts both sides); None for all.
         scales_scores: Whether the model's attention multiplies all scores by the square of
             mscale(factor, mscale_all_dim), as DeepSeek's does.
-        clockwise: Whether the model's code turns the other way round, as with all frequencies negated.
+        clockwise: Whether the model's code rotates the other way round, as with all frequencies negated.
         spelling: Under which key the parameters stood.
         warnings: What is odd, though the model runs.
     """
@@ -67,13 +67,13 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     """Return what a model's configuration says of the rotation in one kind of layer.
 
     Reads what transformers 5.23 reads, in old and new spellings, and takes its defaults. Two departures: what it
-    only logs, such as a factor below 1, is an error here, and an odd number of lanes that turn is not rounded up.
+    only logs, such as a factor below 1, is an error here, and an odd number of dimensions is not rounded up.
 
     Args:
         source: A configuration, as for `read`.
         layer_type: The kind of layer, as in `layer_types`; None takes full attention, or the first kind that rotates,
             where all kinds share their parameters.
-        pairing: Which lanes turn together; None takes what the model type does.
+        pairing: Which head dimensions rotate together; None takes what the model type does.
 
     Raises:
         ValueError: The model type is unknown and there is no pairing, the kind does not rotate or must be named, or a
@@ -88,7 +88,7 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     model = open_model(source)
     if (other := unrotated.kind(model)) is not None:
         raise ValueError(
-            f"config.rotary: {model.model_type} does not turn by one position, so no pairing of lanes belongs to it; "
+            f"config.rotary: {model.model_type} does not rotate by one position, so it has no pairing of dimensions; "
             f"positions enter by {other.said}. posenc.PerLayer.from_config constructs what posenc has of it."
         )
     known = facts(model.model_type, pairing)
@@ -100,10 +100,12 @@ def rotary(source: Source, layer_type: str | None = None, *, pairing: Pairing | 
     first = listed.index(kind) if kind in listed else None
     width = widths(model, found.own, first, kind, name, known)
     max_len = model.size("max_len", None if name == "default" else known.max_len)
-    scaled = scaling(model, found, name, width.rotary_dim, width.share, max_len)
-    sections, layout = axes(model, found.own, width.rotary_dim)
+    scaled = scaling(model, found, name, width, max_len)
+    sections, layout = axes(model, found.own, width)
     window = kinds.window(model, kind)
     oddities.note(model, found, kind, name, window, scaled, max_len)
+    length = scaled.original_max_len
+    places.note(model, found, misplaced.Read(kind, listed, base, width, name, length, max_len))
     return Rotary(
         model_type=model.model_type,
         layer_type=kind,

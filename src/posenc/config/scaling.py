@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posenc.config import values
+from posenc.config.axes import has_axes
 from posenc.config.model import WHO, Model
 from posenc.config.spelling import Spelled
+from posenc.config.widths import Widths, implied
 
 MAX_FACTOR = 1e4
 LENGTH = "original_max_position_embeddings"
@@ -25,15 +27,14 @@ class Scaling:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: float, max_len: int | None) -> Scaling:
+def scaling(model: Model, found: Spelled, name: str, width: Widths, max_len: int | None) -> Scaling:
     """Return the parameters of a type.
 
     Args:
         model: The model, which collects warnings.
         found: The parameters of the kind of layer.
         name: The type, in the words of transformers 5.
-        rotary_dim: How many lanes turn.
-        share: The part of a head's lanes that the file names.
+        width: How many head dimensions rotate, and the share that the file names.
         max_len: The longest text that the file allows.
 
     Raises:
@@ -52,13 +53,13 @@ def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: flo
                 ("attn_factor", "nothing in transformers; some older code of YaRN multiplies its own factor by it"),
                 ("attention_factor", "multiplies cos and sin, so that scores get its square, in place of the derived"),
             ),
-            mend="Rename it to attention_factor, with the whole factor; or remove it.",
+            fix="Rename it to attention_factor, with the whole factor; or remove it.",
         )
     if name in ("yarn", "llama3", "longrope"):
         read = {"yarn": _yarn, "llama3": _llama3, "longrope": _longrope}[name]
         length = _original(model, found, max_len)
         factor = _factor(model, own, name, length, max_len)
-        return Scaling(factor, length, read(model, found, rotary_dim))
+        return Scaling(factor, length, read(model, found, width))
     stated = own.get(LENGTH, model.fields.get(LENGTH))
     length_or_none = None if stated is None else values.integer(WHO, LENGTH, stated, low=2)
     if name == "dynamic":
@@ -67,7 +68,7 @@ def scaling(model: Model, found: Spelled, name: str, rotary_dim: int, share: flo
         return Scaling(_number(own, "factor"), length_or_none)
     if name == "proportional":
         factor = _number(own, "factor") if own.get("factor") is not None else 1.0
-        return Scaling(factor, length_or_none, {"share": share})
+        return Scaling(factor, length_or_none, {"share": width.share})
     if name == "ntk_alpha":
         return Scaling(_number(own, "alpha"), max_len)
     return Scaling(None, max_len if length_or_none is None else length_or_none)
@@ -89,7 +90,7 @@ def _needed(max_len: int | None) -> int:
             "max_position_embeddings",
             None,
             "an integer of at least 2",
-            mend="Add max_position_embeddings.",
+            fix="Add max_position_embeddings.",
         )
     return max_len
 
@@ -101,13 +102,13 @@ def _number(own: dict[str, Any], key: str, low: float = 1.0, high: float = MAX_F
             key,
             None,
             f"{'above' if above else 'at least'} {low:g} and at most {high:g}",
-            mend=f"Add {key}.",
+            fix=f"Add {key}.",
         )
     return values.number(WHO, key, own[key], low=low, high=high, above=above)
 
 
 def _original(model: Model, found: Spelled, max_len: int | None) -> int:
-    """Return the trained length: beside flat parameters first, then among them, then the longest text."""
+    """Return the trained length: next to flat parameters first, then among them, then the longest text."""
     stated = None if found.nested else model.fields.get(LENGTH)
     stated = found.own.get(LENGTH) if stated is None else stated
     if stated is None:
@@ -119,7 +120,7 @@ def _original(model: Model, found: Spelled, max_len: int | None) -> int:
             value=None,
             allowed=f"from 2 to {max_len}",
             meanings=_lengths(found.own, stated),
-            mend=f"Write {LENGTH}: the length of the texts that the model was trained on before it was stretched.",
+            fix=f"Write {LENGTH}: the length of the texts that the model was trained on before it was stretched.",
         )
     elif stated == max_len:
         model.warn(
@@ -129,7 +130,7 @@ def _original(model: Model, found: Spelled, max_len: int | None) -> int:
             value=stated,
             allowed="below max_position_embeddings",
             meanings=_lengths(found.own, stated),
-            mend=f"Raise max_position_embeddings to the stretched length if {LENGTH} is right, or correct {LENGTH}.",
+            fix=f"Raise max_position_embeddings to the stretched length if {LENGTH} is right, or correct {LENGTH}.",
         )
     return values.integer(WHO, LENGTH, stated, low=2)
 
@@ -138,7 +139,8 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
     """Return the stated factor, or how many times longer the longest text is than the trained length."""
     if own.get("factor") is not None or name == "llama3":
         factor = _number(own, "factor")
-        if name == "yarn" and max_len is not None and max_len not in (length, factor * length):
+        counts_tokens = not has_axes(model, own)  # with M-RoPE positions grow slower than the text
+        if name == "yarn" and counts_tokens and max_len is not None and max_len not in (length, factor * length):
             whole = f"{max_len / length:g}"
             model.warn(
                 "factor_differs",
@@ -150,7 +152,7 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
                     (f"factor {factor:g}", f"{length} trained positions are stretched to {factor * length:g}"),
                     (f"factor {whole}", f"{length} trained positions are stretched to {max_len}"),
                 ),
-                mend=f"Write factor {whole}, or max_position_embeddings {factor * length:g}.",
+                fix=f"Write factor {whole}, or max_position_embeddings {factor * length:g}.",
             )
         return factor
     if name == "yarn":
@@ -161,13 +163,13 @@ def _factor(model: Model, own: dict[str, Any], name: str, length: int, max_len: 
             value=None,
             allowed=f"at least 1 and at most {MAX_FACTOR:g}",
             meanings=(("left out", f"{_needed(max_len) / length:g} here; other programs may refuse the file"),),
-            mend=f'Write "factor": {_needed(max_len) / length:g} into the file, if that is meant.',
+            fix=f'Write "factor": {_needed(max_len) / length:g} into the file, if that is meant.',
         )
     ratio = _needed(max_len) / length
     return values.number(WHO, "max_position_embeddings over the original", ratio, low=1.0, high=MAX_FACTOR)
 
 
-def _yarn(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+def _yarn(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
     own = found.own
     fast, slow = (
         default if own.get(key) is None else values.number(WHO, key, own[key], low=0.0, high=MAX_FACTOR, above=True)
@@ -182,13 +184,14 @@ def _yarn(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
     return {**out, **_gain(own)}
 
 
-def _llama3(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+def _llama3(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
     low, high = (_number(found.own, key, 0.0, MAX_FACTOR, True) for key in ("low_freq_factor", "high_freq_factor"))
     return {"low_freq_factor": low, "high_freq_factor": high}
 
 
-def _longrope(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
+def _longrope(model: Model, found: Spelled, width: Widths) -> dict[str, Any]:
     out: dict[str, Any] = {}
+    n_pairs = width.rotary_dim // 2
     for key in ("short_factor", "long_factor"):
         if found.own.get(key) is None:
             model.warn(
@@ -196,26 +199,14 @@ def _longrope(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
                 key,
                 f"{key} is missing, which lengths may need.",
                 value=None,
-                allowed=f"a list of {rotary_dim // 2} numbers",
+                allowed=f"a list of {n_pairs} numbers",
                 meanings=_LISTS,
-                mend=f"Add {key}, one number a pair; a list of ones leaves those lengths unscaled.",
+                fix=f"Add {key}, one number a pair; a list of ones leaves those lengths unscaled.",
             )
             continue
         listed = values.sequence(WHO, key, found.own[key], longest=4096)
         out[key] = tuple(values.number(WHO, f"{key}'s entry", x, low=1e-6, high=1e9) for x in listed)
-        if len(listed) != rotary_dim // 2:
-            model.warn(
-                "list_length",
-                key,
-                f"{key} must have {rotary_dim // 2} entries, one a pair, not {len(listed)}.",
-                value=len(listed),
-                allowed=f"{rotary_dim // 2} entries",
-                meanings=(
-                    (f"{rotary_dim // 2} entries", "one a pair of lanes that turn"),
-                    (f"{len(listed)} entries", f"{2 * len(listed)} lanes would turn"),
-                ),
-                mend="Take the list of this model, or correct head_dim and the part that turns.",
-            )
+    _lists(model, width, n_pairs, {key: len(own) for key, own in out.items()})
     if model.name == "phimoe":
         for key in ("short_mscale", "long_mscale"):
             if found.own.get(key) is not None:
@@ -227,9 +218,44 @@ def _longrope(model: Model, found: Spelled, rotary_dim: int) -> dict[str, Any]:
             value=None if found.own.get("long_factor") is None else list(out.get("long_factor", ())),
             allowed="a list, read by programs other than transformers",
             meanings=_LISTS,
-            mend="Nothing in the file is wrong; know that texts beyond the trained length differ between programs.",
+            fix="Nothing in the file is wrong; know that texts beyond the trained length differ between programs.",
         )
     return {**out, **_gain(found.own)}
+
+
+def _lists(model: Model, width: Widths, n_pairs: int, lengths: dict[str, int]) -> None:
+    """Note lists of another length than the pairs, and the key that is missing where both imply one width."""
+    fits = implied(model, width, next(iter(lengths.values()), 0)) if len(set(lengths.values())) == 1 else None
+    if fits is not None:
+        (n, *_), (key, _, value) = lengths.values(), fits.partition(": ")
+        wrong = "is missing" if width.key != key and model.fields.get(key) is None else "would fit"
+        model.warn(
+            "width_implied",
+            key,
+            f"{' and '.join(lengths)} have {n} entries, one a pair, and {n_pairs} pairs rotate: {fits} {wrong}.",
+            value=model.fields.get(key),
+            allowed=f"{value}, with lists of this length",
+            meanings=(
+                (f"{n} entries", f"{2 * n} head dimensions would rotate"),
+                (fits, f"{n} pairs rotate, as the lists have it"),
+            ),
+            fix=f"Write {fits}, or take lists of {n_pairs} entries.",
+        )
+        return
+    for key, n in lengths.items():
+        if n != n_pairs:
+            model.warn(
+                "list_length",
+                key,
+                f"{key} must have {n_pairs} entries, one a pair, not {n}.",
+                value=n,
+                allowed=f"{n_pairs} entries",
+                meanings=(
+                    (f"{n_pairs} entries", "one a pair of head dimensions that rotate"),
+                    (f"{n} entries", f"{2 * n} head dimensions would rotate"),
+                ),
+                fix="Take the list of this model, or correct head_dim and the part that rotates.",
+            )
 
 
 def _gain(own: dict[str, Any]) -> dict[str, float]:

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from posenc.config import kinds, patterns, values
+from posenc.config import kinds, patterns, reads, values
 from posenc.config.model import WHO, Model
 from posenc.config.models import FILLS_IN, FIXED_BASE, LABELS, LOCAL_BASE, OWN_SCALING, SCALES_FULL_ONLY, Facts
 
 Spelling = Literal["rope_parameters", "rope_scaling", "top level"]
 SCALED = ("linear", "dynamic", "yarn", "longrope", "llama3")
 KNOWN = ("default", *SCALED, "proportional", "ntk_alpha")
-_BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta")
 MAX_BASE = 1e12
 # what each type does, in a few words
 MEANINGS = {
@@ -21,18 +20,22 @@ MEANINGS = {
     "yarn": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the pair's number",
     "llama3": "fast pairs stay, slow ones are divided by factor, with a ramp between that is linear in the turns",
     "longrope": "each pair is divided by its own factor, by one list up to the trained length and another beyond",
-    "proportional": "a share of the pairs turns, spread as if all did",
+    "proportional": "a share of the pairs rotates, spread as if all did",
 }
 
 
 @dataclass(frozen=True)
 class Spelled:
-    """What a file says of one kind of layer: the parameters themselves, and those around them where they are nested."""
+    """What a file says of one kind of layer: the parameters themselves, and those around them where they are nested.
+
+    `left_out` says that other kinds of layers have an entry and this one has none.
+    """
 
     own: dict[str, Any]
     around: dict[str, Any]
     key: Spelling
     nested: bool
+    left_out: bool = False
 
 
 def spelled(model: Model, kind: str) -> Spelled:
@@ -42,7 +45,8 @@ def spelled(model: Model, kind: str) -> Spelled:
         TypeError: They are no object.
         ValueError: There are none for this kind, or none where transformers would fill in a scaling of its own.
     """
-    old, new = (model.fields.get(key) for key in ("rope_scaling", "rope_parameters"))
+    seen = reads.objects(model.name)
+    old, new = (model.fields.get(key) if key in seen else None for key in reads.SCALINGS)
     if old and new and old != new:
         model.warn(
             "two_spellings",
@@ -51,7 +55,7 @@ def spelled(model: Model, kind: str) -> Spelled:
             value={"rope_scaling": old, "rope_parameters": new},
             allowed="one of the two, or both alike",
             meanings=(("rope_scaling", f"{told(old)}, which is taken"), ("rope_parameters", told(new))),
-            mend="Remove the one that is not meant; transformers 5 writes rope_parameters alone.",
+            fix="Remove the one that is not meant; transformers 5 writes rope_parameters alone.",
         )
     key: Spelling = "rope_scaling" if old else "rope_parameters" if new else "top level"
     around = values.mapping(WHO, key, old or new or {})
@@ -62,12 +66,14 @@ def spelled(model: Model, kind: str) -> Spelled:
             "rope_parameters",
             None,
             "an object",
-            mend="Write the parameters of the scaling into the file.",
+            fix="Write the parameters of the scaling into the file.",
         )
     nested = any(isinstance(value, dict) for value in around.values())
     if kind == patterns.UNSCALED and not nested:
         return Spelled({name: around[name] for name in ("rope_theta",) if name in around}, around, key, False)
     if not nested:
+        if around and model.name in FILLS_IN and not reads.spreads(model.name, key):
+            return Spelled({}, around, key, False, left_out=True)  # transformers takes its defaults; noted as unread
         full_only = model.name in SCALES_FULL_ONLY and kind == kinds.SLIDING
         return Spelled({} if full_only else around, around, key, False)
     label = LABELS.get(model.name, {}).get(kind, kind)
@@ -79,10 +85,10 @@ def spelled(model: Model, kind: str) -> Spelled:
             f"{key}.{values.short(label)[1:-1]}",
             None,
             "an object",
-            mend=f"Add an entry for {kind} to {key}.",
+            fix=f"Add an entry for {kind} to {key}.",
         )
     own = around.get(label)
-    return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True)
+    return Spelled(values.mapping(WHO, f"{key}.{label}", {} if own is None else own), around, key, True, own is None)
 
 
 def rope_type(model: Model, own: dict[str, Any]) -> str:
@@ -109,7 +115,7 @@ def rope_type(model: Model, own: dict[str, Any]) -> str:
             value=name,
             allowed=", ".join(MEANINGS),
             meanings=tuple(MEANINGS.items()),
-            mend=f"Write the type that is meant ({near[0]} is the nearest), or compute the frequencies by other means.",
+            fix=f"Write the type that is meant ({near[0]} is the nearest), or compute the frequencies by other means.",
         )
     return name
 
@@ -149,15 +155,14 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
             return _checked("layer_rope_theta", own.pop())
     if found.own.get("rope_theta") is not None:
         return _checked("rope_theta", found.own["rope_theta"])
-    keys: tuple[str, ...] = _BASE_KEYS
-    default = facts.base
-    if kind == kinds.SLIDING and model.name in LOCAL_BASE:
-        local, default = LOCAL_BASE[model.name]
-        keys = (local,)
+    local = kind == kinds.SLIDING
+    keys = reads.base_keys(model.name, local, bool(found.around))
+    default = LOCAL_BASE[model.name][1] if local and model.name in LOCAL_BASE else facts.base
     for key in keys:
         if model.fields.get(key) is not None:
             return _checked(key, model.fields[key])
-    if model.name not in FIXED_BASE:
+    keys = keys or ("rope_theta",)
+    if model.name not in FIXED_BASE and not found.left_out:
         model.warn(
             "theta_missing",
             keys[0],
@@ -168,7 +173,7 @@ def base(model: Model, found: Spelled, kind: str, facts: Facts, listed: list[str
                 ("left out", f"the base is {default:g}, as transformers takes; other programs take 10000"),
                 *((key, "the base of the frequencies") for key in keys),
             ),
-            mend=f'Write "{keys[0]}": {default:.1f} into the file, or what the model was trained with.',
+            fix=f'Write "{keys[0]}": {default:.1f} into the file, or what the model was trained with.',
         )
     return default
 

@@ -1,4 +1,4 @@
-"""Models that do not turn by one position: what brings positions in instead, by type, as transformers 5.23 has it."""
+"""Models that do not rotate by one position: what brings positions in instead, by type, as transformers 5.23 has it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -43,14 +43,14 @@ class Kind:
 
 
 def kind(model: Model) -> Kind | None:
-    """Return how positions enter, None where the type turns by one position or is not known."""
+    """Return how positions enter, None where the type rotates by one position or is not known."""
     name = model.model_type or ""
     rotates = name == "falcon" and model.fields.get("alibi") is not True
     return None if rotates else KINDS.get(name)
 
 
 def ways(model: Model) -> list[Way] | None:
-    """Return what the layers of a model do, None where the type turns by one position or is not known.
+    """Return what the layers of a model do, None where the type rotates by one position or is not known.
 
     Raises:
         ValueError: A size is missing or beyond what any model has, or posenc has no encoding of what the type does.
@@ -226,7 +226,7 @@ _ALIBI, _T5 = Kind("ALiBi", _alibi), Kind("T5's buckets of distances", _t5)
 _LEARNED, _NONE = "a learned table", Kind("no encoding: its layers have none", _none)
 _TURNS = "a rotation by rows and columns of a picture (posenc.AxialRoPE)"
 _VALUES = Kind(
-    "a rotation of values as well as of queries and keys, which no encoding does. Construct posenc.RoPE, and turn "
+    "a rotation of values as well as of queries and keys, which no encoding does. Construct posenc.RoPE, and rotate "
     "values by its rotate_k",
     None,
 )

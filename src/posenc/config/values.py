@@ -12,7 +12,7 @@ Meanings = tuple[tuple[str, str], ...]  # ways to write something, and what each
 
 @dataclass(frozen=True)
 class About:
-    """What a refusal is about, beside its message: what a program may want to know of it.
+    """What a refusal is about, next to its message: what a program may want to know of it.
 
     Args:
         code: A short name of the kind of fault.
@@ -20,7 +20,7 @@ class About:
         value: What stands there, None where it is missing.
         allowed: What may stand there, in words.
         meanings: Ways to write it, and what each would mean.
-        mend: What to do, "" where the message says it all.
+        fix: What to do, "" where the message says it all.
     """
 
     code: str
@@ -28,7 +28,7 @@ class About:
     value: Any
     allowed: str
     meanings: Meanings = ()
-    mend: str = ""
+    fix: str = ""
 
 
 def about(error: Exception) -> About:

@@ -1,9 +1,9 @@
-"""How wide a head is, and which of its lanes turn."""
+"""How wide a head is, and which of its dimensions rotate."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posenc.config import values
+from posenc.config import reads, values
 from posenc.config.model import WHO, Model
 from posenc.config.models import LATENT, ROTARY_DIM, TYPES, Facts
 
@@ -14,12 +14,13 @@ _SWA = {"head_dim": 256, "qk_nope_head_dim": 192}  # of Dots 3's layers with a w
 
 @dataclass(frozen=True)
 class Widths:
-    """Lanes of a head, how many turn and where; `share` is what the file says of the part that turns."""
+    """Dimensions of a head, how many rotate and where; `share` is the part that the file says, under `key`."""
 
     head_dim: int
     rotary_dim: int
     side: Side
     share: float
+    key: str = ""
 
 
 def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str, name: str, facts: Facts) -> Widths:
@@ -35,20 +36,39 @@ def widths(model: Model, own: dict[str, Any], first_layer: int | None, kind: str
 
     Raises:
         TypeError: A width is no integer, or a share no number.
-        ValueError: They are missing, out of range, odd, or more lanes turn than there are.
+        ValueError: They are missing, out of range, odd, or more dimensions rotate than there are.
     """
     single = _single(model, first_layer, kind)
     latent = _latent(model, single)
     if latent is not None:
         still, turning = latent
         head_dim = turning + still if still is not None else _head_dim(model, single, kind, facts)
-        found = Widths(head_dim, turning, "last", turning / head_dim)
+        found = Widths(head_dim, turning, "last", turning / head_dim, "qk_rope_head_dim")
     else:
         head_dim = _head_dim(model, single, kind, facts)
-        rotary_dim, share = _turning(model, own, head_dim, name, facts)
-        found = Widths(head_dim, rotary_dim, "first", share)
+        rotary_dim, share, key = _turning(model, own, head_dim, name, facts)
+        found = Widths(head_dim, rotary_dim, "first", share, key)
     _check(found)
     return found
+
+
+def implied(model: Model, width: Widths, n_pairs: int) -> str | None:
+    """Return the key and value by which so many pairs would rotate, as a file has them; None where none does.
+
+    >>> implied(Model({}, "phi3"), Widths(128, 128, "first", 1.0), 48)
+    'partial_rotary_factor: 0.75'
+    """
+    rotary_dim = 2 * n_pairs
+    if rotary_dim < 2 or rotary_dim == width.rotary_dim:
+        return None
+    if width.side == "last":
+        return f"qk_rope_head_dim: {rotary_dim}"
+    known = TYPES.get(model.name)
+    if rotary_dim <= width.head_dim and (known is None or known.reads_share):
+        key = (*reads.share_keys(model.name, True), "partial_rotary_factor")[0]
+        return f"{key}: {rotary_dim / width.head_dim:.10g}"
+    head_dim = rotary_dim * width.head_dim / width.rotary_dim
+    return f"head_dim: {head_dim:g}" if head_dim.is_integer() and head_dim <= MAX_HEAD_DIM else None
 
 
 def _check(found: Widths) -> None:
@@ -68,16 +88,19 @@ def _check(found: Widths) -> None:
             key, value = part[found.share == 1]  # type: ignore[assignment]
         even = max(2, min(found.rotary_dim, found.head_dim) // 2 * 2)
         raise values.out_of_range(
-            f"{WHO}: the lanes that turn must be an even number from 2 to head_dim, because they turn in pairs; "
-            f"got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that turns.",
+            f"{WHO}: the dimensions that rotate must be an even number from 2 to head_dim, because they rotate "
+            f"in pairs; got {found.rotary_dim} of {found.head_dim}. Correct head_dim or the part that rotates.",
             key,
             value,
-            f"what makes an even number of lanes from 2 to {found.head_dim}",
+            f"what makes an even number of dimensions from 2 to {found.head_dim}",
             meanings=(
-                (f"{key} {value:g}", f"{found.rotary_dim} of {found.head_dim} lanes, of which one has no partner"),
-                (f"{even} lanes", f"{even // 2} pairs turn"),
+                (
+                    f"{key} {value:g}",
+                    f"{found.rotary_dim} of {found.head_dim} dimensions, of which one has no partner",
+                ),
+                (f"{even} dimensions", f"{even // 2} pairs rotate"),
             ),
-            mend="Correct head_dim, or the part that turns (partial_rotary_factor, rotary_pct or rotary_dim).",
+            fix="Correct head_dim, or the part that rotates (partial_rotary_factor, rotary_pct or rotary_dim).",
         )
 
 
@@ -96,7 +119,9 @@ def _single(model: Model, first_layer: int | None, kind: str) -> dict[str, Any]:
 
 
 def _latent(model: Model, single: dict[str, Any]) -> tuple[int | None, int] | None:
-    """Return how many lanes stay and how many turn in multi-head latent attention, None for other attention."""
+    """Return how many dimensions stay and how many rotate in multi-head latent attention, None for other attention."""
+    if not reads.reads_width(model.name, "qk_rope_head_dim"):
+        return None
     default = LATENT.get(model.name, (None, None))
     out: list[int | None] = []
     for key, usual in zip(("qk_nope_head_dim", "qk_rope_head_dim"), default, strict=True):
@@ -131,40 +156,46 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
     return hidden // heads
 
 
-def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float]:
-    """Return how many of the first lanes turn, and the share that the file names."""
-    share = _share(model, own, facts)
-    if share is None and (model.name in ROTARY_DIM or model.name not in TYPES):
+def _turning(model: Model, own: dict[str, Any], head_dim: int, name: str, facts: Facts) -> tuple[int, float, str]:
+    """Return how many of the first head dimensions rotate, the share that the file names, and its key."""
+    share, key = _share(model, own)
+    if share is None and reads.reads_width(model.name, "rotary_dim"):
         lanes = model.fields.get("rotary_dim")
         lanes = ROTARY_DIM.get(model.name) if lanes is None and "rotary_dim" not in model.fields else lanes
         if lanes is not None:
-            return values.integer(WHO, "rotary_dim", lanes, high=MAX_HEAD_DIM), 1.0
+            return values.integer(WHO, "rotary_dim", lanes, high=MAX_HEAD_DIM), 1.0, "rotary_dim"
     share = facts.share if share is None else share
     if name == "proportional":
-        return head_dim, share
+        return head_dim, share, key
     if share != 1 and not facts.reads_share:
-        what = "and all lanes turn" if name == "default" else "though the frequencies of its scaling do"
+        what = "and all of a head rotates" if name == "default" else "though the frequencies of its scaling do"
         model.warn(
             "share_unread",
-            "partial_rotary_factor",
+            key,
             f"{model.name} in transformers does not read it, {what}.",
             value=share,
             allowed="1, or the key left out",
             meanings=(
-                (f"{share:g}", f"for a type that reads it, {int(head_dim * share)} of {head_dim} lanes would turn"),
-                ("1, or left out", f"all {head_dim} lanes turn, as transformers does with this type whatever it says"),
+                (
+                    f"{share:g}",
+                    f"for a type that reads it, {int(head_dim * share)} of {head_dim} dimensions would rotate",
+                ),
+                (
+                    "1, or left out",
+                    f"all {head_dim} dimensions rotate, as transformers does with this type whatever it says",
+                ),
             ),
-            mend="Remove it; or name a model_type that turns a part of the lanes, such as stablelm or phi.",
+            fix="Remove it; or name a model_type that rotates a part of a head, such as stablelm or phi.",
         )
         share = 1.0 if name == "default" else share
-    return int(head_dim * share), share
+    return int(head_dim * share), share, key
 
 
-def _share(model: Model, own: dict[str, Any], facts: Facts) -> float | None:
-    for holder, key in ((own, "partial_rotary_factor"), *((model.fields, key) for key in _SHARES)):
+def _share(model: Model, own: dict[str, Any]) -> tuple[float | None, str]:
+    """Return the share of a head that rotates as the file has it, and its key."""
+    filled = any(model.fields.get(key) for key in reads.objects(model.name))
+    outside = ((model.fields, key) for key in reads.share_keys(model.name, filled))
+    for holder, key in ((own, "partial_rotary_factor"), *outside):
         if holder.get(key) is not None:
-            return values.number(WHO, key, holder[key], low=0.0, high=1.0, above=True)
-    return None
-
-
-_SHARES = ("partial_rotary_factor", "rotary_pct")
+            return values.number(WHO, key, holder[key], low=0.0, high=1.0, above=True), key
+    return None, ""

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import config, frequencies
-from posenc.config.axes import axes_of_pairs
+from posenc.config.axes import axes_of_pairs, dealt
 from posenc.encodings.rope import of_length, read
 from posenc.families import OwnFrequencies, Rotary, Scaled, check_word, entries
 from posenc.kernels.eager import Pairing, Side
@@ -106,10 +106,9 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
             )
         check_word(self.name, "layout", layout, "blocks", "interleaved", "time_last")
         self._axes = axes_of_pairs(sections, layout, n_pairs)
-        dealt = tuple(self._axes.count(axis) for axis in range(len(sections)))
-        if dealt != tuple(sections):
+        if (kept := dealt(sections, layout, n_pairs)) != tuple(sections):
             raise ValueError(
-                f"{self.name}: axes that take turns have {dealt} pairs at most, but for the first, which has what is "
+                f"{self.name}: axes that take turns have {kept} pairs at most, but for the first, which has what is "
                 f"left; got sections={tuple(sections)} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, "
                 "interleaved."
             )

@@ -1,22 +1,23 @@
-"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to mend it.
+"""Judging a configuration: what is wrong or odd in it, what each spelling would mean, and how to fix it.
 
 No torch here: `posenc verify-config` answers at once.
 """
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from posenc import config
-from posenc.config import kinds, unrotated, values
+from posenc.config import kinds, places, unrotated, values
 from posenc.config.known import known_models
 from posenc.config.model import Model, open_model, stacks
 from posenc.config.models import TYPES
 from posenc.config.reading import MAX_BYTES, MAX_DEPTH, Checked
+from posenc.verify import unjudged
 
 SCHEMA = 1
 Level = Literal["error", "warning", "notice"]
@@ -26,8 +27,9 @@ _LIMITS = (
 )
 # said of a model type or of what a program does; nothing in the file need change
 _NOTICES = {"assumed", "clockwise", "dynamic_cache", "learned", "long_unread"}
+_FIRST = {"misspelt", "unread", "kind_unread"}
 # what speaks of defaults that belong to a model type, and nothing is known of them without it
-_OF_TYPE = {"assumed", "theta_missing", "share_unread", "missing", "refused"}
+_OF_TYPE = {"assumed", "theta_missing", "share_unread", "missing", "refused", "unread", "kind_unread", "two_widths"}
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base")
 _LONG = 2000  # characters of a value that a finding shows whole
 
@@ -43,7 +45,7 @@ class Finding:
         value: What stands there, None where nothing does; a long one as a short line.
         allowed: What may stand there, in words.
         meanings: Each way to write it, and what it would mean.
-        mend: What to do.
+        fix: What to do.
         message: One sentence that says what is wrong.
         layers: The kinds of layers that it concerns; empty for the whole model.
     """
@@ -54,7 +56,7 @@ class Finding:
     value: Any
     allowed: str
     meanings: values.Meanings
-    mend: str
+    fix: str
     message: str
     layers: tuple[str, ...] = ()
 
@@ -68,8 +70,9 @@ class Judgement:
         target: What was judged.
         model_type: Its type, None where it has none.
         layers: How many layers of each kind it has, as far as it says so.
-        findings: Errors first, then keys that nobody reads, from which others may follow.
-        because: Why nothing can be told.
+        findings: Errors first, then keys that are not read, from which others may follow.
+        because: Why it cannot tell.
+        not_judged: What it did not look at, or cannot see in a configuration.
     """
 
     status: Literal["pass", "fail", "cannot_tell"]
@@ -78,6 +81,7 @@ class Judgement:
     layers: dict[str, int | None]
     findings: tuple[Finding, ...]
     because: str = ""
+    not_judged: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, as JSON has them."""
@@ -85,7 +89,7 @@ class Judgement:
         for finding in plain["findings"]:
             said = [{"spelling": spelling, "meaning": meaning} for spelling, meaning in finding["meanings"]]
             finding["meanings"], finding["layers"] = said, list(finding["layers"])
-        return {**plain, "findings": list(plain["findings"])}
+        return {**plain, "findings": list(plain["findings"]), "not_judged": list(self.not_judged)}
 
 
 def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Judgement:
@@ -93,7 +97,7 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
 
     Args:
         target: A config.json, a directory that holds one, a mapping, or the name of a model that comes with posenc.
-        pairing: Which lanes turn together, for a model type that is not known.
+        pairing: Which head dimensions rotate together, for a model type that is not known.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -112,12 +116,15 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         source = Checked(config.read(target))
         if len(parts := stacks(source)) > 1:
             each = {stack: judge(part, pairing=pairing) for stack, part in parts.items()}
-            return _joined(name, source.get("model_type"), each)
+            outside = [_odd(one) for one in places.of_stacks(source, parts)]
+            return _joined(name, source.get("model_type"), each, outside)
         model_type = source.get("model_type")
         model = open_model(source)
         model_type = model.model_type
         if (ways := unrotated.ways(model)) is not None:
-            return Judgement("pass", name, model.model_type, {f"{w.part}: {w.encoding}": w.count for w in ways}, ())
+            found = [_odd(one) for one in places.of_unrotated(model)]
+            ways_of: dict[str, int | None] = {f"{way.part}: {way.encoding}": way.count for way in ways}
+            return _judged(name, model, ways_of, found, unjudged.of_model(model, []))
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
@@ -126,32 +133,52 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
             return Judgement("cannot_tell", name, model_type, {}, (), str(error))
         return Judgement("fail", name, None, {}, (_refused(error, target),))
     unknown = pairing is None and model.name not in TYPES
-    counts, found = _look(source, model, pairing or ("half" if unknown else None))
-    because = _unknown(model) if unknown else ""
-    if unknown:
-        counts, found = {}, [f for f in found if f.code not in _OF_TYPE] if _has_rotation(model) else []
+    counts, found, rotations = _look(source, model, pairing or ("half" if unknown else None))
+    if not unknown:
+        return _judged(name, model, counts, found, unjudged.of_model(model, rotations))
+    found = [one for one in found if one.code not in _OF_TYPE] if _has_rotation(model) else []
+    return _judged(name, model, {}, found, unjudged.of_model(model, rotations), _unknown(model))
+
+
+def _judged(
+    name: str,
+    model: Model,
+    counts: dict[str, int | None],
+    found: list[Finding],
+    not_judged: tuple[str, ...],
+    because: str = "",
+) -> Judgement:
+    """Return the judgement of what was found, the gravest first."""
     levels = ("error", "warning", "notice")
-    findings = tuple(sorted(found, key=lambda f: (levels.index(f.level), f.code != "misspelt")))
-    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if unknown else "pass"
-    return Judgement(status, name, model.model_type, counts, findings, because)
+    findings = tuple(sorted(found, key=lambda one: (levels.index(one.level), one.code not in _FIRST)))
+    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if because else "pass"
+    return Judgement(status, name, model.model_type, counts, findings, because, not_judged)
 
 
-def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement]) -> Judgement:
-    """Return one judgement of an encoder and a decoder."""
-    statuses = [one.status for one in each.values()]
+def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], outside: list[Finding]) -> Judgement:
+    """Return one judgement of an encoder and a decoder, and of what stands outside of both."""
+    statuses = ["fail" for _ in outside[:1]] + [one.status for one in each.values()]
     layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
-    findings = tuple(
-        replace(found, key=f"{stack}.{found.key}", layers=tuple(f"{stack} {kind}" for kind in found.layers))
+    inside = tuple(
+        replace(
+            found,
+            key=f"{stack}.{found.key}",
+            layers=tuple(f"{stack} {kind}" for kind in found.layers),
+            message=f"{stack}: {found.message}",
+        )
         for stack, one in each.items()
         for found in one.findings
     )
     because = " ".join(f"{stack}: {one.because}" for stack, one in each.items() if one.because)
     worst = next((status for status in ("fail", "cannot_tell") if status in statuses), "pass")
-    return Judgement(worst, name, model_type, layers, findings, because)  # type: ignore[arg-type]
+    not_judged = tuple(dict.fromkeys(line for one in each.values() for line in one.not_judged))
+    return Judgement(worst, name, model_type, layers, (*outside, *inside), because, not_judged)  # type: ignore[arg-type]
 
 
-def _look(source: Checked, model: Model, pairing: config.Pairing | None) -> tuple[dict[str, int | None], list[Finding]]:
-    """Read each kind of layer, and return how many there are and what was found."""
+def _look(
+    source: Checked, model: Model, pairing: config.Pairing | None
+) -> tuple[dict[str, int | None], list[Finding], list[config.Rotary]]:
+    """Read each kind of layer, and return how many there are, what was found, and what was read."""
     found: list[Finding] = []
     counts: dict[str, int | None] = {}
     try:
@@ -160,19 +187,29 @@ def _look(source: Checked, model: Model, pairing: config.Pairing | None) -> tupl
         except ValueError as error:
             if values.about(error).code != "missing":
                 raise
-            counts = dict.fromkeys(kinds.layers(model, unknown=24))  # their number or order is not told
+            counts = dict.fromkeys(kinds.layers(model, unknown=24))  # their number or order is not in the file
     except (ValueError, TypeError) as error:
-        return {}, [_refused(error, source)]
+        return {}, [_refused(error, source)], []
+    rotations = []
     for kind in filter(kinds.turns, counts):
         try:
-            seen = [_odd(one) for one in config.rotary(source, kind, pairing=pairing).warnings]
+            rotations.append(config.rotary(source, kind, pairing=pairing))
+            seen = [_odd(one) for one in rotations[-1].warnings]
         except (ValueError, TypeError) as error:
             seen = [_refused(error, source)]
         found += [replace(one, layers=(kind,)) for one in seen]
-    return counts, list(_merged(found))
+    return counts, [_named(one, counts) for one in _merged(found)], rotations
 
 
-def _merged(found: list[Finding]) -> Iterator[Finding]:
+def _named(found: Finding, counts: dict[str, int | None]) -> Finding:
+    """Return a finding whose message names the kinds of layers, where it does not concern all that rotate."""
+    if set(found.layers) >= set(filter(kinds.turns, counts)):
+        return found
+    unsaid = [kind for kind in found.layers if kind not in found.message]
+    return replace(found, message=f"{', '.join(unsaid)}: {found.message}") if unsaid else found
+
+
+def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
     """Give each finding once, with all kinds of layers that it concerns."""
     several: dict[str, list[Finding]] = {}
     for one in found:
@@ -190,7 +227,7 @@ def _odd(warning: config.ConfigWarning) -> Finding:
         value=_shown(warning.value),
         allowed=warning.allowed,
         meanings=warning.meanings,
-        mend=warning.mend,
+        fix=warning.fix,
         message=warning.message,
     )
 
@@ -200,10 +237,10 @@ def _refused(error: Exception, source: object) -> Finding:
     said = values.about(error)
     if said.code == "refused" and str(error).startswith("config.read:"):
         key, value = _not_finite(source)
-        allowed, mend = _LIMITS, "Correct the file until a strict reader takes it."
+        allowed, fix = _LIMITS, "Correct the file until a strict reader takes it."
         if value is not None:
-            allowed, mend = "a finite number", f"Write the number that is meant, or remove {key}."
-        said = values.About("unreadable", key, value, allowed, mend=mend)
+            allowed, fix = "a finite number", f"Write the number that is meant, or remove {key}."
+        said = values.About("unreadable", key, value, allowed, fix=fix)
     return Finding(
         code=said.code,
         level="error",
@@ -211,7 +248,7 @@ def _refused(error: Exception, source: object) -> Finding:
         value=_shown(said.value),
         allowed=said.allowed or "what the message says",
         meanings=said.meanings or tuple(_readings(said)),
-        mend=said.mend or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
+        fix=said.fix or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
         message=str(error),
     )
 
@@ -265,8 +302,8 @@ def _unknown(model: Model) -> str:
     name = values.short(model.model_type)
     near = ", ".join(get_close_matches(str(model.model_type)[:64], TYPES, n=3))
     return (
-        f"model_type {name} is not known{f' (near {near})' if near else ''}: which lanes it pairs, and what it takes "
-        f"where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
+        f"model_type {name} is not known{f' (near {near})' if near else ''}: which dimensions it pairs, and what it "
+        f"takes where the file is silent, stand in no file. Say --pairing half or --pairing interleaved."
     )
 
 

@@ -1,0 +1,235 @@
+"""Keys about positions, at every level of a file: each is read, or says what is read, or is noted."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posenc.config import kinds, reads, unrotated, values
+from posenc.config.misplaced import Level, Read, label, report, warn
+from posenc.config.model import ConfigWarning, Model
+from posenc.config.models import LABELS, TYPES
+from posenc.config.scaling import LENGTH
+from posenc.config.spelling import Spelled, told
+
+# entries that many types write whether or not they have such layers
+_USUAL = {kinds.FULL, kinds.SLIDING, "hybrid", "hybrid_sliding"}
+_NEUTRAL = (None, 1, True)
+# whose rotation is by rows and columns of an image, and which write keys of a rotation that they may leave out
+_ROTATES_BY_IMAGE = {"pixtral", "dinov3_vit"}
+_WRITES_ANYWAY = {"falcon"}
+# of a default configuration of transformers, whose code does not read it
+_WRITTEN = {("minimax_m3_vl_text", "rotary_dim"): 64}
+_STRETCHED = ("yarn", "llama3", "longrope")
+# whose outer part rotates by itself
+_ROTATES_OUTSIDE = {"blt", "musicflamingo"}
+
+
+def note(model: Model, found: Spelled, read: Read) -> None:
+    """Add warnings of keys that nothing reads and that say something else than what is read.
+
+    Args:
+        model: The model, which collects them.
+        found: The parameters of the kind of layer.
+        read: What is read for it.
+    """
+    _note_objects(model, found)
+    _note_entries(model, found, read)
+    for level in _levels(model, found, read):
+        for key, value in level.fields.items():
+            if value is not None and (instead := _instead(model, found, read, level, key, value)):
+                report(model, found, read, level, key, value, instead)
+
+
+def of_unrotated(model: Model) -> list[ConfigWarning]:
+    """Return warnings of keys of a rotation in a model whose layers do not rotate."""
+    how = unrotated.kind(model)
+    if how is not None and how.read is not None and model.model_type not in _ROTATES_BY_IMAGE | _WRITES_ANYWAY:
+        for key in (*reads.SCALINGS, *reads.BASES, *reads.SHARES, *sorted(reads.INSIDE)):
+            if _says_something(value := model.fields.get(key)):
+                said = f"{key} is not read by {model.model_type}, which does not rotate: positions enter by {how.said}."
+                warn(model, key, said, value, "left out", f"Remove {key}, or correct model_type.")
+    return model.warnings
+
+
+def of_stacks(fields: Mapping[str, Any], stacks: Mapping[str, Mapping[str, Any]]) -> list[ConfigWarning]:
+    """Return warnings of keys of a rotation that stand outside of the encoder and the decoder of a file."""
+    model, inside = Model(dict(fields), fields.get("model_type")), " and ".join(stacks)
+    for key in (*reads.SCALINGS, *reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *sorted(reads.INSIDE)):
+        value = fields.get(key)
+        parts = (part.get("text_config", part) for part in stacks.values())
+        if _says_something(value) and any(part.get(key) != value for part in parts):
+            said = f"{key} stands outside {inside}, where {model.model_type} does not read it."
+            warn(model, key, said, value, "left out", f"Move {key} into {inside} if it is meant, or remove it.")
+    return model.warnings
+
+
+def _levels(model: Model, found: Spelled, read: Read) -> Iterator[Level]:
+    if model.outer and str(model.outer[0][1].get("model_type")) not in _ROTATES_OUTSIDE:
+        for inner, fields in model.outer:
+            yield Level("outer", f"outside {inner}", "", fields)
+    yield Level("top", f"in {model.outer[-1][0]}" if model.outer else "at the top level", "", model.fields)
+    if found.nested:
+        yield Level("around", f"in {found.key} next to the kinds of layers", f"{found.key}.", found.around)
+        own = f"{found.key}.{label(model, read.kind)}"
+        yield Level("own", f"in {own}", f"{own}.", found.own)
+    elif found.key != "top level":
+        yield Level("own", f"in {found.key}", f"{found.key}.", found.own)
+
+
+# ---- objects of parameters, and their entries for kinds of layers
+
+
+def _note_objects(model: Model, found: Spelled) -> None:
+    """Note parameters that the type does not read, or that it reads in another form: flat, or by kind of layer."""
+    for key in reads.SCALINGS:
+        if key not in reads.objects(model.name) and _says_something(model.fields.get(key)):
+            _warn_object(model, key, "nothing in them is read", f"Remove {key}.")
+    if found.key == "top level" or model.name not in TYPES:
+        return
+    if found.nested and model.name not in reads.BY_KIND:
+        because = "it reads one object for all layers, takes its default rotation, or fails"
+        _warn_object(model, found.key, because, f"Write one set of parameters into {found.key}.")
+    if not found.nested and not reads.spreads(model.name, found.key) and found.around:
+        because = "it reads one entry for each kind of layer, and takes its defaults, or fails"
+        fix = f'Nest them: "{found.key}": {{"full_attention": {{...}}, "sliding_attention": {{...}}}}.'
+        _warn_object(model, found.key, because, fix)
+
+
+def _warn_object(model: Model, key: str, because: str, fix: str) -> None:
+    said = f"{key} is not read by {model.name} in transformers as it stands: {because}."
+    warn(model, key, said, model.fields[key], "what the model type reads, or the key left out", fix)
+
+
+def _note_entries(model: Model, found: Spelled, read: Read) -> None:
+    """Note an entry for a kind of layer that the model has not, and a kind that has no entry."""
+    if not found.nested or (model.name in TYPES and model.name not in reads.BY_KIND):
+        return
+    labels = [label(model, kind) for kind in dict.fromkeys(read.listed)]
+    usual, listed = {*labels, *_USUAL, *LABELS.get(model.name, {}).values()}, ", ".join(labels)[:200]
+    for key, own in found.around.items():
+        if isinstance(own, dict) and key not in usual:
+            name = values.short(key)[1:-1]
+            model.warn(
+                "kind_unread",
+                f"{found.key}.{name}",
+                f"{found.key} has an entry for {name}, which is no kind of layer of this model: {told(own)} is lost.",
+                value=own,
+                allowed=f"an entry for {listed}",
+                meanings=((name, "not read"), *((kind, "read for its layers") for kind in labels[:4])),
+                fix=f"Rename the entry to the kind that is meant ({listed}), or remove it.",
+            )
+    if found.left_out:
+        missing, plain = label(model, read.kind), f"the default rotation with base {read.base:g}, which scales nothing"
+        model.warn(
+            "kind_missing",
+            f"{found.key}.{missing}",
+            f"{found.key} has no entry for {missing}: {plain}, is taken.",
+            value=None,
+            allowed="an object",
+            meanings=(("left out", plain), (missing, "the parameters of these layers")),
+            fix=f'Write an entry for it: "{missing}": {{"rope_type": ..., "rope_theta": ...}}.',
+        )
+
+
+# ---- single keys
+
+
+def _instead(model: Model, found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
+    """Return what is read in place of a key, in words; None where it is read or says the same."""
+    if key in reads.BASES + reads.LOCAL_BASES:
+        return _base(model, read, level, key, value)
+    if key in reads.SHARES:
+        return _share(model, read, level, key, value)
+    if key in reads.WIDTHS:
+        same = value in (read.width.rotary_dim, _WRITTEN.get((model.name, key)))
+        return None if same else _rotated(read)
+    if key == LENGTH:
+        stretched = read.rope_type in _STRETCHED and value != read.original_max_len
+        return f"the trained length is {read.original_max_len}" if stretched else None
+    if key == "max_position_embeddings" and level.rank in ("outer", "own"):
+        return None if value == read.max_len else f"the longest text is {read.max_len or 'not in the file'}"
+    if level.rank == "outer" and key in reads.SCALINGS:
+        inner = found.around or {"rope_type": "default"}
+        same = _plain(value, read).items() <= _plain(inner, read).items() if isinstance(value, dict) else not value
+        here = "nothing scales" if found.key == "top level" else f"{found.key} with {told(inner)} is read"
+        return None if same else here
+    return _parameter(found, read, level, key, value)
+
+
+def _base(model: Model, read: Read, level: Level, key: str, value: Any) -> str | None:
+    """Compare a base with that of the layers which it speaks of: those with a window, or the others."""
+    sliding, others = ([k for k in read.listed if kinds.turns(k) and ("sliding" in k) is w] for w in (True, False))
+    own = "sliding" in read.kind
+    if isinstance(value, dict) and level.rank != "own":
+        return "the base of each kind of layer stands in its parameters"
+    if level.rank != "own":
+        if key in reads.LOCAL_BASES and not own and (sliding or model.name in reads.BY_KIND):
+            return None
+        far = others or model.name in reads.BY_KIND  # a type with a base for each kind keeps this one for its others
+        if key in reads.BASES and ((own and far) or label(model, read.kind) == "compress"):
+            return None
+    if isinstance(value, list) and len(value) >= len(read.listed):
+        return None  # one for each layer: Step 3.5
+    same = isinstance(value, int | float) and value == read.base
+    return None if same else f"the base is {read.base:g}"
+
+
+def _share(model: Model, read: Read, level: Level, key: str, value: Any) -> str | None:
+    known = TYPES.get(model.name)
+    if known is not None and not known.reads_share and key == read.width.key:
+        return None  # noted as share_unread
+    if known is not None and not known.reads_share and key == "partial_rotary_factor" and level.rank == "own":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _rotated(read)
+    if read.rope_type == "proportional":
+        return None if value == read.width.share else f"a share of {read.width.share:g} rotates"
+    whole = read.width.side == "last" and value == 1
+    stated = model.fields.get("head_dim")  # Dots 3 has a share of this and not of the latent head
+    heads = {read.width.head_dim, stated if isinstance(stated, int) else 0}
+    same = whole or any(int(head * value) == read.width.rotary_dim for head in heads)
+    return None if same else _rotated(read)
+
+
+def _rotated(read: Read) -> str:
+    return f"{read.width.rotary_dim} of the {read.width.head_dim} dimensions of a head rotate"
+
+
+def _parameter(found: Spelled, read: Read, level: Level, key: str, value: Any) -> str | None:
+    """Judge a parameter of the rotation: outside of its object, next to entries, or of another type of rotation."""
+    scales = f"rope_type {read.rope_type}" + ("" if read.rope_type != "default" else ", which scales nothing,")
+    if level.rank == "own":
+        known = reads.PARAMETERS.get(read.rope_type)
+        named = found.own.get("rope_type") or found.own.get("type")
+        if known is None or key not in reads.OF_SCALING - known or value in _NEUTRAL or not named:
+            return None
+        return f"rope_type {read.rope_type} has no such parameter"
+    if key not in (reads.OF_SCALING - {"truncate"} | {"rope_type"} if level.rank == "around" else reads.INSIDE):
+        return None
+    mine = {**found.around, **found.own, "rope_type": read.rope_type}.get(key)
+    if level.rank == "around":
+        mine = read.rope_type if key == "rope_type" else found.own.get(key)
+    if value in (mine, "default", "mrope", *_NEUTRAL) or (key == "mrope_interleaved" and not value):
+        return None
+    if level.rank == "around":
+        return "the entry of each kind of layer is read"
+    if mine is None and key.startswith("mrope_"):
+        return "the sections of the model type are read, if it has any"
+    return f"{scales} is read" if mine is None or key == "rope_type" else f"{key} is {values.short(mine)}"
+
+
+def _says_something(value: Any) -> bool:
+    """Return whether parameters say more than that the rotation is the plain one."""
+    if not isinstance(value, dict):
+        return bool(value)
+    plain = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+    return any(plain.get(key, "") != own for key, own in value.items() if own is not None)
+
+
+def _plain(own: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """Return parameters in one spelling, without those that say what is read anyway."""
+    out = {"rope_type" if key == "type" else key: value for key, value in own.items() if value is not None}
+    if out.get("rope_type") in (None, "mrope"):
+        out["rope_type"] = "default"
+    if out.get("rope_theta") == read.base:
+        del out["rope_theta"]
+    return {key: repr(value) for key, value in out.items()}

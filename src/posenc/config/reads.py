@@ -1,0 +1,114 @@
+"""Which keys about positions each model type reads, and in which place, as transformers 5.23 does."""
+
+from posenc.config.models import FIXED_BASE, LATENT, LOCAL_BASE, ROTARY_DIM, TYPES
+
+# spellings of one number, wherever a file may hold them; those of layers with a window are apart
+BASES = (
+    *("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_rope_theta", "rope_base", "rotary_base"),
+    *("rope_global_base_freq", "rope_freq_base"),
+)
+LOCAL_BASES = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "local_rope_base")
+SHARES = (
+    *("partial_rotary_factor", "rotary_pct", "rotary_percent", "rotary_percentage", "rope_pct", "rope_percentage"),
+    *("partial_rotary_pct", "rotary_fraction"),
+)
+WIDTHS = ("rotary_dim", "rotary_ndims", "rotary_emb_dim", "rope_dim", "qk_rope_head_dim")
+SCALINGS = ("rope_scaling", "rope_parameters")
+LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
+# the parameters that each type of rotation reads; all read rope_theta and the share
+PARAMETERS = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "ntk_alpha": {"factor", "alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},  # Tencent writes them all
+    "proportional": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
+    "yarn": {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    "longrope": {"factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"},
+}
+OF_SCALING = set().union(*PARAMETERS.values())
+# what belongs into the parameters of the rotation and is known by its name wherever it stands
+INSIDE = (OF_SCALING - {"factor", "alpha", "mscale", "truncate"}) | {"rope_type", "mrope_section", "mrope_interleaved"}
+# other keys about positions that are read where they stand
+ELSEWHERE = {
+    *("layer_rope_theta", "no_rope_layers", "no_rope_layer_interval", "rope_scaling_layers", "rope_interleave"),
+    *("position_embedding_type", "compress_rope_theta", "swa_qk_rope_head_dim", "use_mem_rope", "qk_nope_head_dim"),
+    *("alibi", "rotary_value", "swa_qk_nope_head_dim", "relative_attention_num_buckets"),
+    *("n_positions", "max_position_embeddings", "original_max_position_embeddings", "max_2d_position_embeddings"),
+}
+# whose modules read an entry of rope_parameters for each kind of layer; all others read one object for all layers
+BY_KIND = {
+    *("beam", "cohere_compass_text", "deepseek_v4", "diffusion_gemma_text", "dots3_note_text", "embedding_gemma2_text"),
+    *("gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna", "lfm3", "mellum", "mimo_v2_flash"),
+    *("modernbert", "modernbert-decoder", "neomme", "olmo3", "step3p5", "t5gemma2_decoder", "t5gemma2_text"),
+    *("ultrabert", "zaya"),
+}
+# of these, which spread one object over their kinds, and which do so where it is called rope_scaling
+_SPREADS = {"deepseek_v4", "dots3_note_text"}
+_SPREADS_OLD = {
+    *("gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder"),
+    *("t5gemma2_text", *_SPREADS),
+}
+# objects of parameters that have no effect
+_UNREAD_OBJECTS = {**dict.fromkeys((*FIXED_BASE, "esm"), SCALINGS), "cohere2_moe": ("rope_scaling",)}
+# which read base and share among the parameters only, and which do so where a file has no parameters
+_INNER_ONLY = {
+    *("beam", "cohere_compass_text", "diffusion_gemma_text", "embedding_gemma2_text", "gemma4_text"),
+    *("gemma4_unified_text", "laguna", "mellum", "mimo_v2_flash", "zaya"),
+}
+_FILLED = {
+    *("cosmos3_edge_text", "moonshine_streaming", "muse_spark_text", "nemotron3_5_transcribe_asr_audio"),
+    "nemotron3_5_transcribe_word_timestamp",
+}
+_OWN_BASE = {
+    **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), ("rotary_emb_base",)),
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), ("global_rope_theta",)),
+    **dict.fromkeys((*FIXED_BASE, *_INNER_ONLY), ()),
+}
+_OWN_SHARE = {
+    **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), ("rotary_pct",)),
+    **dict.fromkeys(("bamba", "neomme", "dots3_note_text", "step3p5", *_INNER_ONLY), ()),
+}
+
+
+def objects(name: str) -> tuple[str, ...]:
+    """Return the objects of parameters that a type reads, the first before the second."""
+    return tuple(key for key in SCALINGS if key not in _UNREAD_OBJECTS.get(name, ()))
+
+
+def spreads(name: str, key: str) -> bool:
+    """Return whether one object under a key serves all kinds of layers of a type."""
+    return name not in BY_KIND or name in (_SPREADS_OLD if key == "rope_scaling" else _SPREADS)
+
+
+def base_keys(name: str, local: bool, filled: bool) -> tuple[str, ...]:
+    """Return the keys next to the parameters under which a type reads a base; an unknown type reads all.
+
+    Args:
+        name: The type.
+        local: Whether layers with a window are meant.
+        filled: Whether the file holds parameters.
+    """
+    if name not in TYPES:
+        return BASES[:4]
+    if name in _INNER_ONLY or (name in _FILLED and not filled):
+        return ()
+    if local and name in LOCAL_BASE:
+        return (LOCAL_BASE[name][0],)
+    return _OWN_BASE.get(name, ("rope_theta",))
+
+
+def share_keys(name: str, filled: bool) -> tuple[str, ...]:
+    """Return the keys next to the parameters under which a type reads the share of a head that rotates."""
+    if name not in TYPES:
+        return SHARES[:2]
+    if name in _FILLED and not filled:
+        return ()
+    return _OWN_SHARE.get(name, SHARES[:1])
+
+
+def reads_width(name: str, key: str) -> bool:
+    """Return whether a type reads the number of dimensions that rotate under a key."""
+    if key == "qk_rope_head_dim":
+        return name in LATENT or name == "deepseek_v4" or name not in TYPES
+    return key == "rotary_dim" and (name in ROTARY_DIM or name not in TYPES)
