@@ -27,7 +27,7 @@ _MODULES = {
     "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
     "families.buckets": "bucket_fn",
     "additive.check": "additive_module additive_2d_module relative_table_fn",
-    "tokens.check": "position_fn packed_position_fn learned_rows_fn",
+    "families.counts": "position_fn packed_position_fn learned_rows_fn",
     "decoding.check": "cached_model attention",
     "laws": "encoding",
 }

@@ -1,0 +1,84 @@
+"""Positions of packed documents: each begins at 0, whatever its length and whatever stands before it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from posenc.verify.engine import Case, Fault, Seen
+from posenc.verify.engine.records import Array, kind
+from posenc.verify.families.counts import FAR, Counts
+from posenc.verify.families.counts_calls import packed
+from posenc.verify.families.counts_faults import of_documents, of_numbers
+from posenc.verify.report import Cause
+
+DOCUMENTS: tuple[tuple[int, ...], ...] = (
+    *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
+    *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
+)
+LARGE: tuple[int, ...] = (40, 300, 9000, 9)
+EMPTY: tuple[tuple[int, ...], ...] = ((3, 0, 4), (0, 4), (2, 0, 0, 3), (3, 4, 0), (4, 0, 0))
+BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
+
+
+class Documents(Counts):
+    """Positions of packed documents, of their bounds or of a mask with their numbers: each begins at 0."""
+
+    definition = "positions@restart-by-document"
+    kinds = (
+        kind("positions.state_kept", "again", "near"),
+        kind("positions.packed.empty_document", "empty", "near"),
+    )
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.of_bounds = convention == "packed_position_fn"
+        if not self.of_bounds:
+            self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
+        self.constant: tuple[float, ...] = (0.0, 1.0)
+        self.later: tuple[float, ...] = (1.0, -1.0)
+        self.moduli = (64, 512)
+
+    def cases(self) -> Iterator[Case]:
+        """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
+        near = [packed([lengths]) for lengths in (*DOCUMENTS, LARGE)]
+        batches = [] if self.of_bounds or self.side == "none" else BATCHES
+        for rows, pads in batches:
+            for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
+                near.insert(-1, packed(rows, before[: len(rows)]))
+        yield from (Case("near", (call,), call.text) for call in near)
+        for lengths in EMPTY if self.of_bounds else ():
+            yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
+        each = min(self.top or FAR, FAR)
+        if -(-FAR // each) < 38:
+            yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
+        for lengths in DOCUMENTS[8:10]:
+            yield from self.again([packed([lengths])], near[-1:])
+
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return documents of no tokens as the reason where only they are answered in another shape."""
+        return Fault("positions.packed.empty_document") if case.kind == "empty" else None
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Read off what documents share, and after how many tokens positions begin anew, too."""
+        super().look(seen)
+        alone = {tuple(s.case.args[0].bounds): s.value[0] for s in seen if len(s.value) == 1}
+        two, large = alone.get((0, 2, 4)), alone.get(tuple(packed([LARGE]).bounds))
+        if two is not None:
+            start = self.truth["start"]
+            self.later = tuple(dict.fromkeys((float(two[2] - two[0]), *self.later)))
+            self.constant = tuple(dict.fromkeys((0.0, float(two[0]) - start, float(two[3]) - start)))
+        if large is not None:
+            self.moduli = (_anew(large), _anew(large[sum(LARGE[:2]) : -LARGE[-1]]))
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield a constant, ways to count, and large numbers."""
+        yield from self.constants()
+        yield from of_documents(self.constant, self.later, self.moduli)
+        yield from of_numbers(self.truth["start"], self.end)
+
+
+def _anew(count: Array) -> int:
+    """Return after how many tokens the first position comes again; 0 where it does not."""
+    again = np.flatnonzero(count[1:] == count[0])
+    return int(again[0]) + 1 if again.size else 0
