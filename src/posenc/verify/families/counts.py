@@ -218,7 +218,8 @@ class Positions(Counts):
         short = self._short()
         for text in short:
             yield from (Case(call.kind, (call,), call.text) for call in text)
-        long = generation(max(1, min(LONG, self.top or LONG) - 3), (0,), "left")
+        most = min(LONG, self.top or LONG)
+        long = generation(max(1, most - 2), (0,), "left", min(2, most - 1))
         shorter: Case | None = None
         for n in () if self.top else (500, 2000):  # code may end where it likes if it was not declared
             shorter = Case("prefill", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)

@@ -95,7 +95,7 @@ MOVING: Sequence[Rule] = (  # counted from the newest token, the last column, th
 def of_masks(side: str, kinds: Sequence[str]) -> Iterator[Fault]:
     """Yield ways to count that some kinds of calls have, of rows that are padded on a side."""
     for code, rule in (*OF_MASKS, *(OF_STEPS if kinds != KINDS else ())):
-        yield Fault(f"positions.{_code(code, side, kinds)}", dict.fromkeys(kinds, rule))
+        yield Fault(f"positions.{_code(code, side, kinds)}", dict.fromkeys(kinds, rule), {"by": -1})
 
 
 def _code(code: str, side: str, kinds: Sequence[str]) -> str:
@@ -159,7 +159,7 @@ def of_documents(constants: Sequence[float], later: Sequence[float], moduli: Seq
     for code, counted in PARTS:
         for rest in (*constants, "running", "number"):
             ways.append((code, partial(_part, counted=counted, rest=rest)))
-    return (Fault(f"positions.{code}", {"prefill": rule}) for code, rule in ways)
+    return (Fault(f"positions.{code}", {"prefill": rule}, {"end": 1 << 15}) for code, rule in ways)
 
 
 def _later(call: Call, by: float) -> Any:
