@@ -1,6 +1,5 @@
 """Functions of positions and of table rows: each fault planted by itself, next to what is right and merely unusual."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -389,7 +388,6 @@ def test_a_way_to_count_is_judged(convention, spec, right, subject):
     ("convention", "spec"),
     [
         ("position_fn", {"padding": "both", "start": 0}),
-        ("position_fn", {"padding": "right", "start": 1}),
         ("position_fn", {"packed": True, "padding": "left", "start": 0}),
         ("packed_position_fn", {"start": 2}),
         ("learned_rows_fn", {**OPT, "padding_idx": 1}),
@@ -397,10 +395,10 @@ def test_a_way_to_count_is_judged(convention, spec, right, subject):
 )
 def test_what_a_fault_gives_is_named_so_or_as_a_fault_that_gives_the_same(convention, spec):
     asked = family(convention, spec)
-    cases = [case for case in asked.cases() if case.args[0].total < 10_000]
+    cases = [case for case in asked.cases() if case.kind != "again" and case.args[0].total < 10_000]
     for fault in asked.faults():
         judge = family(convention, spec)
-        given = [Seen(case, np.array(asked.predict({**asked.truth, **fault.change}, case)), 0.0) for case in cases]
+        given = [Seen(case, asked.predict({**asked.truth, **fault.change}, case), 0.0) for case in cases]
         verdict = settle(judge, given)
         if explains(judge, judge.truth, given):
             assert verdict.status == "pass"

@@ -100,8 +100,8 @@ class Counts(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
         (call,) = case.args
-        count = model[call.kind](call)[:, -call.q_len :] + (self._own(call) if model["own"] else model["start"])
-        found: Array = np.broadcast_to(held(count, model["number"]), call.asked.shape)
+        start = self._own(call) if model["own"] else model["start"] + 0.0 * call.asked
+        found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
 
     def _own(self, call: Call) -> Array:
