@@ -130,9 +130,8 @@ class Counts(Family):
             (call,) = s.case.args
             real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
             begins = s.value - want + self.truth["start"]
-            for i, row in enumerate(call.asked):
-                for document in np.unique(row[row > 0]):
-                    self.origins.setdefault((call.text, i, document), begins[i, np.argmax(row == document)])
+            for row, document, here in call.pieces():
+                self.origins.setdefault((call.text, row, document), begins[row, here][0])
             if real.sum() > 1 and np.ptp(begins[real]) == 0:
                 starts[float(begins[real][0])] = None
             ends += want[real & (s.value != want)].tolist()
@@ -225,8 +224,8 @@ class Positions(Counts):
             shorter = Case("prefill", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
         for call in long:
             yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
-        for text in short[-2:]:
-            yield from self.again(text, long)
+        yield from self.again(short[-2 % len(short)], long)
+        yield from self.again(short[-1], [call for text in short for call in text])
         for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
             yield Case("far", tuple(generation(n, (0,), "left", 0)), f"{n} columns", optional=True)
 

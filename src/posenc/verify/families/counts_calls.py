@@ -1,12 +1,13 @@
 """Calls of functions of masks and of bounds between documents, and what comes back."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc.verify import guard
@@ -57,6 +58,12 @@ class Call:
         self.previous = np.take_along_axis(lengths, np.maximum(document - 1, 0), 1)
         self.right = self.count - np.take_along_axis(lengths.cumsum(1) - lengths, document, 1)
         self.bounds = [0, *lengths[0].cumsum()[1:].astype(int).tolist()]  # between the documents of the first row
+
+    def pieces(self) -> Iterator[tuple[int, float, NDArray[np.bool_]]]:
+        """Yield the row and the number of each document, and where its tokens are in the columns that are asked for."""
+        for i, row in enumerate(self.asked):
+            for document in np.unique(row[row > 0]):
+                yield i, float(document), row == document
 
 
 def generation(total: int, pads: Sequence[int], side: str, steps: int = 2) -> list[Call]:

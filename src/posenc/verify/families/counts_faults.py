@@ -121,6 +121,7 @@ OF_DOCUMENTS: Ways = (
     ("packed.previous_length", lambda c: c.count - c.previous),
     ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
     ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
+    ("first_row_for_all", lambda c: c.right[:1]),
     ("packed.boundary", lambda c: np.where(c.right == 0, c.previous, c.right)),
     ("packed.boundary", lambda c: np.where((c.right == c.length - 1) & (c.mask < c.last), 0, c.right)),
     ("packed.last_document", lambda c: c.right + c.previous * (c.mask == c.last)),
@@ -138,9 +139,6 @@ PARTS: Ways = (  # which documents are counted
     ("packed.first_only", lambda c: c.mask == 1),
     ("packed.last_document", lambda c: c.mask < c.last),
     ("packed.last_only", lambda c: c.mask == c.last),
-    ("packed.partly", lambda c: c.mask <= 2),
-    ("packed.partly", lambda c: c.mask > 1),
-    ("packed.partly", lambda c: c.mask % 2 == 1),
 )
 
 

@@ -39,7 +39,7 @@ class Rows(Counts):
 
     def cases(self) -> Iterator[Case]:
         """Yield short masks, padded ones, one as long as the table, and short ones after it."""
-        masks = [(1, (0,), "left"), (6, (0, 0), "left")]
+        masks = [(1, (0,), "left"), (7, (0, 0), "left")]
         sides = {"left": ("left",), "right": ("right",), "none": ()}.get(self.side, ("left", "right"))
         masks += [(n, pads, side) for side in sides for n, pads in ((2, (1,)), *((7, pads) for pads in PADS))]
         short = [generation(*mask, 0) for mask in masks if mask[0] == 1 or not 0 < self.top < mask[0]]
@@ -49,8 +49,8 @@ class Rows(Counts):
             longest = Case("long", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=longest)
         assert longest is not None
         yield longest
-        for text in short[-2:]:
-            yield from self.again(text, longest.args)
+        yield from self.again(short[-1], longest.args)
+        yield from self.again(short[-1], [call for text in short for call in text])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the differences; a row that the table does not have is as wrong as can be."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.engine import Case, Fault, Seen
-from posenc.verify.engine.records import Array, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts import FAR, Counts
 from posenc.verify.families.counts_calls import packed
 from posenc.verify.families.counts_faults import of_documents, of_numbers
@@ -16,8 +16,7 @@ DOCUMENTS: tuple[tuple[int, ...], ...] = (
     *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
     *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
 )
-LARGE: tuple[int, ...] = (40, 300, 9000, 9)
-EMPTY: tuple[tuple[int, ...], ...] = ((3, 0, 4), (0, 4), (2, 0, 0, 3), (3, 4, 0), (4, 0, 0))
+EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
 BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
 
 
@@ -33,7 +32,9 @@ class Documents(Counts):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.of_bounds = convention == "packed_position_fn"
-        if not self.of_bounds:
+        self.large = (40, 300, 9000, 9)
+        if not self.of_bounds:  # which may be compared with one another, column by column
+            self.large = (40, 300, 2200, 9)
             self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
         self.constant: tuple[float, ...] = (0.0, 1.0)
         self.later: tuple[float, ...] = (1.0, -1.0)
@@ -41,7 +42,7 @@ class Documents(Counts):
 
     def cases(self) -> Iterator[Case]:
         """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
-        near = [packed([lengths]) for lengths in (*DOCUMENTS, LARGE)]
+        near = [packed([lengths]) for lengths in (*DOCUMENTS, self.large)]
         batches = [] if self.of_bounds or self.side == "none" else BATCHES
         for rows, pads in batches:
             for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
@@ -50,10 +51,10 @@ class Documents(Counts):
         for lengths in EMPTY if self.of_bounds else ():
             yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
         each = min(self.top or FAR, FAR)
-        if -(-FAR // each) < 38:
+        if -(-FAR // each) < 38 and (self.of_bounds or self.top):
             yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
-        for lengths in DOCUMENTS[8:10]:
-            yield from self.again([packed([lengths])], near[-1:])
+        yield from self.again([packed([(2, 7, 1, 1, 5)])], near[-1:])
+        yield from self.again([packed([(2, 3, 2, 1, 1)])], [packed([(3, 3, 3)])])  # as many tokens
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return documents of no tokens as the reason where only they are answered in another shape."""
@@ -63,13 +64,24 @@ class Documents(Counts):
         """Read off what documents share, and after how many tokens positions begin anew, too."""
         super().look(seen)
         alone = {tuple(s.case.args[0].bounds): s.value[0] for s in seen if len(s.value) == 1}
-        two, large = alone.get((0, 2, 4)), alone.get(tuple(packed([LARGE]).bounds))
+        two, large = alone.get((0, 2, 4)), alone.get(tuple(packed([self.large]).bounds))
         if two is not None:
             start = self.truth["start"]
             self.later = tuple(dict.fromkeys((float(two[2] - two[0]), *self.later)))
             self.constant = tuple(dict.fromkeys((0.0, float(two[0]) - start, float(two[3]) - start)))
         if large is not None:
-            self.moduli = (_anew(large), _anew(large[sum(LARGE[:2]) : -LARGE[-1]]))
+            self.moduli = (_anew(large), _anew(large[340:-9]))
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return that some documents are counted and all others constant, whichever they are."""
+        found = set()
+        for s in seen:
+            (call,), want = s.case.args, self.predict(model, s.case)
+            for row, _, here in call.pieces():
+                got = s.value[row, here]
+                right, constant = bool((got == want[row, here]).all()), np.ptp(got) == 0
+                found |= {"right" if right else "constant" if constant else "other"} if len(got) > 1 else set()
+        return Fault("positions.packed.partly") if found == {"right", "constant"} else None
 
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, and large numbers."""
