@@ -142,11 +142,10 @@ PARTS: Ways = (  # which documents are counted
 )
 
 
-def of_documents(constants: Sequence[float], later: Sequence[float], moduli: Sequence[int]) -> Iterator[Fault]:
+def of_documents(later: Sequence[float], moduli: Sequence[int]) -> Iterator[Fault]:
     """Yield ways to count packed documents.
 
     Args:
-        constants: What documents that are not counted may have.
         later: What may be added in all documents but the first.
         moduli: After how many tokens, of all and of a document, positions may begin anew; 0 for never.
     """
@@ -155,7 +154,7 @@ def of_documents(constants: Sequence[float], later: Sequence[float], moduli: Seq
         if end:
             ways.append(("packed.modulo_wrap", partial(_wrapped, end=end, of_all=of_all)))
     for code, counted in PARTS:
-        for rest in (*constants, "running", "number"):
+        for rest in (0.0, 1.0, None):
             ways.append((code, partial(_part, counted=counted, rest=rest)))
     return (Fault(f"positions.{code}", {"prefill": rule}, {"end": 1 << 15}) for code, rule in ways)
 
@@ -170,10 +169,9 @@ def _wrapped(call: Call, end: int, of_all: bool) -> Any:
     return (call.count if of_all else call.right) % float(end)
 
 
-def _part(call: Call, counted: Rule, rest: Any) -> Any:
-    """Count some documents; give the others a constant, their number, or the running index."""
-    others = {"number": call.mask, "running": call.count}.get(rest, rest)
-    return np.where(counted(call), call.right, others)
+def _part(call: Call, counted: Rule, rest: float | None) -> Any:
+    """Count some documents; give the others a constant, or the running index."""
+    return np.where(counted(call), call.right, call.count if rest is None else rest)
 
 
 def held(count: Array, number: Number | None) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.engine import Case, Fault, Seen
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts import FAR, Counts
 from posenc.verify.families.counts_calls import packed
@@ -36,7 +37,6 @@ class Documents(Counts):
         if not self.of_bounds:  # which may be compared with one another, column by column
             self.large = (40, 300, 2200, 9)
             self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
-        self.constant: tuple[float, ...] = (0.0, 1.0)
         self.later: tuple[float, ...] = (1.0, -1.0)
         self.moduli = (64, 512)
 
@@ -58,35 +58,49 @@ class Documents(Counts):
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return documents of no tokens as the reason where only they are answered in another shape."""
-        return Fault("positions.packed.empty_document") if case.kind == "empty" else None
+        of_none = (case.kind, cause.code) == ("empty", "subject.shape")
+        return Fault("positions.packed.empty_document") if of_none else None
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Read off what documents share, and after how many tokens positions begin anew, too."""
+        """Read off what is added in later documents, and after how many tokens positions begin anew, too."""
         super().look(seen)
         alone = {tuple(s.case.args[0].bounds): s.value[0] for s in seen if len(s.value) == 1}
         two, large = alone.get((0, 2, 4)), alone.get(tuple(packed([self.large]).bounds))
         if two is not None:
-            start = self.truth["start"]
             self.later = tuple(dict.fromkeys((float(two[2] - two[0]), *self.later)))
-            self.constant = tuple(dict.fromkeys((0.0, float(two[0]) - start, float(two[3]) - start)))
         if large is not None:
             self.moduli = (_anew(large), _anew(large[340:-9]))
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return that some documents are counted and all others constant, whichever they are."""
-        found = set()
+        """Return which documents are counted, where all others are constant."""
+        found: dict[str, set[tuple[bool, bool]]] = {"counted": set(), "constant": set(), "other": set()}
         for s in seen:
             (call,), want = s.case.args, self.predict(model, s.case)
-            for row, _, here in call.pieces():
+            for row, document, here in call.pieces():
                 got = s.value[row, here]
-                right, constant = bool((got == want[row, here]).all()), np.ptp(got) == 0
-                found |= {"right" if right else "constant" if constant else "other"} if len(got) > 1 else set()
-        return Fault("positions.packed.partly") if found == {"right", "constant"} else None
+                how = "counted" if (got == want[row, here]).all() else "other" if np.ptp(got) else "constant"
+                found[how] |= {(document == 1, document == call.last[row, 0])} if len(got) > 1 else set()
+        counted, constant, other = found.values()
+        if other or not counted or not constant:
+            return None
+        if all(is_last for _, is_last in constant):
+            return Fault("positions.packed.last_document")
+        if all(is_first for is_first, _ in counted):
+            return Fault("positions.packed.first_only")
+        if all(is_last for _, is_last in counted):
+            return Fault("positions.packed.last_only")
+        return Fault("positions.packed.partly")
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return what `read` says in place of a fault that explains only some of the answers."""
+        if explains(self, {**self.truth, **fault.change}, [s for s in seen if s.case.kind == "near"]):
+            return fault
+        return self.read(seen, (), self.truth) or fault
 
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, and large numbers."""
         yield from self.constants()
-        yield from of_documents(self.constant, self.later, self.moduli)
+        yield from of_documents(self.later, self.moduli)
         yield from of_numbers(self.truth["start"], self.end)
 
 
