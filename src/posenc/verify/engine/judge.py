@@ -67,6 +67,7 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
     """Return the verdict on answers, however they were obtained."""
     if not seen:
         return Verdict("cannot_tell", because="no case could be observed, so that nothing was compared")
+    family.look(seen)
     choices = [Choice({}), *family.free()]
     models = [{**family.truth, **choice.change} for choice in choices]
     for choice, model in zip(choices, models, strict=True):
@@ -149,11 +150,18 @@ def _by_kind(reading: Reading) -> Fault | None:
 
 
 def _parts(reading: Reading) -> Iterator[Sequence[Seen]]:
-    """Yield what a fault may explain: everything, all that is wrong, what is wrong of one kind."""
+    """Yield what a fault may explain: everything, all that is wrong, what is wrong of one kind.
+
+    With the last, a fault that leaves what is right as it is goes before one that does not.
+    """
     yield reading.seen
     yield reading.wrong
-    for kind in dict.fromkeys(s.case.kind for s in reading.wrong):
-        yield [s for s in reading.wrong if s.case.kind == kind]
+    is_wrong = {id(s) for s in reading.wrong}
+    right = [s for s in reading.seen if id(s) not in is_wrong]
+    kinds = dict.fromkeys(s.case.kind for s in reading.wrong)
+    of_kind = [[s for s in reading.wrong if s.case.kind == kind] for kind in kinds]
+    yield from ([*some, *right] for some in of_kind)
+    yield from of_kind
 
 
 def _alone(reading: Reading, faults: Sequence[Fault], some: Sequence[Seen]) -> Iterator[Fault]:

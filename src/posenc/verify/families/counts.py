@@ -1,0 +1,239 @@
+"""Counts of tokens: what functions of positions and of rows share, and positions of padded rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from posenc.verify.engine import Case, Choice, Family, Fault, Seen
+from posenc.verify.engine.judge import explains
+from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.families.counts_calls import Call, ask, chunked, generation
+from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_masks, of_numbers
+
+LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
+FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
+EXACT = 0.01  # positions are whole numbers
+PADS = ((1, 4, 0), (3, 1))  # of batches with an unpadded row and without; the first row is not the longest
+ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
+UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+MOVES = (
+    "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
+    "are kept unrotated, or are all rotated in every call, stand at right distances"
+)
+
+
+def _right(call: Call) -> Any:
+    """Return the count of each document's tokens from 0: what is right."""
+    return call.right
+
+
+def family(convention: str, spec: Mapping[str, Any]) -> Family:
+    """Return the family of a function of positions or of rows for a specification."""
+    from posenc.verify.families.learned_rows import Rows
+    from posenc.verify.families.packed import Documents
+
+    if convention == "learned_rows_fn":
+        return Rows(convention, spec)
+    if convention == "packed_position_fn" or spec.get("packed"):
+        return Documents(convention, spec)
+    return Positions(convention, spec)
+
+
+class Counts(Family):
+    """What all of them share: the model has a rule for each kind of call.
+
+    Attributes:
+        side: Where padding stands: "left", "right", "both" or "none"; empty where nothing is said.
+        top: How many tokens a text may have; 0 where nothing is said.
+        open: What the specification leaves open, in sentences.
+        first: The position of the first token, as it was returned.
+        starts: Where counting begins in some calls of more than one token, as they were returned.
+        origins: Where each document of a text begins, as it was returned.
+        end: The least right position that is not returned.
+    """
+
+    mismatch, pairs = "positions.mismatch", 120
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        said = str(spec.get("padding", "")).lower()
+        self.side = said if said in ("left", "right", "both", "none") else ""
+        self.top = int(spec.get("max_positions") or 0)
+        self.open: list[str] = []
+        self.last: Call | None = None  # of the object that is asked
+        self.seen: Sequence[Seen] = ()
+        start = float(spec.get("start") or 0)
+        self.truth = {
+            **dict.fromkeys(KINDS, _right),
+            "start": start,
+            "own": False,  # each document begins at a place of its own
+            "number": None,  # what becomes of large numbers
+            "padding_row": None,  # what padded slots get; None where it is free
+        }
+        self.first, self.end = start + 1, 2048.0
+        self.starts: tuple[float, ...] = (start + 1, 0.0, 2.0, 2 * start)
+        self.origins: dict[tuple[str, int, float], float] = {}
+
+    def again(self, text: Sequence[Call], earlier: Sequence[Call]) -> Iterator[Case]:
+        """Yield the calls of a text after others, asked of one object."""
+        before = (*earlier, *text)
+        for call in text:
+            later = Call(call.mask, call.q_len, f"{call.text}, again", call.prompt, before)
+            later.bounds = call.bounds
+            yield Case("again", (later,), f"{call.text}, after others", optional=not self.top)
+            before = (*before, later)
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the answer of a call after the calls before it; a text that goes on is not begun anew."""
+        (call,) = case.args
+        if not (call.before and call.before[-1] is self.last):
+            self.object = fresh(subject)
+            for earlier in call.before:
+                ask(self.object, earlier, self.convention)
+        self.last = None
+        value = ask(self.object, call, self.convention)
+        self.last = call
+        return Seen(case, value, 0.0)
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
+        (call,) = case.args
+        start = self._own(call) if model["own"] else model["start"] + 0.0 * call.asked
+        found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
+        return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
+
+    def _own(self, call: Call) -> Array:
+        return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in enumerate(call.asked)])
+
+    def visible(self, value: Array, case: Case) -> Array:
+        """Return what tokens get."""
+        return np.where(case.args[0].asked > 0, value, 0.0)
+
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the differences, of padded slots only where a row is theirs."""
+        compared = (seen.case.args[0].asked > 0) | (model["padding_row"] is not None)
+        off: Array = np.abs(seen.value - predicted) / EXACT * compared
+        return off
+
+    def same(self, seen: Seen, predicted: Array) -> bool:
+        """Return True: `off` has compared every token."""
+        return True
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Read off where counting begins, in all calls and in each document, and where it ends."""
+        self.seen, self.first = seen, float(seen[0].value[0, 0])
+        starts: dict[float, None] = {}
+        ends: list[float] = []
+        for s in seen:
+            (call,) = s.case.args
+            real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
+            begins = s.value - want + self.truth["start"]
+            for row, document, here in call.pieces():
+                self.origins.setdefault((call.text, row, document), begins[row, here][0])
+            if real.sum() > 1 and np.ptp(begins[real]) == 0:
+                starts[float(begins[real][0])] = None
+            ends += want[real & (s.value != want)].tolist()
+        self.starts = tuple(starts) if len(seen) > 1 else (self.first,)
+        self.end = min(ends, default=self.end)
+
+    def free(self) -> Iterator[Choice]:
+        """Yield other origins, where distances are all that is seen or the specification leaves them free."""
+        is_free = self.spec.get("origin") == "any"
+        absolute = "start" in self.spec or str(self.spec.get("encoding", "")) in ABSOLUTE
+        off = self.first - self.truth["start"]
+        if off and (is_free or not absolute):
+            yield Choice({"start": self.first}, f"every position is {off:+g} off, in all calls alike: {UNSEEN}")
+        own = Choice({"own": True}, f"every row or document begins at a place of its own: {UNSEEN}")
+        for choice in (own, *(Choice(change, MOVES) for change in self.moving())):
+            # one that explains only some of the answers would hide what is wrong
+            if is_free and explains(self, {**self.truth, **choice.change}, self.seen):
+                yield choice
+
+    def moving(self) -> Iterator[Model]:
+        """Yield counts from a place that is another in the next call, such as the newest token."""
+        for rule in MOVING:
+            yield {**dict.fromkeys(KINDS, rule), "start": self.first + 1}  # the first case has one token
+
+    def constants(self) -> Iterator[Fault]:
+        """Yield other positions of the first token."""
+        asked = self.truth["start"]
+        for found in self.starts:
+            if found != asked:
+                words = {"start": found, "asked": asked, "by": found - asked}
+                yield Fault("positions.off_by_one", {"start": found}, words)
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the row that is farthest off, or its first wrong column where there are many."""
+        (call,) = seen.case.args
+        row = int(off.max(-1).argmax())
+        few = call.total <= 24
+        asked: dict[str, Any] = {"cu_seqlens": call.bounds}
+        if self.convention != "packed_position_fn":
+            tokens = call.tokens[:, 0].astype(int).tolist()
+            mask = call.mask.astype(int).tolist() if few else f"{call.total} columns, {tokens} tokens"
+            asked = {"attention_mask": mask, "q_len": call.q_len, "row": row}
+        if few:
+            shown = (call.asked[row] > 0) | (off[row] > 1)
+            want = [float(p) if show else None for p, show in zip(predicted[row], shown, strict=True)]
+            return {**asked, "found": seen.value[row].tolist(), "expected": want}
+        at = int(np.argmax(off[row] > 1))
+        found, expected = float(seen.value[row, at]), float(predicted[row, at])
+        return {**asked, "column": at + call.earlier, "found": found, "expected": expected}
+
+    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
+        """Return the position of the first token."""
+        return {"first_row" if self.convention == "learned_rows_fn" else "start": self.first}
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what the specification leaves open, and texts that are longer than those that were asked."""
+        return [*self.open, f"texts of more than {max((s.case.args[0].total for s in seen), default=0):,} tokens"]
+
+
+class Positions(Counts):
+    """Positions of the last q_len columns of a mask: the number of a row's tokens before each."""
+
+    definition = "positions@count-of-tokens"
+    kinds = (kind("positions.state_kept", "again", "prefill decode chunk"),)
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        if not self.side:
+            self.open = ["padding on the right: the specification's padding is not 'right' or 'both'"]
+
+    def _short(self) -> list[list[Call]]:
+        """Return short texts, the smallest first, as far as positions go."""
+        sides = {"both": ("left", "right"), "right": ("right",), "none": ()}.get(self.side, ("left",))
+        small = [(side, (1,)) for side in sides] or [("left", (0,))]
+        large = [("left", (0, 0)), *((side, pads) for side in sides for pads in PADS)]
+        texts = [generation(1, (0,), "left")]
+        texts += [text for side, n in small for text in (generation(2, n, side, 1), chunked(4, n, side, 2))]
+        texts += [text for side, pads in large for text in (generation(7, pads, side), chunked(8, pads, side, 3))]
+        return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
+
+    def cases(self) -> Iterator[Case]:
+        """Yield the calls of short texts, of a long one, of short ones after it, and of one beyond 16 bits."""
+        short = self._short()
+        for text in short:
+            yield from (Case(call.kind, (call,), call.text) for call in text)
+        most = min(LONG, self.top or LONG)
+        long = generation(max(1, most - 2), (0,), "left", min(2, most - 1))
+        shorter: Case | None = None
+        for n in () if self.top else (500, 2000):  # code may end where it likes if it was not declared
+            shorter = Case("prefill", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
+        for call in long:
+            yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
+        yield from self.again(short[-2 % len(short)], long)
+        yield from self.again(short[-1], [call for text in short for call in text])
+        for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
+            yield Case("far", tuple(generation(n, (0,), "left", 0)), f"{n} columns", optional=True)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""
+        yield from self.constants()
+        yield from of_masks(self.side, KINDS)
+        yield from of_numbers(self.truth["start"], self.end)
+        yield from (Fault("positions.origin_moves", change) for change in self.moving())
+        for kinds in SOME:
+            yield from of_masks(self.side, kinds)

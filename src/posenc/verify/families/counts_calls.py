@@ -1,0 +1,154 @@
+"""Calls of functions of masks and of bounds between documents, and what comes back."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from posenc.verify import guard
+from posenc.verify.engine.records import Array
+
+
+class Call:
+    """One call, and those that come before it in the same text.
+
+    Args:
+        mask: (batch, total): the number of each token's document, from 1, and 0 for padding.
+        q_len: Of how many of the last columns positions are asked.
+        text: Calls with the same name belong to one text.
+        prompt: Columns before the first decode step.
+        before: Calls that are made first.
+
+    Attributes:
+        kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
+        asked: The mask of the columns that are asked for; `earlier` columns are before them.
+        columns: The number of each column, (1, total), and of `steps`, the columns that are asked for.
+        count: The number of tokens in a row before each token, (batch, total).
+        tokens, padding, past: Tokens and padded slots of each row, and tokens before those that are asked for.
+        last: The number of each row's last document.
+        padding_count, tokens_left: Padded slots before each column and with it, and tokens from it to the end.
+        length, previous: The tokens of each token's document, and of the document before it, (batch, total).
+        right: The number of tokens of its document before each token.
+    """
+
+    def __init__(self, mask: Array, q_len: int, text: str, prompt: int, before: tuple["Call", ...] = ()) -> None:
+        self.mask, self.q_len, self.text, self.prompt, self.before = mask, q_len, text, prompt, before
+        self.total = mask.shape[1]
+        self.kind = "prefill" if q_len == self.total else "decode" if q_len == 1 else "chunk"
+        self.earlier = self.total - q_len
+        self.asked = mask[:, self.earlier :]
+        self.columns = np.arange(self.total, dtype=np.float64)[None]
+        self.steps = self.columns[:, :q_len]
+        self.count = (mask > 0).cumsum(1) - 1.0
+        self.tokens = self.count[:, -1:] + 1
+        self.padding = self.total - self.tokens
+        self.tokens_left = self.tokens - self.count
+        self.padding_count = self.columns - self.count
+        self.last = mask.max(1, keepdims=True)
+        self.past = self.tokens - (self.asked > 0).sum(1, keepdims=True)
+        document = mask.astype(int)
+        lengths = np.stack([np.bincount(row, minlength=document.max() + 1) for row in document]) * 1.0
+        lengths[:, 0] = 0
+        self.length = np.take_along_axis(lengths, document, 1)
+        self.previous = np.take_along_axis(lengths, np.maximum(document - 1, 0), 1)
+        self.right = self.count - np.take_along_axis(lengths.cumsum(1) - lengths, document, 1)
+        self.bounds = [0, *lengths[0].cumsum()[1:].astype(int).tolist()]  # between the documents of the first row
+
+    def pieces(self) -> Iterator[tuple[int, float, NDArray[np.bool_]]]:
+        """Yield the row and the number of each document, and where its tokens are in the columns that are asked for."""
+        for i, row in enumerate(self.asked):
+            for document in np.unique(row[row > 0]):
+                yield i, float(document), row == document
+
+
+def generation(total: int, pads: Sequence[int], side: str, steps: int = 2) -> list[Call]:
+    """Return the calls of a prefill, whose rows have so many padded slots each, and of the steps after it."""
+    return _text(total, pads, side, [total], steps)
+
+
+def chunked(total: int, pads: Sequence[int], side: str, chunk: int) -> list[Call]:
+    """Return the calls of a prefill in chunks, and of a step after it."""
+    return _text(total, pads, side, [*range(chunk, total, chunk), total], 1)
+
+
+def _text(total: int, pads: Sequence[int], side: str, ends: Sequence[int], steps: int) -> list[Call]:
+    columns = np.arange(total)
+    mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
+    whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)
+    name = f"{total} columns, {list(pads)} of them padding on the {side}, in {len(ends)} calls"
+    calls: list[Call] = []
+    for begin, end in pairwise([0, *ends, *range(total + 1, total + steps + 1)]):
+        calls.append(Call(whole[:, :end], end - begin, name, total, tuple(calls)))
+    return calls
+
+
+def packed(rows: Sequence[Sequence[int]], pads: Sequence[int] = (0,)) -> Call:
+    """Return a call on rows of documents of these lengths; padding stands before each row and fills it up behind."""
+    total = max(sum(lengths) + n for lengths, n in zip(rows, pads, strict=True))
+    mask = np.zeros((len(rows), total))
+    for row, lengths, n in zip(mask, rows, pads, strict=True):
+        row[n : n + sum(lengths)] = np.repeat(np.arange(1.0, len(lengths) + 1), lengths)
+    call = Call(mask, total, f"documents of {[list(n) for n in rows]} tokens, after {list(pads)} padded slots", total)
+    call.bounds = np.cumsum([0, *rows[0]]).tolist()  # documents of no tokens at the end are in no mask
+    return call
+
+
+def ask(subject: Any, call: Call, convention: str) -> Array:
+    """Return what a call gives, of whatever dtype and of whatever shape that broadcasts to (batch, q_len).
+
+    Raises:
+        SubjectError: The call cannot be used: neither with masks of int64 nor of bool, or bounds of int32 nor int64.
+    """
+    mask = torch.from_numpy(call.mask.astype(np.int64))
+    words = f"attention_mask of {tuple(mask.shape)}"
+    attempts: list[list[Any]] = [[mask]] if call.mask.max() > 1 else [[mask], [mask.bool()]]
+    if convention == "packed_position_fn":
+        words = f"cu_seqlens={call.bounds}"
+        attempts = [[torch.tensor(call.bounds, dtype=dtype)] for dtype in (torch.int32, torch.int64)]
+    elif convention == "position_fn":
+        words += f", q_len={call.q_len}"
+        attempts = [[*given, call.q_len] for given in attempts]
+    what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({words})"
+    return _flat(_first(subject, attempts, what), (len(mask), call.q_len), what).detach().double().numpy()
+
+
+def _first(subject: Any, attempts: Sequence[list[Any]], what: str) -> Any:
+    """Return the result of the first attempt that raises no error; the first error where all do."""
+    names = _keyword_only(subject)
+    errors = []
+    for given in attempts:
+        options = {name: given.pop() for name in reversed(names) if given}
+        try:
+            return guard.call(subject, *given, what=what, **options)
+        except guard.SubjectError as error:
+            errors.append(error)
+            if error.cause.code != "subject.raises":
+                break
+    raise errors[0]
+
+
+def _keyword_only(subject: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(subject).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+
+
+def _flat(found: Any, shape: tuple[int, int], what: str) -> Tensor:
+    """Accept lists, (q_len,), (1, q_len) and dimensions of 1 between, which broadcast to (batch, q_len)."""
+    if isinstance(found, list | tuple):
+        try:
+            found = torch.as_tensor(found)
+        except (TypeError, ValueError, RuntimeError):
+            guard.shaped(found, shape, what)
+    if isinstance(found, Tensor) and found.ndim == 3 and 1 in found.shape[:2]:
+        found = found.squeeze(0) if found.shape[0] == 1 else found.squeeze(1)
+    if isinstance(found, Tensor) and found.shape in ((shape[1],), (1, shape[1]), (shape[1], shape[0] == 1)):
+        found = found.flatten().expand(*shape)
+    return guard.shaped(found, shape, what)

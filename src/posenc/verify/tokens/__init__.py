@@ -1,1 +1,0 @@
-"""Positions and row numbers that belong to tokens."""

@@ -1,0 +1,438 @@
+"""Functions of positions and of table rows: each fault planted by itself, next to what is right and merely unusual."""
+
+import pytest
+import torch
+
+from posenc import verify
+from posenc.verify.codes import rules
+from posenc.verify.engine import Seen
+from posenc.verify.engine.judge import explains, settle
+from posenc.verify.families.counts import family
+
+OPT = {"encoding": "learned", "offset": 2, "table_rows": 130, "max_positions": 128}
+OPEN = {"encoding": "learned"}
+
+
+def count(m, q):
+    return (m.cumsum(-1) - 1)[:, -q:]
+
+
+def columns(m, q):
+    return torch.arange(m.shape[1])[-q:].expand(len(m), -1)
+
+
+def filled(m, fill):
+    return (m.cumsum(-1) - 1).masked_fill(m == 0, fill)
+
+
+def down(m):
+    return m.sum(-1, keepdim=True) - m.cumsum(-1)
+
+
+def past(m, q):
+    return m[:, : m.shape[1] - q].sum(-1, keepdim=True) + torch.arange(q)
+
+
+def calls(prefill=count, decode=None, chunk=None):
+    """Return a function that counts in its own way in each kind of call; decode and chunk are right if not given."""
+
+    def positions(attention_mask, q_len):
+        if q_len == attention_mask.shape[1]:
+            return prefill(attention_mask, q_len)
+        return ((decode if q_len == 1 else chunk) or count)(attention_mask, q_len)
+
+    return positions
+
+
+class Stateful:
+    """Counts on by itself after a prefill, or remembers what it should not.
+
+    Args:
+        pads: What padded slots get in the prefill.
+        step: How far a decode step goes.
+        restarts: Whether a new text begins anew.
+        spoilt: Long texts move the short ones after them.
+    """
+
+    def __init__(self, pads=None, step=1, restarts=True, spoilt=False):
+        self.pads, self.step, self.restarts, self.spoilt = pads, step, restarts, spoilt
+        self.longest, self.seen, self.now = 0, 0, None
+
+    def __call__(self, m, q):
+        if self.spoilt:
+            kept, self.longest = self.longest, max(self.longest, m.shape[1])
+            return count(m, q) + 5 * (kept > 4000 > m.shape[1])
+        if not self.restarts:
+            self.seen += q
+            return torch.arange(self.seen - q, self.seen).expand(len(m), -1)
+        if q == 1 < m.shape[1]:
+            self.now = self.now + self.step
+            return self.now + 1 - self.step
+        whole = count(m, q) if self.pads is None else filled(m, self.pads)[:, -q:]
+        self.now = whole[:, -1:]
+        return whole
+
+
+class Keyed:
+    """Keeps the last count under its shape."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __call__(self, m, q):
+        return self.kept.setdefault(m.shape, m.cumsum(-1) - 1)[:, -q:]
+
+
+def keyword_only(attention_mask, *, q_len):
+    return count(attention_mask, q_len)
+
+
+def ends(at):
+    def positions(m, q):
+        if m.shape[1] > at:
+            raise IndexError(f"the table ends at {at}")
+        return count(m, q)
+
+    return positions
+
+
+def minus_padding(m, q):
+    return (torch.arange(m.shape[1]) - (1 - m).sum(-1, keepdim=True))[:, -q:]
+
+
+def newest(m, q):
+    return 1 - m.flip(1).cumsum(1).flip(1)[:, -q:]
+
+
+def aligned(m, q):
+    return (torch.arange(m.shape[1]) - m.shape[1] + m.sum(-1).max())[-q:].expand(len(m), -1)
+
+
+# (words of the specification, status or code: subjects); what is right is merely unusual
+LEFT, RIGHT, ANY = {"padding": "left"}, {"padding": "right"}, {"padding": "left", "origin": "any"}
+DOWN = {
+    "positions.mask_inverted": [
+        *(lambda m, q, f=f: torch.full_like(count(m, q), f) for f in (0, 1)),
+        lambda m, q: ((1 - m).cumsum(-1) - 1)[:, -q:],
+        lambda m, q: ((1 - m).cumsum(-1) - 1).clamp(min=0)[:, -q:],
+        lambda m, q: (1 - m).cumsum(-1)[:, -q:],
+    ],
+    "positions.reversed": [
+        *(lambda m, q, n=n: down(m)[:, -q:] + n for n in (0, 1)),
+        *(lambda m, q, n=n: (m.shape[1] - n - torch.arange(m.shape[1]))[-q:].expand(len(m), -1) for n in (0, 1)),
+        *(lambda m, q, n=n: m.shape[1] - n - count(m, q) for n in (0, 1)),
+        lambda m, q: (m.cumsum(-1) - 1).flip(-1)[:, -q:],
+        lambda m, q: q - 1 - count(m, q),
+    ],
+    "positions.negated": [lambda m, q: -count(m, q)],
+}
+POSITIONS = [
+    (LEFT, {
+        "pass": [
+            *(count, keyword_only, Stateful(), Stateful(pads=1), minus_padding, ends(600), ends(8192)),
+            lambda m, q: count(m, q).clamp(min=0),
+            lambda m, q: filled(m, 1)[:, -q:],
+            lambda m, q: count(m, q).T.contiguous().T.float(),
+            lambda m, q: count(m, q).int().tolist(),
+            lambda m, q: count(m, q)[:, None],
+            lambda m, q: count(m, q) if m.dtype is torch.bool else 1 / 0,
+        ],
+        "equivalent": [lambda m, q: count(m, q) + 1],
+        "subject.shape": [lambda m, q: count(m, m.shape[1])],
+        "positions.left_padding": [columns, past, aligned, lambda m, q: columns(m, q) + (m.shape[1] > 4000) * 7],
+        "positions.left_padding.decode_lost": [
+            *(calls(decode=columns, chunk=columns), calls(decode=columns)),
+            calls(decode=columns, chunk=lambda m, q: count(m, q) * 3),  # a second wrong branch hides nothing
+        ],
+        "positions.padded_width_in_decode": [calls(decode=lambda m, q: m.sum(-1).max().expand(len(m), 1) - 1)],
+        "positions.past_ignored": [
+            calls(decode=lambda m, q: 0 * count(m, q)),
+            *(lambda m, q, f=f: filled(m, f)[:, :q] for f in (-1, 0, 1)),
+        ],
+        "positions.chunked_prefill": [calls(chunk=way) for way in (columns, past, lambda m, q: count(m[:, -q:], q))],
+        "positions.chunked_prefill.double_counted": [lambda m, q: count(m, q) + m.shape[1] - q],
+        "positions.constant_in_chunk": [lambda m, q: count(m, q)[:, -1:].expand(-1, q)],
+        "positions.first_row_for_all": [
+            lambda m, q, f=f: filled(m, f)[:1, -q:].expand(len(m), -1) for f in (-1, 0, 1)
+        ],
+        "positions.axis.batch": [lambda m, q: (m.cumsum(0) - 1)[:, -q:]],
+        "positions.off_by_one": [
+            calls(decode=lambda m, q: count(m, q) + 1),
+            lambda m, q: (count(m, q) - 1).clamp(min=0),
+        ],
+        "positions.precision": [lambda m, q: (m.bfloat16().cumsum(-1) - 1)[:, -q:], lambda m, q: count(m, q).half()],
+        "positions.clamped": [lambda m, q: count(m, q).clamp(max=2047)],
+        "positions.wrapped": [
+            *(lambda m, q, t=t: count(m, q).to(t) for t in (torch.int8, torch.int16)),
+            lambda m, q: count(m, q) % 1024,
+        ],
+        "positions.state_kept": [Stateful(spoilt=True), Keyed()],
+        "positions.decode.not_advanced": [Stateful(step=0)],
+        "positions.origin_moves": [newest],
+        "positions.mismatch": [lambda m, q: count(m, q) ** 2],
+        **DOWN,
+    }),
+    (RIGHT, {
+        "pass": [count],
+        "positions.right_padding.increment": [Stateful(pads=1), columns],
+        "positions.right_padding": [minus_padding],
+        "positions.origin_moves": [newest],
+        **DOWN,
+    }),
+    (ANY, {
+        "equivalent": [newest, columns],
+        "positions.left_padding.decode_lost": [calls(decode=columns, chunk=columns)],
+        "positions.past_ignored": [
+            calls(decode=lambda m, q: 0 * count(m, q)),
+            calls(decode=lambda m, q: 0 * count(m, q), chunk=lambda m, q: columns(m[:, :q], q)),
+        ],
+    }),
+    ({**RIGHT, "origin": "any"}, {"equivalent": [newest]}),
+    ({}, {"pass": [minus_padding]}),
+    ({"padding": "both"}, {
+        "pass": [count],
+        "positions.padded_width_in_decode": [calls(decode=columns, chunk=columns)],
+    }),
+    ({"padding": "none"}, {"pass": [columns], "positions.state_kept": [Stateful(restarts=False)]}),
+    ({**LEFT, "start": 1}, {"pass": [lambda m, q: count(m, q) + 1]}),
+    ({**LEFT, "start": 2}, {"positions.off_by_one": [count, lambda m, q: columns(m, q)]}),
+    ({**LEFT, "encoding": "learned"}, {"positions.off_by_one": [lambda m, q: count(m, q) + 1]}),
+    ({**LEFT, "max_positions": 32_000}, {"pass": [lambda m, q: count(m, q).clamp(max=32_000)]}),
+    ({**LEFT, "max_positions": 501}, {"subject.raises": [ends(500)]}),
+    *(({**LEFT, "max_positions": at}, {"pass": [ends(at)]}) for at in (1, 2, 3, 4, 9, 500)),
+]  # fmt: skip
+
+
+def restarted(cu):
+    return torch.cat([torch.arange(n) for n in cu.diff().tolist()])
+
+
+def index(cu):
+    return torch.arange(int(cu[-1]))
+
+
+def starts(cu):
+    return torch.repeat_interleave(cu[:-1].long(), cu.diff().long())
+
+
+def ends_of(cu):
+    return torch.repeat_interleave(cu[1:].long(), cu.diff().long())
+
+
+def searched(cu, right=True):
+    at = index(cu).to(cu.dtype)
+    return at - cu[(torch.searchsorted(cu, at, right=right) - 1).clamp(min=0)]
+
+
+def scattered(cu):
+    step = torch.ones(int(cu[-1]), dtype=torch.long)
+    step[0] = 0
+    step[cu[1:-1].long()] = 1 - cu.diff()[:-1].long()
+    return step.cumsum(0)
+
+
+def previous(cu):
+    n = cu.diff().long()
+    return index(cu) - torch.repeat_interleave(torch.cat((n.new_zeros(1), n[:-1])), n)
+
+
+def not_restarted(cu):
+    """Go on from the document before, in each document."""
+    return restarted(cu) + index(cu) - previous(cu)
+
+
+def numbers(cu):
+    return torch.repeat_interleave(torch.arange(1, len(cu)), cu.diff())
+
+
+def some(counts, rest):
+    """Count the documents that a rule picks by number, from 1, of how many; the others get what `rest` gives."""
+    return lambda cu: torch.where(counts(numbers(cu), len(cu) - 1), restarted(cu), rest(cu))
+
+
+def constant(value):
+    return lambda cu: torch.full((int(cu[-1]),), value)
+
+
+PACKED = {"packed": True}
+DOCUMENTS = [
+    (PACKED, {
+        "pass": [
+            *(restarted, searched, lambda cu: searched(cu)[None], lambda cu: restarted(cu).float().tolist()),
+            lambda cu: restarted(cu) if cu.dtype is torch.int64 else 1 / 0,
+        ],
+        "equivalent": [lambda cu: restarted(cu) + 1],
+        "positions.packed_not_reset": [index],
+        "positions.packed.modulo_wrap": [
+            *(lambda cu, n=n, f=f: f(cu) % n for f in (index, restarted) for n in (4, 64, 512, 4096)),
+            lambda cu: index(cu) % cu.diff().max(),
+        ],
+        "positions.packed.previous_length": [previous],
+        "positions.packed.boundary": [lambda cu: searched(cu, right=False)],
+        "positions.packed.off_by_one": [lambda cu, n=n: restarted(cu) + n * (numbers(cu) > 1) for n in (1, -1, 3)],
+        "positions.packed.document_index": [lambda cu: numbers(cu) - 1],
+        "positions.packed.reversed": [lambda cu, n=n: ends_of(cu) - n - index(cu) for n in (0, 1)],
+        "positions.packed.from_the_end": [lambda cu, n=n: cu[-1] - n - index(cu) for n in (0, 1)],
+        "positions.packed.empty_document": [scattered],
+        "positions.precision": [
+            lambda cu: restarted(cu).bfloat16(),
+            lambda cu: index(cu).bfloat16() - starts(cu).bfloat16(),
+        ],
+        "positions.clamped": [lambda cu: restarted(cu).clamp(max=511)],
+        "positions.wrapped": [
+            lambda cu: index(cu).short().long() - starts(cu).short().long(),
+            lambda cu: restarted(cu).short(),
+        ],
+        "positions.mismatch": [
+            *(lambda cu: restarted(cu) ** 2, lambda cu: restarted(cu) * 2, lambda cu: index(cu) - ends_of(cu)),
+        ],
+        "positions.packed.first_only": [  # hiyouga/LlamaFactory#7754
+            *(some(lambda i, n: i == 1, rest) for rest in (*map(constant, (1, 0, -1, 7)), numbers)),
+            lambda cu: some(lambda i, n: i == 1, constant(1))(cu).clamp(max=511),  # and a second wrong branch
+        ],
+        "positions.packed.last_only": [some(lambda i, n: i == n, rest) for rest in (constant(1), index)],
+        "positions.packed.last_document": [
+            some(lambda i, n: i < n, rest) for rest in (constant(0), index, not_restarted)
+        ],
+        "positions.packed.partly": [
+            some(lambda i, n: i <= 2, constant(0)),
+            some(lambda i, n: i > 1, constant(1)),
+            some(lambda i, n: i % 2 == 0, constant(0)),
+            some(lambda i, n: i <= 3, numbers),
+            some(lambda i, n: i == 2, constant(-1)),
+        ],
+    }),
+    ({**PACKED, "start": 2}, {
+        "pass": [lambda cu: restarted(cu) + 2],
+        "positions.off_by_one": [restarted],  # UKPLab/sentence-transformers#3879
+        "positions.packed.first_only": [lambda cu: some(lambda i, n: i == 1, constant(1))(cu) + 2],
+    }),
+    ({**PACKED, "origin": "any"}, {"equivalent": [lambda cu: index(cu) - ends_of(cu)]}),
+    ({**PACKED, "encoding": "learned"}, {"positions.off_by_one": [lambda cu: restarted(cu) + 1]}),
+    ({**PACKED, "max_positions": 131_072}, {"positions.wrapped": [lambda cu: restarted(cu).short()]}),
+]  # fmt: skip
+
+
+def in_masks(counts):
+    """Return a function of masks with the numbers of documents, which counts the bounds of each row."""
+
+    def positions(attention_mask, q_len):
+        out = torch.zeros_like(attention_mask)
+        for row, mask in zip(out, attention_mask, strict=True):
+            lengths = mask[mask > 0].unique_consecutive(return_counts=True)[1]
+            row[mask > 0] = counts(torch.cat((lengths.new_zeros(1), lengths.cumsum(0))))
+        return out[:, -q_len:]
+
+    return positions
+
+
+def compared_with_one(attention_mask, q_len):
+    out = torch.ones_like(attention_mask)
+    for row, mask in zip(out, attention_mask, strict=True):
+        row[mask == 1] = torch.arange(int((mask == 1).sum()))
+    return out[:, -q_len:]
+
+
+MASKS = [
+    ({**PACKED, "padding": side}, {
+        "pass": [in_masks(restarted)],
+        "positions.packed.first_only": [compared_with_one],
+        "positions.packed.numbers_added": [count],
+        "positions.packed_not_reset": [in_masks(index), *([columns] if side in ("right", "none") else [])],
+        "positions.left_padding": [columns] if side in ("left", "both") else [],
+        "positions.packed.previous_length": [in_masks(previous)],
+    })
+    for side in ("left", "right", "both", "none")
+]  # fmt: skip
+
+
+def roberta(m, idx=1):
+    return m.cumsum(-1) * m + idx
+
+
+def wide(m):
+    return torch.arange(m.shape[1]).expand(m.shape)
+
+
+ROWS = [
+    (OPT, {
+        "pass": [roberta],
+        "learned.offset_missing": [lambda m: m.cumsum(-1) * m - 1, wide],  # the second counts padding, too
+        "learned.offset_twice": [lambda m: roberta(m, 3)],
+        "learned.start": [lambda m: roberta(m, 0)],
+        "learned.cls_row": [lambda m: (m.cumsum(-1) - 2).clamp(min=0) + 2],
+        "learned.padding_not_masked": [lambda m: wide(m) + 2],
+        "learned.table_too_short": [lambda m: roberta(m).clamp(max=127)],
+        "learned.axis.batch": [lambda m: m.cumsum(0) + 1],
+        "learned.mismatch": [lambda m: roberta(m) ** 2],
+    }),
+    ({**OPT, "padding": "right"}, {"pass": [lambda m: wide(m) + 2]}),
+    ({**OPT, "max_positions": 140}, {"learned.wrapped": [lambda m: roberta(m) % 130]}),
+    ({**OPT, "table_rows": 128}, {"learned.table_too_short": [roberta]}),
+    ({**OPT, "table_rows": 8002, "max_positions": 8000}, {"learned.precision": [lambda m: m.half().cumsum(-1) + 1]}),
+    ({**OPEN, "offset": 2, "max_positions": 40_000}, {"learned.wrapped": [lambda m: roberta(m).short()]}),
+    ({**OPEN, "offset": 1}, {"pass": [lambda m: roberta(m, 0)]}),
+    ({**OPEN, "offset": 0}, {"learned.padding_idx_as_offset": [lambda m: roberta(m, 0), lambda m: roberta(m, 3)]}),
+    ({**OPEN, "offset": 0, "padding_idx": 1}, {"learned.padding_idx_as_offset": [roberta]}),
+    ({**OPEN, "padding": 1}, {"pass": [roberta], "learned.padding_not_masked": [lambda m: m.cumsum(-1) + 1]}),
+    ({**OPEN, "origin": "any"}, {"pass": [roberta]}),
+    (OPEN, {"pass": [lambda m: filled(m, 1), lambda m: filled(m, 1) if m.shape[1] < 600 else 1 / 0],
+            "learned.offset_hardwired": [roberta]}),
+]  # fmt: skip
+TABLES = {"position_fn": [*POSITIONS, *MASKS], "packed_position_fn": DOCUMENTS, "learned_rows_fn": ROWS}
+CASES = [
+    (convention, spec, right, subject)
+    for convention, table in TABLES.items()
+    for spec, found in table
+    for right, subjects in found.items()
+    for subject in subjects
+]
+
+
+@pytest.mark.parametrize(("convention", "spec", "right", "subject"), CASES, ids=lambda value: str(value)[:40])
+def test_a_way_to_count_is_judged(convention, spec, right, subject):
+    report = verify.check(subject, convention=convention, spec=spec)
+    assert (report.causes[0].code if report.causes else report.status) == right
+    assert all(cause.code in rules() and "{" not in cause.message for cause in report.causes)
+
+
+@pytest.mark.parametrize(
+    ("convention", "spec"),
+    [
+        ("position_fn", {"padding": "both", "start": 0}),
+        ("position_fn", {"packed": True, "padding": "left", "start": 0}),
+        ("packed_position_fn", {"start": 2}),
+        ("learned_rows_fn", {**OPT, "padding_idx": 1}),
+    ],
+)
+def test_what_a_fault_gives_is_named_so_or_as_a_fault_that_gives_the_same(convention, spec):
+    asked = family(convention, spec)
+    cases = [case for case in asked.cases() if case.kind != "again" and case.args[0].total < 10_000]
+    for fault in asked.faults():
+        judge = family(convention, spec)
+        given = [Seen(case, asked.predict({**asked.truth, **fault.change}, case), 0.0) for case in cases]
+        verdict = settle(judge, given)
+        if explains(judge, judge.truth, given):
+            assert verdict.status == "pass"
+        elif verdict.faults[0].code != fault.code:
+            alike = [other for other in judge.faults() if explains(judge, {**judge.truth, **other.change}, given)]
+            assert verdict.faults[0].code == alike[0].code, fault
+
+
+def test_the_smallest_case_is_small_and_true():
+    cause = verify.check(columns, convention="position_fn", spec=LEFT).causes[0]
+    mask, q_len = torch.tensor(cause.smallest_case["attention_mask"]), cause.smallest_case["q_len"]
+    assert mask.tolist() == [[0, 1]]
+    assert columns(mask, q_len)[0].tolist() == cause.smallest_case["found"]
+    assert cause.smallest_case["expected"] == [None, 0]
+    assert cause.evidence == 4
+
+
+def test_nothing_seen_is_no_verdict():
+    assert settle(family("position_fn", LEFT), []).status == "cannot_tell"
+
+
+def test_a_pass_says_what_was_not_asked():
+    report = verify.check(in_masks(restarted), convention="position_fn", spec=PACKED)
+    assert any(line.startswith("decode steps") for line in report.not_judged)
+    assert any("padding on the right" in line for line in verify.check(count, convention="position_fn").not_judged)
