@@ -148,8 +148,9 @@ class Rotation(Family):
         else:  # any dimension may have any angle
             freq = np.maximum(freq, np.abs(self.asked.inv_freq(int(where.pos[-1]) + 1))[:1]).max(1, keepdims=True)
         angle = where.pos[:, None] * freq
-        if ask.dtype in HALF:
-            return np.asarray(12 * HALF[ask.dtype] + OF_ANGLES * angle)
+        half = ask.dtype if seen.case.kind != "grad" else self.asked.activation_dtype
+        if half in HALF:
+            return np.asarray(12 * HALF[half] + OF_ANGLES * angle)
         size = np.abs(self.visible(predicted, seen.case)) if self.asked.xpos else np.maximum(np.abs(predicted), 1.0)
         size = np.maximum(size, size[..., partner])
         return np.asarray(size * ((OF_DECAY if self.asked.xpos else ROUNDING) + OF_ANGLES * angle))

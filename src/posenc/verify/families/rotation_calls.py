@@ -36,7 +36,7 @@ class Ask:
         alone: Feed each token by a call of its own.
         rows: Give the second row of the batch the positions in the other order.
         heads: How many heads there are.
-        strided: Feed views of tensors with heads and tokens exchanged.
+        strided: Feed views of tensors with heads and tokens exchanged; vectors of different tokens differ in size.
         before: What the same object is asked before.
     """
 
@@ -119,8 +119,9 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
         SubjectError: A call fails, or heads of one token come back unlike each other.
     """
     whole = feed_heads(convention, one, x, ask)
-    _check_heads(whole)
-    return np.ascontiguousarray(whole[:, :, 0])
+    if not ask.strided:  # heads that differ there only are no fault of angles
+        _check_heads(whole)
+    return np.ascontiguousarray(whole[:, :, -1])
 
 
 def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
@@ -131,11 +132,12 @@ def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> 
     """
     parts = []
     for positions, wanted in calls(convention, ask):
-        given = x.to(getattr(torch, ask.dtype))[:, None, None].expand(-1, ask.heads, len(positions), -1).contiguous()
-        pos = torch.tensor(positions)
+        n, pos = len(positions), torch.tensor(positions)
+        size = (2.0 ** (torch.arange(ask.heads * n) % 7)).view(-1, n, 1) if ask.strided else torch.ones(1, 1, 1)
+        given = (x[:, None, None] * size).to(getattr(torch, ask.dtype)).expand(-1, ask.heads, n, -1).contiguous()
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
         found = rotate(convention, one(), given, given.clone(), pos, strided=ask.strided)
-        parts.append(torch.stack([t.detach()[:, :, wanted].double() for t in found]).numpy())
+        parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in found]).numpy())
     return np.concatenate(parts, 3)
 
 

@@ -244,9 +244,6 @@ def refined(
 def _is_wrong_early(family: "Rotation", seen: Sequence[Seen]) -> bool:
     """Return whether positions of the short text are wrong in the long one."""
     near = next(s for s in seen if s.case.kind == "near")
-    off = family.off(near, family.predict(family.truth, near.case), family.truth)
     early = [i for i, p in enumerate(near.case.args[0].pos) if p < 12]
-    return bool((off[:, :, early] > 1).any())
-
-
-__all__ = ["read", "refined", "sides_of", "unknown"]
+    models = [family.truth, *({**family.truth, **choice.change} for choice in family.free())]
+    return all((family.off(near, family.predict(m, near.case), m)[:, :, early] > 1).any() for m in models)
