@@ -24,8 +24,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
-    "rotary.xpos": "xpos_fn",
+    "families.rotation": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module xpos_fn",
     "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
     "families.buckets": "bucket_fn",
     "families.builders": "mrope_positions_fn",

@@ -39,6 +39,8 @@ WORDS = {
         "bias_max",
     ),
     *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    *("short_factor", "long_factor", "alpha"),
 }
 # what describes a model or a test and changes nothing of what is right where a convention does not read it
 DESCRIBE = {
@@ -48,6 +50,9 @@ DESCRIBE = {
 _ROTATION = (
     "head_dim dim rotary_dim rotary_side base layout config scaling factor original_max_position_embeddings "
     "low_freq_factor high_freq_factor max_positions activation_dtype"
+)
+_SCALED = (
+    f"{_ROTATION} attention_factor beta_fast beta_slow mscale mscale_all_dim truncate short_factor long_factor alpha"
 )
 _ADDED = (
     "dim d_model base layout variant start order offset table_rows max_positions padding padding_idx cls grid scale "
@@ -59,8 +64,8 @@ _MODEL = (
 )
 _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max config"
 READS = {  # words that change what is right, by convention
-    **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _ROTATION),
-    "xpos_fn": f"{_ROTATION} scale_base gamma",
+    **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
+    "xpos_fn": f"{_SCALED} scale_base gamma",
     "mrope_fn": f"{_ROTATION} section interleaved",
     **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_ROTATION} order interleaved ladder"),
     "mrope_positions_fn": "next_after",
@@ -242,22 +247,25 @@ def _encoding(asked: dict[str, Any]) -> list[str]:
 
 
 def _scaling(asked: Mapping[str, Any]) -> None:
-    """Refuse a scaling of which nobody knows what it does: those with parameters of their own must come in `config`.
+    """Refuse a scaling that is unknown, or of which only the name is given where it has parameters of its own.
 
     Raises:
         ValueError: Likewise.
     """
     said = asked.get("scaling")
-    if said is None or isinstance(said, Mapping):  # as a configuration has it
+    if said is None:
         return
+    is_whole = isinstance(said, Mapping)  # as a configuration has it
+    if is_whole:
+        said = said.get("rope_type", said.get("type", "default"))
     if not isinstance(said, str):
         raise ValueError(f"verify: scaling must be a word or a dict; got {type(said).__name__}.")
-    if said in SCALINGS:
+    if said in SCALINGS or (said in ONLY_CONFIG and (is_whole or asked.get("config"))):
         return
-    if said in ONLY_CONFIG and not asked.get("config"):
+    if said in ONLY_CONFIG:
         raise ValueError(f"verify: scaling {said!r} needs parameters. Give the model's config in the spec.")
     _unknown("scaling cannot be", said, SCALINGS)
-    if not asked.get("config"):  # which says it all
+    if is_whole or not asked.get("config"):  # which says it all
         raise ValueError(f"verify: scaling cannot be {said[:100]!r}. Use one of {_list(SCALINGS)}, or give a config.")
 
 

@@ -23,6 +23,7 @@ class Family(ABC):
         mismatch: The code where nothing explains a difference.
         kinds: Faults that show by which kinds of cases are wrong.
         pairs: How many of the first faults are also tried two at a time.
+        reads_first: Whether what `read` finds goes before faults that explain wrong cases of one kind only.
         tolerance: What rounding explains, where `slack` is not overridden.
 
     Raises:
@@ -35,6 +36,7 @@ class Family(ABC):
     mismatch: str
     kinds: Sequence[Kind] = ()
     pairs = 40
+    reads_first = False
     tolerance = 1e-5
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -62,6 +64,10 @@ class Family(ABC):
 
     def look(self, seen: Sequence[Seen]) -> None:  # noqa: B027 (most families need no numbers of the subject)
         """Read off the answers the numbers that choices and faults need, such as a constant or a modulus."""
+
+    def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
+        """Return False where a look at the wrong answers excludes a fault, which saves predictions."""
+        return True
 
     def free(self) -> Iterable[Choice]:
         """Yield what is allowed besides the truth, or what scores do not see."""
@@ -107,6 +113,10 @@ class Family(ABC):
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what can be read off the answers where no known fault explains them."""
         return None
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return what is said where nothing explains the difference."""
+        return Fault(self.mismatch)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault under the name that the kinds of wrong and right cases give it."""

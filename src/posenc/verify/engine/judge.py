@@ -1,7 +1,7 @@
 """Compare what a subject answered with the definition, and name the fault that explains the difference."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -23,12 +23,14 @@ class Reading:
         seen: All answers.
         wrong: Those that the best model does not explain.
         best: The truth, or an allowed choice that explains more.
+        tried: What changes of it explain.
     """
 
     family: Family
     seen: Sequence[Seen]
     wrong: Sequence[Seen]
     best: Model
+    tried: dict[tuple[int, int], tuple[Model, bool]] = field(default_factory=dict)  # by identities, which it keeps
 
     @property
     def wrong_kinds(self) -> frozenset[str]:
@@ -41,8 +43,18 @@ class Reading:
         return frozenset(s.case.kind for s in self.seen) - self.wrong_kinds
 
     def explains(self, change: Model, some: Sequence[Seen]) -> bool:
-        """Return whether a changed model predicts some answers."""
-        return explains(self.family, {**self.best, **change}, some)
+        """Return whether a changed model predicts some answers, the smallest first."""
+        return all(self._explains_one(change, s) for s in sorted(some, key=_size))
+
+    def _explains_one(self, change: Model, s: Seen) -> bool:
+        key = id(change), id(s)
+        if key not in self.tried:
+            self.tried[key] = change, explains(self.family, {**self.best, **change}, [s])
+        return self.tried[key][1]
+
+
+def _size(s: Seen) -> int:
+    return s.value.size
 
 
 def judge(family: Family, subject: Any) -> Verdict:
@@ -74,8 +86,15 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
         if explains(family, model, seen):
             return _right(family, seen, choice, model)
     counts = [[s for s in seen if not explains(family, model, [s])] for model in models]
-    wrong, best = min(zip(counts, models, strict=True), key=lambda pair: len(pair[0]))
+    tied = [(wrong, model) for wrong, model in zip(counts, models, strict=True) if len(wrong) == min(map(len, counts))]
+    wrong, best = tied[0] if len(tied) == 1 else min(tied, key=lambda pair: _far(family, seen, pair[1]))
     return _wrong(Reading(family, seen, wrong, best))
+
+
+def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
+    """Return how far answers are from a model, mostly: which of the allowed choices a faulty subject made."""
+    off = (family.off(s, family.predict(model, s.case), model) for s in seen)
+    return sum(float(np.median(np.log1p(np.minimum(t, 1e30)))) for t in off)
 
 
 def explains(family: Family, model: Model, some: Sequence[Seen]) -> bool:
@@ -128,17 +147,25 @@ def explanation(reading: Reading) -> list[Fault]:
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
         return [by_kind]
-    faults = list(reading.family.faults())
-    for some in _parts(reading):
-        if (fault := next(_alone(reading, faults, some), None)) is not None:
-            return [fault]
+    faults = [fault for fault in reading.family.faults() if reading.family.plausible(fault, reading.wrong)]
+    parts = list(_parts(reading))
+    whole, of_kinds = (parts[:2], parts[2:]) if reading.family.reads_first else (parts, [])
+    if (fault := _first(reading, faults, whole)) is not None:
+        return [fault]
     if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
+        return [fault]
+    if (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault]
     if (pair := _two(reading, faults[: reading.family.pairs])) is not None:
         return list(pair)
     if by_kind is not None:
         return [by_kind]
-    return [_most(reading, faults) or Fault(reading.family.mismatch)]
+    return [_most(reading, faults) or reading.family.unknown(reading.seen, reading.wrong, reading.best)]
+
+
+def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:
+    """Return the first fault that explains one of some parts of the answers, the first part first."""
+    return next((fault for some in parts for fault in _alone(reading, faults, some)), None)
 
 
 def _by_kind(reading: Reading) -> Fault | None:

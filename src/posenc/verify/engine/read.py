@@ -1,8 +1,11 @@
 """Read numbers off measurements: the inverse problem, for what no known fault explains and for `identify`."""
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc.verify.engine.records import Array
 
@@ -38,3 +41,144 @@ def known(value: float, tolerance: float = 1e-3) -> float:
     """
     near = [base for base in BASES if abs(value / base - 1) <= tolerance]
     return near[0] if near else value
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Which dimensions rotate together.
+
+    Args:
+        pairs: (first, second) of each pair, in the order of the first one.
+        still: Dimensions that nothing happens to.
+        tangled: Dimensions that mix with more than one other, or one way only.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    still: tuple[int, ...]
+    tangled: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """How many dimensions rotate."""
+        return 2 * len(self.pairs)
+
+    def layout(self) -> tuple[str, int, int] | None:
+        """Return the pairing's name, its width and its first dimension, if it is one of the two; None if neither."""
+        if not self.pairs:
+            return None
+        first, width = self.pairs[0][0], self.width
+        for name, stride, step in (("half", width // 2, 1), ("interleaved", 1, 2)):
+            if self.pairs == tuple((first + i * step, first + i * step + stride) for i in range(width // 2)):
+                return name, width, first
+        return None
+
+    def words(self) -> str:
+        """Say which dimensions rotate together."""
+        if (found := self.layout()) is not None:
+            name, width, first = found
+            begin = "first" if first == 0 else f"dimensions from {first} on,"
+            return f"the {begin} {width} dimensions, paired {name} ({self.pairs[0][0]} with {self.pairs[0][1]})"
+        listed = ", ".join(f"{a} with {b}" for a, b in self.pairs[:3])
+        return f"{self.width} dimensions, {listed}, ..." if self.pairs else "no dimension"
+
+
+def structure(matrices: Array, faint: float = 1e-5) -> Structure:
+    """Return which dimensions rotate together, over all positions at once, so that slow pairs show at far ones.
+
+    Args:
+        matrices: What is done to a vector at each position, (positions, out, in).
+        faint: What an element may be without meaning anything.
+    """
+    strength = np.abs(matrices).max(0)
+    np.fill_diagonal(strength, 0.0)
+    n, pairs, still, tangled = len(strength), [], [], []
+    partners = [set(np.flatnonzero((strength[i] > faint) | (strength[:, i] > faint)).tolist()) for i in range(n)]
+    for i in range(n):
+        if not partners[i]:
+            still.append(i)
+        elif len(partners[i]) > 1 or any(partners[j] != {i} for j in partners[i]):
+            tangled.append(i)
+        elif (j := next(iter(partners[i]))) > i:
+            pairs.append((i, j))
+    return Structure(tuple(pairs), tuple(still), tuple(tangled))
+
+
+def turns(matrices: Array, pairs: Sequence[tuple[int, int]]) -> NDArray[np.complex128]:
+    """Return gain * exp(i angle) of each pair, (positions, pairs), read from what its first dimension becomes."""
+    a, b = np.array(pairs, dtype=int).reshape(-1, 2).T
+    found = matrices[:, a, a].astype(np.complex128)
+    found.imag = matrices[:, b, a]  # 1j * inf would be NaN in the real part
+    return found
+
+
+def speeds(pos: Array, z: NDArray[np.complex128]) -> tuple[Array, Array, float]:
+    """Return frequencies, the angle at position 0, and how far angles are from a straight line, in radians.
+
+    Each step doubles the position, so that whole turns can be counted. A frequency is known modulo 2 pi only, and
+    given between -pi and pi.
+
+    Args:
+        pos: Positions, of which 0, 1, 2, 4, .. are used.
+        z: gain * exp(i angle), (positions, pairs).
+
+    >>> pos = np.array([0.0, 1.0, 2.0, 4.0])
+    >>> speeds(pos, np.exp(1j * np.outer(pos, [1.0, 0.5])))[0].round(6).tolist()
+    [1.0, 0.5]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = z / np.abs(z)
+    moved = np.angle(z / z[0])
+    number = {int(p): i for i, p in enumerate(pos)}
+    freq, p = moved[number[1]], 2
+    while p in number:
+        whole = np.round((p * freq - moved[number[p]]) / (2 * np.pi))
+        freq = (moved[number[p]] + 2 * np.pi * whole) / p
+        p *= 2
+    off = np.angle(z / z[0] * np.exp(-1j * np.outer(pos, freq)))
+    return freq, np.angle(z[0]), float(np.abs(off).max(initial=0.0))
+
+
+def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None:
+    """Return what no score sees of the matrices of queries and keys at position 0; None for nothing.
+
+    With q = A s and k = A^-T s for a symmetric s, scores are those of s. A is a rotation (or another order of
+    dimensions) times what multiplies queries and divides keys.
+
+    Args:
+        q: What is done to queries at position 0, (out, in).
+        k: What is done to keys.
+        only_rotations: Leave out what queries are multiplied by.
+    """
+    try:
+        ratio = q @ np.linalg.inv(k)
+        if not np.isfinite(ratio).all() or np.abs(ratio - ratio.T).max() > 1e-3 * np.abs(ratio).max():
+            return None
+        values, vectors = np.linalg.eigh((ratio + ratio.T) / 2)
+        if values.min() <= 1e-12:
+            return None
+        stretch = (vectors * np.sqrt(values)) @ vectors.T
+        left, _, right = np.linalg.svd(np.linalg.inv(stretch) @ q)
+    except np.linalg.LinAlgError:
+        return None
+    found: Array = left @ right if only_rotations else stretch @ left @ right
+    return None if np.abs(found - np.eye(len(found))).max() < 1e-4 else found
+
+
+def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: float) -> Iterator[tuple[str, float]]:
+    """Yield where positions may begin again ("wraps") or stay ("stays"): right before, and not from there on.
+
+    Args:
+        pos: Positions, ascending.
+        z: exp(i angle) of each pair, (positions, pairs).
+        freq: The right frequencies.
+        slack: What z may be off.
+    """
+    wrong = np.flatnonzero(~(np.abs(z - np.exp(1j * np.outer(pos, freq))) <= slack).all(1))
+    if not len(wrong) or wrong[0] == 0:
+        return
+    first = wrong[0]
+    ends = np.arange(pos[first - 1] + 1, pos[first] + 1)
+    for name, at in (("wraps", pos[first] % ends), ("stays", ends - 1)):
+        near = (np.abs(z[first] - np.exp(1j * np.outer(at, freq))) <= slack).all(1)
+        for end in ends[near]:
+            yield name, float(end)

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from posenc.verify.engine.read import Structure, structure
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 from posenc.verify.rotary.turner import Turner
@@ -97,56 +98,4 @@ def _check_heads(side: Array) -> None:
     raise SubjectError(Cause("rope.axis.heads", message, spread, case, help_))
 
 
-@dataclass(frozen=True)
-class Structure:
-    """Which lanes turn together.
-
-    Args:
-        pairs: (first, second) of each pair, in the order of the first lane.
-        still: Lanes that nothing happens to.
-        tangled: Lanes that mix with more than one other, or one way only.
-    """
-
-    pairs: tuple[tuple[int, int], ...]
-    still: tuple[int, ...]
-    tangled: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """How many lanes turn."""
-        return 2 * len(self.pairs)
-
-    def layout(self) -> tuple[str, int, int] | None:
-        """Return the pairing's name, its width and its first lane, if it is one of the two; None if neither."""
-        if not self.pairs:
-            return None
-        first, width = self.pairs[0][0], self.width
-        for name, stride, step in (("half", width // 2, 1), ("interleaved", 1, 2)):
-            if self.pairs == tuple((first + i * step, first + i * step + stride) for i in range(width // 2)):
-                return name, width, first
-        return None
-
-    def words(self) -> str:
-        """Say which lanes turn together."""
-        if (found := self.layout()) is not None:
-            name, width, first = found
-            begin = "first" if first == 0 else f"lanes from {first} on,"
-            return f"the {begin} {width} lanes, paired {name} ({self.pairs[0][0]} with {self.pairs[0][1]})"
-        listed = ", ".join(f"{a} with {b}" for a, b in self.pairs[:3])
-        return f"{self.width} lanes, {listed}, ..." if self.pairs else "no lane"
-
-
-def structure(matrices: Array) -> Structure:
-    """Return which lanes turn together, over all positions at once, so that slow pairs show at far ones."""
-    strength = np.abs(matrices).max(0)
-    np.fill_diagonal(strength, 0.0)
-    n, pairs, still, tangled = len(strength), [], [], []
-    partners = [set(np.flatnonzero((strength[i] > FAINT) | (strength[:, i] > FAINT)).tolist()) for i in range(n)]
-    for i in range(n):
-        if not partners[i]:
-            still.append(i)
-        elif len(partners[i]) > 1 or any(partners[j] != {i} for j in partners[i]):
-            tangled.append(i)
-        elif (j := next(iter(partners[i]))) > i:
-            pairs.append((i, j))
-    return Structure(tuple(pairs), tuple(still), tuple(tangled))
+__all__ = ["Array", "Matrices", "Structure", "at", "read", "structure"]
