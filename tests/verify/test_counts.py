@@ -197,6 +197,7 @@ POSITIONS = [
     ({**LEFT, "start": 1}, {"pass": [lambda m, q: count(m, q) + 1]}),
     ({**LEFT, "start": 2}, {"positions.off_by_one": [count, lambda m, q: columns(m, q)]}),
     ({**LEFT, "encoding": "learned"}, {"positions.off_by_one": [lambda m, q: count(m, q) + 1]}),
+    ({**LEFT, "max_positions": 131_072}, {"positions.precision": [lambda m, q: count(m, q).half()]}),  # infinite ones
     ({**LEFT, "max_positions": 32_000}, {"pass": [lambda m, q: count(m, q).clamp(max=32_000)]}),
     ({**LEFT, "max_positions": 501}, {"subject.raises": [ends(500)]}),
     *(({**LEFT, "max_positions": at}, {"pass": [ends(at)]}) for at in (1, 2, 3, 4, 9, 500)),

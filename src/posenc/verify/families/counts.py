@@ -9,7 +9,7 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.counts_calls import Call, ask, chunked, generation
+from posenc.verify.families.counts_calls import Call, ask, text_of
 from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_masks, of_numbers
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
@@ -114,7 +114,8 @@ class Counts(Family):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the differences, of padded slots only where a row is theirs."""
         compared = (seen.case.args[0].asked > 0) | (model["padding_row"] is not None)
-        off: Array = np.abs(seen.value - predicted) / EXACT * compared
+        compared &= seen.value != predicted  # infinite ones may be equal
+        off: Array = np.abs(np.where(compared, seen.value, 0.0) - np.where(compared, predicted, 0.0)) / EXACT
         return off
 
     def same(self, seen: Seen, predicted: Array) -> bool:
@@ -132,7 +133,7 @@ class Counts(Family):
             begins = s.value - want + self.truth["start"]
             for row, document, here in call.pieces():
                 self.origins.setdefault((call.text, row, document), begins[row, here][0])
-            if real.sum() > 1 and np.ptp(begins[real]) == 0:
+            if real.sum() > 1 and (begins[real] == begins[real][0]).all():
                 starts[float(begins[real][0])] = None
             ends += want[real & (s.value != want)].tolist()
         self.starts = tuple(starts) if len(seen) > 1 else (self.first,)
@@ -207,9 +208,9 @@ class Positions(Counts):
         sides = {"both": ("left", "right"), "right": ("right",), "none": ()}.get(self.side, ("left",))
         small = [(side, (1,)) for side in sides] or [("left", (0,))]
         large = [("left", (0, 0)), *((side, pads) for side in sides for pads in PADS)]
-        texts = [generation(1, (0,), "left")]
-        texts += [text for side, n in small for text in (generation(2, n, side, 1), chunked(4, n, side, 2))]
-        texts += [text for side, pads in large for text in (generation(7, pads, side), chunked(8, pads, side, 3))]
+        texts = [text_of(1, (0,), "left")]
+        texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
+        texts += [text for side, pads in large for text in (text_of(7, pads, side), text_of(8, pads, side, 1, 3))]
         return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
 
     def cases(self) -> Iterator[Case]:
@@ -218,16 +219,16 @@ class Positions(Counts):
         for text in short:
             yield from (Case(call.kind, (call,), call.text) for call in text)
         most = min(LONG, self.top or LONG)
-        long = generation(max(1, most - 2), (0,), "left", min(2, most - 1))
+        long = text_of(max(1, most - 2), (0,), "left", min(2, most - 1))
         shorter: Case | None = None
         for n in () if self.top else (500, 2000):  # code may end where it likes if it was not declared
-            shorter = Case("prefill", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
+            shorter = Case("prefill", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
         for call in long:
             yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
         yield from self.again(short[-2 % len(short)], long)
         yield from self.again(short[-1], [call for text in short for call in text])
         for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
-            yield Case("far", tuple(generation(n, (0,), "left", 0)), f"{n} columns", optional=True)
+            yield Case("far", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", optional=True)
 
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""

@@ -66,23 +66,22 @@ class Call:
                 yield i, float(document), row == document
 
 
-def generation(total: int, pads: Sequence[int], side: str, steps: int = 2) -> list[Call]:
-    """Return the calls of a prefill, whose rows have so many padded slots each, and of the steps after it."""
-    return _text(total, pads, side, [total], steps)
+def text_of(total: int, pads: Sequence[int], side: str, steps: int = 2, chunk: int = 0) -> list[Call]:
+    """Return the calls of a prefill, whole or in chunks, and of the steps after it.
 
-
-def chunked(total: int, pads: Sequence[int], side: str, chunk: int) -> list[Call]:
-    """Return the calls of a prefill in chunks, and of a step after it."""
-    return _text(total, pads, side, [*range(chunk, total, chunk), total], 1)
-
-
-def _text(total: int, pads: Sequence[int], side: str, ends: Sequence[int], steps: int) -> list[Call]:
+    Args:
+        total: The columns of the prefill.
+        pads: How many padded slots each row has.
+        side: Where they are: "left" or "right".
+        steps: The number of decode steps.
+        chunk: The columns of a chunk; 0 for a whole prefill.
+    """
     columns = np.arange(total)
     mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
     whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)
-    name = f"{total} columns, {list(pads)} of them padding on the {side}, in {len(ends)} calls"
+    name = f"{total} columns, {list(pads)} of them padding on the {side}, in chunks of {chunk or total}"
     calls: list[Call] = []
-    for begin, end in pairwise([0, *ends, *range(total + 1, total + steps + 1)]):
+    for begin, end in pairwise([*range(0, total, chunk or total), *range(total, total + steps + 1)]):
         calls.append(Call(whole[:, :end], end - begin, name, total, tuple(calls)))
     return calls
 

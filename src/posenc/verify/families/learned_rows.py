@@ -9,7 +9,7 @@ import numpy as np
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts import FARTHEST, PADS, Counts
-from posenc.verify.families.counts_calls import generation
+from posenc.verify.families.counts_calls import text_of
 from posenc.verify.families.counts_faults import IN_ROWS, of_masks, of_numbers
 
 
@@ -42,11 +42,11 @@ class Rows(Counts):
         masks = [(1, (0,), "left"), (7, (0, 0), "left")]
         sides = {"left": ("left",), "right": ("right",), "none": ()}.get(self.side, ("left", "right"))
         masks += [(n, pads, side) for side in sides for n, pads in ((2, (1,)), *((7, pads) for pads in PADS))]
-        short = [generation(*mask, 0) for mask in masks if mask[0] == 1 or not 0 < self.top < mask[0]]
+        short = [text_of(*mask, 0) for mask in masks if mask[0] == 1 or not 0 < self.top < mask[0]]
         yield from (Case("prefill", (call,), call.text) for (call,) in short)
         longest: Case | None = None
         for n in (min(self.top, FARTHEST),) if self.top else (120, 500, 700):
-            longest = Case("long", tuple(generation(n, (0,), "left", 0)), f"{n} columns", otherwise=longest)
+            longest = Case("long", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=longest)
         assert longest is not None
         yield longest
         yield from self.again(short[-1], longest.args)

@@ -78,7 +78,7 @@ class Documents(Counts):
             (call,), want = s.case.args, self.predict(model, s.case)
             for row, document, here in call.pieces():
                 got = s.value[row, here]
-                how = "counted" if (got == want[row, here]).all() else "other" if np.ptp(got) else "constant"
+                how = "counted" if (got == want[row, here]).all() else "constant" if (got == got[0]).all() else "other"
                 found[how] |= {(document == 1, document == call.last[row, 0])} if len(got) > 1 else set()
         counted, constant, other = found.values()
         if other or not counted or not constant:
