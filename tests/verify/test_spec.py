@@ -88,7 +88,6 @@ def test_what_nobody_reads_is_told():
 @pytest.mark.parametrize(
     ("convention", "word", "value"),
     [
-        ("position_fn", "packed", True),
         ("slopes_fn", "scaling", "linear"),
         ("bucket_fn", "rope_parameters", {"rope_type": "linear", "factor": 2.0}),
         ("rope_fn", "section", [2, 3, 3]),
