@@ -23,6 +23,7 @@ class Family(ABC):
         mismatch: The code where nothing explains a difference.
         kinds: Faults that show by which kinds of cases are wrong.
         pairs: How many of the first faults are also tried two at a time.
+        branches: Kinds of cases that run other code, so that each may have a fault of its own.
         tolerance: What rounding explains, where `slack` is not overridden.
 
     Raises:
@@ -35,6 +36,7 @@ class Family(ABC):
     mismatch: str
     kinds: Sequence[Kind] = ()
     pairs = 40
+    branches: Sequence[str] = ()
     tolerance = 1e-5
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:

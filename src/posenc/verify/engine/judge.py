@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def explanation(reading: Reading) -> list[Fault]:
     faults = list(reading.family.faults())
     for some in _parts(reading):
         if (fault := next(_alone(reading, faults, some), None)) is not None:
-            return [fault]
+            return [fault, *_of_branches(reading, faults, fault)]
     if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
         return [fault]
     if (pair := _two(reading, faults[: reading.family.pairs])) is not None:
@@ -162,6 +162,14 @@ def _alone(reading: Reading, faults: Sequence[Fault], some: Sequence[Seen]) -> I
     for fault in faults:
         if reading.explains(fault.change, some) and not reading.explains({}, some):
             yield fault
+
+
+def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Iterator[Fault]:
+    """Yield the faults of branches that the first fault leaves wrong."""
+    for kind in reading.family.branches:
+        some = [s for s in reading.wrong if s.case.kind == kind]
+        if some and not reading.explains(first.change, some):
+            yield from islice(_alone(reading, faults, some), 1)
 
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:
