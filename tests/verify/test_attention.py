@@ -121,6 +121,7 @@ TABLE = [
     ("window of both sides", attention(window=4, causal=False), {**ROPE, "causal": False, "window": 4}, "pass"),
     ("half on each side", attention(window=5, causal=False), {**ROPE, "bidirectional": True, "window": 8}, "pass"),
     ("wide window", attention(window=9), {**ROPE, "causal": True, "window": 4}, "attention.window"),
+    ("narrow window", attention(window=3), {**ROPE, "causal": True, "window": 8}, "attention.window"),
     ("window ahead", attention(window=4, causal=False), {**ROPE, "causal": True, "window": 4}, "attention.not_causal"),
     # scaling: read, or refused
     ("unscaled", attention(), {**ROPE, "scaling": "linear", "factor": 4.0}, "rope.config.scaling_ignored"),

@@ -398,6 +398,11 @@ def dropped(always):
     return model
 
 
+@pytest.mark.parametrize(("spec", "status"), [({}, "cannot_tell"), ({"encoding": "nope"}, "pass"), (ROPE, "fail")])
+def test_a_model_that_sees_no_order_never_passes_as_one_that_does(spec, status):
+    assert check(lambda x, cache: (x, cache), spec).status == status
+
+
 def test_random_numbers_are_no_fault():
     assert (code(dropped(False)), code(dropped(True))) == ("pass", "cannot_tell")
 

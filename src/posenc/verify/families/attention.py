@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc.verify import guard
@@ -15,7 +14,8 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, S
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.attention_faults import faults, other
-from posenc.verify.families.attention_scores import asked, scores, truth
+from posenc.verify.families.attention_scores import Shown, asked, rowless, scores, truth
+from posenc.verify.families.attention_weights import judge_weights, judge_window, reach
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -24,7 +24,6 @@ TOLERANCE = 2e-3  # of a score; a wrong position moves one by tenths
 POSITIONS = (0, 1, 2, 3, 5, 8, 9, 13, 17, 22)  # neither evenly spaced nor from the index
 FAR = (900, 901, 1003, 1290, 1291, 1500, 1777, 1778, 2049, 2101)
 KNOWN = ("rope", "xpos", "alibi")
-Shown = NDArray[np.bool_]
 LONGEST = 80  # tokens of a call that looks for the end of a window
 
 
@@ -60,6 +59,7 @@ class Attention(Family):
         self.mismatch = f"{self.here.encoding}.mismatch"
         name = {"alibi": "authors", "rope": "roformer"}.get(self.here.encoding, "posenc")
         self.definition = f"{self.here.encoding or 'attention'}@{name}"
+        self.window = int(spec.get("window") or 0)
         self.order: tuple[int, ...] | None = None
         self.sink = False
         self.reach = 0
@@ -70,7 +70,7 @@ class Attention(Family):
     def cases(self) -> Iterator[Case]:
         """Yield near positions, as many as a window has keys, and far ones, as far as a table goes."""
         yield Case("near", (POSITIONS, 1), f"attention at positions {POSITIONS}")
-        longest = max(7, min(int(self.spec.get("window") or 0) + 3, LONGEST))
+        longest = max(7, min(self.window + 8, LONGEST))
         yield Case("near", (tuple(range(longest)), 2), f"attention at positions 0..{longest - 1}")
         if self.here.encoding != "rope":
             return
@@ -99,7 +99,11 @@ class Attention(Family):
             columns.append(_call(fresh(subject), q, k, v, torch.tensor(positions))[..., : min(d, n - begin)])
         weights = torch.cat(columns, -1).double().numpy()
         shown = weights > SEEN
-        self._judge_weights(np.where(shown, weights, 0.0), shown, case)
+        judge_weights(weights, shown, causal=bool(self.causal), window=self.window)
+        self.sink = self.sink or float(weights.sum(-1).min()) < 1 - 1e-3
+        if positions == tuple(range(n)):
+            self.reach = reach(shown)
+            judge_window(shown, self.window, causal=bool(self.causal))
         self.inputs[case] = Inputs(q.double().numpy(), k.double().numpy(), np.array(positions, float), shown)
         logs = np.log(np.where(shown, weights, 1.0))
         return Seen(case, np.where(shown, logs, np.nan))
@@ -112,41 +116,6 @@ class Attention(Family):
                 self.observe(subject, Case("near", (tuple(range(5)), 1)))
                 return heads
         return 3
-
-    def _judge_weights(self, weights: Array, shown: Shown, case: Case) -> None:
-        """Refuse weights that are no mean, and keys that the specification hides.
-
-        Raises:
-            SubjectError: Likewise.
-            CannotTellError: Each token sees itself only, so that there is no score to read.
-        """
-        sums = weights.sum(-1)
-        if (most := float(sums.max())) > 1 + 1e-3 or (weights < 0).any():
-            row = int(np.unravel_index(sums.argmax(), sums.shape)[-1])
-            raise _refused("attention.weights", most - 1, row=row, sum=round(most, 4))
-        self.sink = self.sink or float(sums.min()) < 1 - 1e-3
-        ahead = float(np.triu(weights, 1).max())
-        if self.causal and ahead > SEEN:
-            raise _refused("attention.not_causal", ahead, seq=2)
-        if int(shown.sum(-1).max()) < 2:
-            if self.causal and self.spec.get("window") != 1:
-                raise _refused("attention.sees_itself_only", 1.0, seq=2)
-            raise CannotTellError(
-                "each token gives all weight to one key, so that no score can be read off the outputs"
-            )
-        if case.args[0] == tuple(range(len(case.args[0]))):
-            self._judge_window(shown)
-
-    def _judge_window(self, shown: Shown) -> None:
-        """Compare how far a token sees with the window that is asked for, of either way of counting."""
-        i, j = np.nonzero(shown.any((0, 1)))
-        self.reach = int(np.abs(i - j).max())
-        window, whole = int(self.spec.get("window") or 0), shown.shape[-1] - 1
-        if not window or window >= whole:
-            return
-        allowed = {window - 1, window} | (set() if self.causal else {window // 2})
-        if self.reach not in allowed:
-            raise _refused("attention.window", 1.0, found=self.reach, expected=window - 1, window=window)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return q.k before any scale, and the bias: (2, batch, heads, n, n)."""
@@ -288,31 +257,20 @@ class Attention(Family):
             "causal": not any(np.triu(self.inputs[s.case].shown, 1).any() for s in seen),
             "heads": self.heads,
             "farthest_position": int(max(self.inputs[s.case].positions.max() for s in seen)),
-            "farthest_key": self.reach,
             "score_scale": float(np.mean(scales)),
+            **({"farthest_key": self.reach} if self.window else {}),
             **({"sink": True} if self.sink else {}),
         }
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what scores up to a constant do not show."""
+        if not seen:
+            return []
         found = ["how large the sink of each head is: positions are judged by ratios of weights"] if self.sink else []
         farthest = max((int(self.inputs[s.case].positions.max()) for s in seen), default=0)
-        window = int(self.spec.get("window") or 0)
-        if window >= LONGEST:
-            found.append(f"a window of {window}: calls of at most {LONGEST} tokens were looked at")
+        if self.window >= LONGEST:
+            found.append(f"a window of {self.window}: calls of at most {LONGEST} tokens were looked at")
         return [*found, f"positions beyond {farthest}", "gradients, and dtypes other than float32"]
-
-
-def rowless(t: Array, shown: Shown) -> Array:
-    """Return an array less the mean of what is seen in each row, 0 where nothing is seen."""
-    kept = np.where(shown, t, 0.0)
-    mean = kept.sum(-1, keepdims=True) / np.maximum(shown.sum(-1, keepdims=True), 1)
-    found: Array = np.where(shown, kept - mean, 0.0)
-    return found
-
-
-def _refused(code: str, evidence: float, **case: Any) -> SubjectError:
-    return SubjectError(Cause(code, "", evidence, case))
 
 
 def _call(subject: Any, q: Tensor, k: Tensor, v: Tensor, p: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc import config, definitions
 from posenc.frequencies import from_config
@@ -13,6 +14,7 @@ from posenc.verify.engine import CannotTellError
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import Array, Model
 
+Shown = NDArray[np.bool_]  # where a weight can be seen
 ROTATIONS = ("rope", "xpos")
 NUMBERS = ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 
@@ -188,3 +190,11 @@ def unpair(pairs: Array, layout: str) -> Array:
     if layout == "half":
         return np.concatenate([pairs[0], pairs[1]], -1)
     return np.stack([pairs[0], pairs[1]], -1).reshape(*pairs.shape[1:-1], -1)
+
+
+def rowless(t: Array, shown: Shown) -> Array:
+    """Return an array less the mean of what is seen in each row, 0 where nothing is seen."""
+    kept = np.where(shown, t, 0.0)
+    mean = kept.sum(-1, keepdims=True) / np.maximum(shown.sum(-1, keepdims=True), 1)
+    found: Array = np.where(shown, kept - mean, 0.0)
+    return found

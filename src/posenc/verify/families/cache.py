@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.engine import Case, Family, Fault, Seen
+from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_masks, cache_names, cache_places, cache_state, cache_table
 from posenc.verify.families.cache_observe import PARTS, SEVERAL, SHORT, STEPS, Observer
@@ -166,6 +166,8 @@ class Cached(Family):
         what, value = seen.case.kind, seen.value
         if not value.size or (self.spared and what in (OF_PARTS, PART_MASK)):
             return np.zeros(1)
+        if what in INSIDE and value.shape != predicted.shape:
+            return np.full(1, np.inf)
         if what in (MASK, PART_MASK):
             return 2 * np.abs(value - predicted)
         if what in (SCORES, PART_SCORES) and self.tables is not None:
@@ -175,8 +177,19 @@ class Cached(Family):
         return np.zeros(1) if self.inside and what in (*ALL, "far") else value / self.at.bench.tolerance
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: outputs are all that counts."""
-        return True
+        """Return whether the model sees order, where the specification names no encoding."""
+        return self.spec.get("encoding") is not None or self.at.of_one_pass("order") == 0.0
+
+    def unlike(self, seen: Sequence[Seen]) -> str:
+        """Raise: where order has no effect, nothing was measured.
+
+        Raises:
+            CannotTellError: Always.
+        """
+        raise CannotTellError(
+            "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
+            'model without position encodings has encoding "nope"'
+        )
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
@@ -216,7 +229,8 @@ class Cached(Family):
             return Fault("kv_cache.centre_moves")
         if self.at.first is not None:
             return None
-        return self._of_calls({s.case.args: s.value / self.at.bench.tolerance > 1 for s in seen if s.case.kind in ALL})
+        wrong_calls = {s.case.args: s.value / self.at.bench.tolerance > 1 for s in seen if s.case.kind in ALL}
+        return self.at.of_calls(wrong_calls, unseen=self.tables is None)
 
     def _right_within(self, scores: Sequence[Seen]) -> bool:
         """Return whether tokens of each call score one another as in one pass."""
@@ -229,26 +243,6 @@ class Cached(Family):
             ).all()
             for s in scores
         )
-
-    def _of_calls(self, wrong: Mapping[tuple[int, ...], Any]) -> Fault | None:
-        """Return the fault that the wrong calls of each pattern name."""
-        steps = [wrong[chunks] for chunks in STEPS if chunks in wrong]
-        parts = [wrong[chunks] for chunks in PARTS if len(wrong.get(chunks, ()))]
-        if len(steps) < len(STEPS):
-            return None
-        five, eight, single = steps
-        if not any(calls.any() for calls in steps):
-            return Fault("decode.chunk_positions") if any(calls.any() for calls in parts) else None
-        if parts and not any(calls.any() for calls in parts):
-            return Fault("decode.single_token_path")
-        if not single.any():
-            return Fault("kv_cache.counts_calls" if parts and parts[0].any() else "kv_cache.count_too_early")
-        if not five[1]:
-            return Fault("offset.ignored_by_cache" if eight[1] else "kv_cache.offset_double_counted")
-        if self.tables is None and self.at.steps_lose_order():
-            biased = self.at.family in cache_names.BIASES
-            return Fault("decode.bias_dropped" if biased else "kv_cache.offset_ignored")
-        return None
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault with the code of its encoding, and with the largest error of outputs."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenc.verify.engine import CannotTellError
+from posenc.verify.engine import CannotTellError, Fault
 from posenc.verify.engine.records import FLOAT32, Array
 from posenc.verify.families import cache_names, cache_table
 from posenc.verify.families.cache_runs import TOKENS, bench, dependence, distance
@@ -113,6 +113,31 @@ class Observer:
         """Return whether single tokens come out alike in whatever order earlier ones came."""
         x, ones = self.bench.x[:, :4], (1, 1, 1, 1)
         return self.bench.same(self.bench.run(x[:, [2, 0, 1, 3]], ones)[:, -1], self.bench.run(x, ones)[:, -1])
+
+    def of_calls(self, wrong: Mapping[tuple[int, ...], Any], *, unseen: bool) -> Fault | None:
+        """Return the fault that the wrong calls of each pattern name.
+
+        Args:
+            wrong: Which calls of each pattern are wrong.
+            unseen: No scores are seen, so that outputs must say more.
+        """
+        steps = [wrong[chunks] for chunks in STEPS if chunks in wrong]
+        parts = [wrong[chunks] for chunks in PARTS if len(wrong.get(chunks, ()))]
+        if len(steps) < len(STEPS):
+            return None
+        five, eight, single = steps
+        if not any(calls.any() for calls in steps):
+            return Fault("decode.chunk_positions") if any(calls.any() for calls in parts) else None
+        if parts and not any(calls.any() for calls in parts):
+            return Fault("decode.single_token_path")
+        if not single.any():
+            return Fault("kv_cache.counts_calls" if parts and parts[0].any() else "kv_cache.count_too_early")
+        if not five[1]:
+            return Fault("offset.ignored_by_cache" if eight[1] else "kv_cache.offset_double_counted")
+        if unseen and self.steps_lose_order():
+            biased = self.family in cache_names.BIASES
+            return Fault("decode.bias_dropped" if biased else "kv_cache.offset_ignored")
+        return None
 
     def far(self, n: int) -> Array:
         """Return the errors of steps behind a long prefill; none where one pass refuses that many tokens."""

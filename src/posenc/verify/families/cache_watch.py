@@ -50,6 +50,8 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        given = args[0] if args else kwargs.get("input")
+        rows = isinstance(given, Tensor) and given.ndim >= 2
         if name == "scaled_dot_product_attention":
             self.looks.append(_fused(*args, **kwargs))
         elif name == "multi_head_attention_forward":
@@ -57,11 +59,11 @@ class _Watch(TorchFunctionMode):
         out = func(*args, **kwargs)
         if name in PRODUCTS and isinstance(out, Tensor):
             self.products.append(out.detach().clone())
-        elif name in SOFTMAX and args[0].ndim >= 2:
+        elif name in SOFTMAX and rows:
             at = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-            self._note(args[0].movedim(-1 if at is None else at, -1), whole=True)
-        elif name == "exp" and args[0].ndim >= 2 and self._of_size(args[0]) is not None:
-            self._note(args[0], whole=False)  # a softmax by hand, for which the largest score was taken out
+            self._note(given.movedim(-1 if at is None else at, -1), whole=True)
+        elif name == "exp" and rows and self._of_size(given) is not None:
+            self._note(given, whole=False)  # a softmax by hand, for which the largest score was taken out
         return out
 
     def _of_size(self, t: Tensor) -> Tensor | None:
