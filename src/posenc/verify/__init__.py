@@ -31,7 +31,8 @@ _MODULES = {
     "families.axes": "mrope_fn rope2d_table_fn rope_axes_fn",
     "additive.check": "additive_module additive_2d_module relative_table_fn",
     "families.counts": "position_fn packed_position_fn learned_rows_fn",
-    "decoding.check": "cached_model attention",
+    "families.cache": "cached_model",
+    "families.attention": "attention",
     "laws": "encoding",
 }
 FAMILIES = {convention: module for module, names in _MODULES.items() for convention in names.split()}

@@ -30,13 +30,21 @@ def report(verdict: Verdict, convention: str, definition: str) -> Report:
 def _cause(fault: Fault, verdict: Verdict) -> Cause:
     """Return one fault in words."""
     rule = codes.rule(fault.code)
-    message = fault.values.get("message") or filled(rule.says or rule.title, fault.values)
+    message = fault.values.get("message") or _said(rule.says, fault.values) or rule.title
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
     found = {name: case[name] for name in ("found", "expected") if name in case}
     if found and "message" not in fault.values:
         message += "; " + ", ".join(f"{name} {_short(value)}" for name, value in found.items())
     help_ = fault.values.get("fix") or filled(rule.fix, fault.values)
     return Cause(fault.code, message, float(fault.values.get("evidence", verdict.evidence)), case, help_)
+
+
+def _said(template: str, values: Mapping[str, Any]) -> str:
+    """Return a sentence with its slots filled; nothing where a value is missing."""
+    try:
+        return template.format(**values) if values else template
+    except KeyError:
+        return ""
 
 
 class _Slots(dict[str, Any]):

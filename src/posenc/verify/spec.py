@@ -62,6 +62,9 @@ _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant score_scale start offset order interleaved section"
 )
+_SCORES = (
+    f"{_ROTATION} heads layers causal bidirectional window scale_base gamma order direction num_buckets max_distance"
+)
 _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max config"
 READS = {  # words that change what is right, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
@@ -81,7 +84,7 @@ READS = {  # words that change what is right, by convention
     "packed_position_fn": "packed padding origin start max_positions",
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
-    "attention": _MODEL,
+    "attention": _SCORES,
     "encoding": " ".join(sorted(WORDS)),
 }
 ENCODINGS = {

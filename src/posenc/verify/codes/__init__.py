@@ -3,7 +3,7 @@
 import difflib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ class Rule:
 def rules() -> Mapping[str, Rule]:
     """Return all rules by code, in the order of families and names.
 
-    A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names.
+    A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names. A code such
+    as "alibi|t5.no_effect" stands for one of each family.
 
     Raises:
         ValueError: A file of rules is broken, or two files hold the same code.
@@ -52,7 +53,7 @@ def rules() -> Mapping[str, Rule]:
     """
     read: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted(Path(__file__).parent.glob("*.json")):
-        for code, fields in json.loads(path.read_text(encoding="utf-8")).items():
+        for code, fields in _one_by_one(json.loads(path.read_text(encoding="utf-8"))):
             if code in read:
                 raise ValueError(f"codes: {code} stands in two files, of which one is {path.name}. Remove one.")
             if unknown := set(fields) - FIELDS:
@@ -78,6 +79,13 @@ def _inherited(read: Mapping[str, tuple[str, dict[str, Any]]], code: str | None)
     fields = read[code][1]
     whole = {**_inherited(read, fields.get("like")), **fields}
     return {name: value for name, value in whole.items() if name != "reports"}
+
+
+def _one_by_one(file: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for code, fields in file.items():
+        families, dot, rest = code.partition(".")
+        for family in families.split("|"):
+            yield f"{family}{dot}{rest}", fields
 
 
 def rule(code: str) -> Rule:

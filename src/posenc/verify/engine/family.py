@@ -24,6 +24,7 @@ class Family(ABC):
         kinds: Faults that show by which kinds of cases are wrong.
         pairs: How many of the first faults are also tried two at a time.
         reads_first: Whether what `read` finds goes before faults that explain wrong cases of one kind only.
+        branches: Kinds of cases that run other code, so that each may have a fault of its own.
         tolerance: What rounding explains, where `slack` is not overridden.
 
     Raises:
@@ -37,6 +38,7 @@ class Family(ABC):
     kinds: Sequence[Kind] = ()
     pairs = 40
     reads_first = False
+    branches: Sequence[str] = ()
     tolerance = 1e-5
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ def explanation(reading: Reading) -> list[Fault]:
     parts = list(_parts(reading))
     whole, of_kinds = (parts[:2], parts[2:]) if reading.family.reads_first else (parts, [])
     if (fault := _first(reading, faults, whole)) is not None:
-        return [fault]
+        return [fault, *_of_branches(reading, faults, fault)]
     if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
         return [fault]
     if (fault := _first(reading, faults, of_kinds)) is not None:
@@ -196,6 +196,14 @@ def _alone(reading: Reading, faults: Sequence[Fault], some: Sequence[Seen]) -> I
     for fault in faults:
         if reading.explains(fault.change, some) and not reading.explains({}, some):
             yield fault
+
+
+def _of_branches(reading: Reading, faults: Sequence[Fault], first: Fault) -> Iterator[Fault]:
+    """Yield the faults of branches that the first fault leaves wrong."""
+    for kind in reading.family.branches:
+        some = [s for s in reading.wrong if s.case.kind == kind]
+        if some and not reading.explains(first.change, some):
+            yield from islice(_alone(reading, faults, some), 1)
 
 
 def _two(reading: Reading, faults: Sequence[Fault]) -> tuple[Fault, Fault] | None:

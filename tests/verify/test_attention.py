@@ -1,0 +1,182 @@
+"""Attention as a whole: each fault planted by itself, next to code that is right and unusual."""
+
+import math
+
+import pytest
+import torch
+
+from posenc import verify
+from posenc.verify.codes import rules
+from posenc.verify.engine.judge import settle
+from posenc.verify.engine.records import Seen
+from posenc.verify.families.attention import family
+
+ROPE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 10000.0}
+ALIBI = {"encoding": "alibi", "heads": 3, "head_dim": 16}
+SLOPES = torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])  # of three heads, from the authors' code
+
+
+def rotate(x, p, base=10000.0, layout="half"):
+    rates = base ** (-torch.arange(x.shape[-1] // 2).double() / (x.shape[-1] // 2))
+    angle = p.double()[..., None] * rates
+    pairs = x.double().chunk(2, -1) if layout == "half" else (x.double()[..., ::2], x.double()[..., 1::2])
+    z = torch.complex(*pairs) * torch.polar(torch.ones_like(angle), angle)
+    joined = torch.cat((z.real, z.imag), -1) if layout == "half" else torch.view_as_real(z).flatten(-2)
+    return joined.to(x.dtype)
+
+
+def attention(
+    of_q=lambda p: p, of_k=lambda p: p, bias=None, causal=True, scale=0.25, base=10000.0, layout="half", sink=None,
+    window=None, after=lambda weights: weights, k_base=None, zeta=None,
+):  # fmt: skip
+    """Return attention(q, k, v, positions) with one choice that may be wrong."""
+
+    def run(q, k, v, positions):
+        p = positions
+        a, b = rotate(q, of_q(p), base, layout), rotate(k, of_k(p), k_base or base, layout)
+        if zeta is not None:
+            grade = (torch.arange(8) / 8 + 0.4) / 1.4
+            size = torch.cat((grade, grade)) ** (p[:, None] / 512)
+            a, b = a * size ** zeta[0], b * size ** zeta[1]
+        scores = (q @ k.mT if bias else a @ b.mT) * scale
+        scores = scores if bias is None else scores + bias(p)
+        apart = torch.arange(len(p))[:, None] - torch.arange(len(p))
+        hidden = (apart < 0) & bool(causal) | (apart.abs() >= (window or 10**6))
+        scores = scores.masked_fill(hidden, -math.inf)
+        if sink is not None:
+            column = torch.tensor(sink)[:, None, None].expand(*scores.shape[:-1], 1)
+            return torch.cat((scores, column), -1).softmax(-1)[..., :-1] @ v
+        return after(scores.softmax(-1)) @ v
+
+    return run
+
+
+def index(p):
+    return torch.arange(len(p))
+
+
+def still(p):
+    return 0 * p
+
+
+def linear(slopes=SLOPES, by=-1.0, at=lambda p: p):
+    return lambda p: by * slopes[:, None, None] * (at(p)[:, None] - at(p)).abs()
+
+
+def masked_late(weights):
+    return weights.tril()
+
+
+ONE_SIDE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 50000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+TABLE = [
+    ("rope", attention(), ROPE, "pass"),
+    ("two sides", attention(causal=False), ROPE, "pass"),
+    ("another origin", attention(lambda p: p + 7, lambda p: p + 7), ROPE, "pass"),
+    ("the other pairing, where none is asked", attention(layout="interleaved"), {"encoding": "rope"}, "pass"),
+    ("clockwise", attention(lambda p: -p, lambda p: -p), ROPE, "equivalent"),
+    ("another scale", attention(scale=1.0), ROPE, "cannot_tell"),
+    ("nothing asked", attention(), {}, "cannot_tell"),
+    ("index", attention(index, index), ROPE, "positions.given_ignored"),
+    ("no rotation", attention(still, still), ROPE, "rope.not_applied"),
+    ("pairing", attention(), {**ROPE, "layout": "interleaved"}, "rope.layout.wrong_pairing"),
+    ("base of the config", attention(), {**ROPE, "base": 123456.0}, "rope.config.theta_not_read"),
+    ("another base", attention(base=500000.0), {**ROPE, "base": 123456.0}, "rope.frequency.base"),
+    ("base of keys", attention(base=50000.0, k_base=10000.0), ONE_SIDE, "rope.side.differ"),
+    ("one side backwards", attention(of_k=lambda p: -p), ROPE, "rope.sign.one_side"),
+    ("queries one on", attention(lambda p: p + 1), ROPE, "rope.query.off_by_one"),
+    ("keys still", attention(of_k=still), ROPE, "rope.key.not_turned"),
+    ("queries still", attention(of_q=still), ROPE, "rope.query.not_turned"),
+    ("bfloat16", attention(lambda p: p.bfloat16(), lambda p: p.bfloat16()), ROPE, "rope.precision.positions_bf16"),
+    ("a short table", attention(*[lambda p: p.clamp(max=1023)] * 2), ROPE, "rope.table.too_short"),
+    ("a table that wraps", attention(*[lambda p: p % 512] * 2), ROPE, "rope.table.wraps"),
+    ("squares", attention(lambda p: p**2, lambda p: p**2), ROPE, "rope.mismatch"),
+    ("ahead", attention(causal=False), {**ROPE, "causal": True}, "attention.not_causal"),
+    ("no softmax", attention(after=lambda w: w.tril() * 2), ROPE, "attention.weights"),
+    ("masked after the softmax", attention(causal=False, after=masked_late), ROPE, "attention.weights"),
+    # xPos
+    ("xpos", attention(zeta=(1, -1)), {**ROPE, "encoding": "xpos"}, "pass"),
+    ("xpos without sizes", attention(), {**ROPE, "encoding": "xpos"}, "xpos.scale.missing"),
+    ("xpos upside down", attention(zeta=(-1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.inverted"),
+    ("xpos on both", attention(zeta=(1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.same_side"),
+    # ALiBi
+    ("alibi", attention(bias=linear()), ALIBI, "pass"),
+    ("alibi of keys", attention(bias=lambda p: SLOPES[:, None, None] * p), ALIBI, "pass"),
+    ("alibi by index", attention(bias=linear(at=index)), ALIBI, "positions.given_ignored"),
+    ("alibi upside down", attention(bias=linear(by=1.0)), ALIBI, "alibi.sign"),
+    ("alibi scaled", attention(bias=linear(by=-0.25)), ALIBI, "alibi.scale.applied_to_bias"),
+    ("no alibi", attention(bias=linear(by=0.0)), ALIBI, "alibi.no_effect"),
+    ("alibi three times", attention(bias=linear(by=-3.0)), ALIBI, "alibi.mismatch"),
+    # heads in another order
+    ("alibi reversed", attention(bias=linear(SLOPES.flip(0))), ALIBI, "alibi.slopes.order"),
+    ("alibi reversed, free", attention(bias=linear(SLOPES.flip(0))), {**ALIBI, "order": "any"}, "pass"),
+    # nothing can be measured
+    ("values only", lambda q, k, v, p: v, ROPE, "cannot_tell"),
+    ("values only, causal", lambda q, k, v, p: v, {**ROPE, "causal": True}, "attention.sees_itself_only"),
+    # a learned sink for each head, as gpt-oss has
+    ("sink", attention(sink=[0.5, 1.0, -1.0]), {**ROPE, "causal": True}, "pass"),
+    ("sink and no rotation", attention(still, still, sink=[0.5, 1.0, -1.0]), ROPE, "rope.not_applied"),
+    # windows
+    ("window", attention(window=4), {**ROPE, "causal": True, "window": 4}, "pass"),
+    ("window of both sides", attention(window=4, causal=False), {**ROPE, "causal": False, "window": 4}, "pass"),
+    ("half on each side", attention(window=5, causal=False), {**ROPE, "bidirectional": True, "window": 8}, "pass"),
+    ("wide window", attention(window=9), {**ROPE, "causal": True, "window": 4}, "attention.window"),
+    ("narrow window", attention(window=3), {**ROPE, "causal": True, "window": 8}, "attention.window"),
+    ("window ahead", attention(window=4, causal=False), {**ROPE, "causal": True, "window": 4}, "attention.not_causal"),
+    # scaling: read, or refused
+    ("unscaled", attention(), {**ROPE, "scaling": "linear", "factor": 4.0}, "rope.config.scaling_ignored"),
+    ("without yarn", attention(), {**ROPE, "rope_scaling": YARN}, "rope.config.scaling_ignored"),
+    ("yarn without numbers", attention(), {**ROPE, "scaling": "yarn"}, "cannot_tell"),
+    ("linear", attention(*[lambda p: p / 4] * 2), {**ROPE, "scaling": {"type": "linear", "factor": 4.0}}, "pass"),
+]  # fmt: skip
+
+
+def code(subject, spec):
+    found = verify.check(subject, convention="attention", spec=spec)
+    return found.causes[0].code if found.causes else found.status
+
+
+@pytest.mark.parametrize(("subject", "spec", "name"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_attention(subject, spec, name):
+    assert code(subject, spec) == name
+
+
+def test_a_sink_and_its_size_are_reported():
+    found = verify.check(attention(sink=[0.5, 1.0, -1.0]), convention="attention", spec=ROPE)
+    assert found.measured["sink"] is True
+    assert "sink" in found.not_judged[0]
+
+
+def test_two_faults_keep_a_named_cause():
+    """Keys without rotation, and weights that are masked after the softmax."""
+    found = verify.check(attention(of_k=still, causal=False, after=masked_late), convention="attention", spec=ROPE)
+    assert "rope.key.not_turned" in [cause.code for cause in found.causes]
+
+
+def test_the_message_has_numbers():
+    cause = verify.check(attention(still, still), convention="attention", spec=ROPE).causes[0]
+    assert "expected" in cause.message
+    assert cause.evidence > 0.1
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("asked", [ROPE, {**ROPE, "base": 5e5, "rotary_dim": 8}, {**ROPE, "encoding": "xpos"}, ALIBI])
+def test_each_fault_is_told_from_all_others(asked, part):
+    """Answers as a fault predicts them get its name, or that of an earlier fault with the same answers."""
+    judge = family("attention", asked)
+    cases = list(judge.cases())
+    for case in cases:
+        judge.observe(attention(causal=False), case)
+    names = [fault.code for fault in judge.faults()]
+    assert set(names) <= set(rules())
+    for fault in [*judge.faults()][part::4]:
+        seen = [Seen(case, _weights(judge, {**judge.truth, **fault.change}, case)) for case in cases]
+        verdict = settle(judge, seen)
+        if verdict.status == "fail":  # else it changes nothing under this specification
+            assert names.index(verdict.faults[0].code) <= names.index(fault.code), (fault, verdict.faults[0])
+
+
+def _weights(judge, model, case):
+    product, bias = judge.predict(model, case)
+    return torch.from_numpy(judge.here.scale * product + bias).log_softmax(-1).numpy()

@@ -1,0 +1,521 @@
+"""Models with a cache: each fault planted by itself, next to caches that are right in their own way."""
+
+import math
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from posenc import verify
+from posenc.verify.codes import rules
+from posenc.verify.engine.judge import settle
+from posenc.verify.engine.records import Seen
+from posenc.verify.families import cache_names, cache_observe, cache_table
+from posenc.verify.families.cache import INSIDE, Cached
+
+ROPE = {"kind": "decode_equivalence", "encoding": "rope"}
+OPEN = {"kind": "decode_equivalence", "dim": 32, "heads": 2}
+CHUNKED = {**OPEN, "chunked": True}
+
+
+def check(subject, spec=ROPE):
+    return verify.check(subject, convention="cached_model", spec=spec)
+
+
+def code(subject, spec=ROPE):
+    found = check(subject, spec)
+    return found.causes[0].code if found.causes else found.status
+
+
+def rotate(x, p):
+    half = x.shape[-1] // 2
+    angle = p.double()[..., None] * 10000.0 ** (-torch.arange(half).double() / half)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+
+class Model(nn.Module):
+    """Attention in layers; the cache holds keys and values of each layer and counts of calls and tokens."""
+
+    window = kept = 10**6
+    by_hand = False
+
+    def __init__(self, fault="", layers=1, bias=False, residual=False, dim=32, heads=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fault, self.heads, self.residual = fault, heads, residual or layers > 1
+        self.qkv = nn.ModuleList(nn.Linear(dim, 3 * dim, bias=bias) for _ in range(layers))
+        self.out = nn.ModuleList(nn.Linear(dim, dim, bias=bias) for _ in range(layers))
+        self.tables, self.total = {}, 0
+
+    def forward(self, x, cache=None):
+        new, n, fault = cache is None, x.shape[1], self.fault
+        held = dict.fromkeys(("seen", "calls", "added", "late", "last"), 0) if new else dict(self.read(cache))
+        held["kv"] = list(held.get("kv", [None] * len(self.qkv)))
+        past = self.total if fault == "state" and not new else held["seen"]
+        for i, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
+            q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv(x).chunk(3, -1))
+            p = self.where(i, new, n, past, held)
+            before = held["kv"][i]
+            k = k if fault == "again" else self.place(k, p)
+            if before is not None:
+                k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
+            k = self.place(k, torch.arange(k.shape[2])) if fault == "again" else k
+            q = self.place(q, torch.arange(n) if fault == "query" and not new else p)
+            if fault == "first row" and n == 1:
+                q = torch.cat((q[:1], 0 * q[1:]))
+            seen = (k[:, :, -n:], v[:, :, -n:]) if fault == "unused" else (k, v)
+            y = out(self.attend(q, *seen, new).transpose(1, 2).flatten(2))
+            x = x + y if self.residual else y
+            held["kv"][i] = (k[:, :, -self.kept :], v[:, :, -self.kept :])
+        held["added"] += held["seen"] + n
+        held["late"] += held["last"] or n
+        held |= {"last": n, "seen": held["seen"] + n, "calls": held["calls"] + 1}
+        self.total += n
+        return x, self.write(held)
+
+    def where(self, layer, new, n, past, held):
+        step = 0 if new else 1
+        offset = {
+            "ignored": 0,
+            "single": 0 if n == 1 else past,
+            "one too far": past + step,
+            "one too near": past - step,
+            "early": past + n,
+            "early above": past + n if layer else past,
+            "one more above": past + step if layer else past,
+            "calls": held["calls"],
+            "double": held["added"],
+            "twice": 2 * past,
+            "call before": held["late"],
+            "kept": past if new else held["kv"][layer][0].shape[2],
+            "batch": past if new else 3,
+            "squared": past * past,
+        }.get(self.fault, past)
+        p = offset + torch.arange(n)
+        if self.fault == "chunk" and n > 1 and not new:
+            return torch.full((n,), offset)
+        if self.fault == "two branches" and not new:
+            return torch.arange(n) ** 2 * 3 + past // 2 if n > 1 else p + 1
+        if self.fault == "part from zero" and n > 1:
+            return torch.arange(n)
+        if self.fault == "table":
+            return self.tables.setdefault(n, p)
+        return torch.zeros(n) if self.fault == "nowhere" else self.beyond(p) if past else p
+
+    def beyond(self, p):
+        return p
+
+    def place(self, x, p):
+        return rotate(x, p)
+
+    def attend(self, q, k, v, first):
+        n, m = q.shape[2], k.shape[2]
+        apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
+        shown = self.shown(apart, first) | (self.fault == "no mask")
+        if self.by_hand:
+            scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~shown, -math.inf)
+            weights = (scores - scores.amax(-1, keepdim=True)).exp()
+            return weights / weights.sum(-1, keepdim=True) @ v
+        return scaled_dot_product_attention(q, k, v, attn_mask=shown)
+
+    def shown(self, apart, first):
+        return (apart >= 0) & (apart < self.window)
+
+    def read(self, cache):
+        return cache
+
+    def write(self, held):
+        return held
+
+
+FAULTS = {
+    "ignored": "rope.kv_cache.offset_ignored",
+    "single": "rope.decode.single_token_path",
+    "first row": "rope.decode.single_token_path",
+    "one too far": "rope.kv_cache.off_by_one",
+    "one too near": "rope.kv_cache.off_by_one",
+    "early": "rope.kv_cache.count_too_early",
+    "calls": "rope.kv_cache.counts_calls",
+    "double": "rope.kv_cache.offset_double_counted",
+    "twice": "rope.kv_cache.offset_double_counted",
+    "call before": "rope.kv_cache.offset_double_counted",
+    "chunk": "rope.window.positions_constant",
+    "part from zero": "rope.decode.chunk_positions",
+    "query": "rope.kv_cache.query_offset_missing",
+    "again": "rope.kv_cache.rotated_then_rotated_again",
+    "table": "rope.offset.ignored_by_cache",
+    "state": "rope.kv_cache.state_kept",
+    "unused": "rope.kv_cache.past_not_seen",
+    "batch": "rope.kv_cache.past_constant",
+    "no mask": "rope.decode.not_causal",
+    "nowhere": "rope.not_applied",
+    "squared": "rope.decode.mismatch",
+    "two branches": "rope.kv_cache.off_by_one",  # the other branch has no name
+}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named(fault):
+    cause = check(Model(fault)).causes[0]
+    assert cause.code == FAULTS[fault]
+    assert cause.evidence > 1e-3
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "single",
+        "early",
+        "calls",
+        "double",
+        "chunk",
+        "again",
+        "table",
+        "state",
+        "unused",
+        "early above",
+        "one more above",
+    ],
+)
+def test_a_planted_fault_is_named_in_several_layers(fault, bias):
+    expected = FAULTS.get(fault, "rope.kv_cache.count_too_early")
+    assert code(Model(fault, layers=2, bias=bias), {**ROPE, "layers": 2}) == expected
+
+
+def by_hand(fault):
+    model = Model(fault)
+    model.by_hand = True
+    return model
+
+
+def one_at_a_time(fault=""):
+    model = Model(fault)
+
+    def step(x, cache=None):
+        if cache is not None and x.shape[1] > 1:
+            raise NotImplementedError("one token at a time")
+        return model(x, cache)
+
+    return step
+
+
+def routed(fault):
+    class Routed(Model):
+        """A softmax over other things than keys."""
+
+        def forward(self, x, cache=None):
+            gates = (x @ torch.ones(32, 3) * torch.arange(3)).softmax(-1).sum(-1, keepdim=True)
+            return super().forward(x * gates, cache)
+
+    return Routed(fault, layers=2)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("make", [by_hand, one_at_a_time, routed])
+@pytest.mark.parametrize("fault", ["ignored", "one too far", "double", "again", "early"])
+def test_faults_are_named_however_scores_are_formed(make, fault):
+    assert code(make(fault)) == FAULTS[fault]
+
+
+@pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table", "calls"])
+def test_outputs_name_a_fault_where_no_scores_are_seen(fault, monkeypatch):
+    monkeypatch.setattr(cache_table, "watch", lambda subject, x, chunks: [[] for _ in chunks])
+    assert code(Model(fault)) == FAULTS[fault]
+
+
+class Spoilt(Model):
+    """Faults of masks and windows."""
+
+    def attend(self, q, k, v, first):
+        if self.fault == "causal flag" or (self.fault == "causal flag of parts" and q.shape[2] > 1):
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+        return super().attend(q, k, v, first)
+
+    def shown(self, apart, first):
+        causal = super().shown(apart, first)
+        return {
+            "none next to a cache": causal | (not first),
+            "hides old": causal & (first | (apart != 3)),
+            "long": causal & ((apart < 6) | (not first)),
+            "both": causal | (not first),
+        }.get(self.fault, causal)
+
+    def beyond(self, p):
+        return p + 1 if self.fault == "both" else p
+
+
+def windowed(window, kept):
+    return type("Windowed", (Model,), {"window": window, "kept": kept})
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "name", "says"),
+    [
+        (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
+        (lambda n: Spoilt("causal flag of parts", n), "decode.mask.top_left", "top left"),
+        (lambda n: Spoilt("none next to a cache", n), "decode.mask.missing", "later tokens of the same part"),
+        (lambda n: Spoilt("hides old", n), "decode.mask.hides_keys", "does not see"),
+        (lambda n: Spoilt("long", n), "decode.window.long", "found 11 cached keys, expected 5"),
+        (lambda n: windowed(6, 4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
+        (lambda n: windowed(10**6, 3)("", n), "decode.window.short", "found 3 cached keys, expected 11"),
+        (lambda n: windowed(40, 38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
+        (lambda n: windowed(6, 5)("kept", n), "rope.kv_cache.eviction_offset", ""),
+        (lambda n: windowed(6, 6)("", n), "pass", ""),
+    ],
+)
+def test_which_keys_are_seen(make, name, says, layers):
+    found = check(make(layers), {**CHUNKED, "layers": layers})
+    assert (found.causes[0].code if found.causes else found.status) == name
+    assert not found.causes or (says in found.causes[0].message and found.causes[0].evidence > 1e-3)
+
+
+def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
+    found = check(Spoilt("none next to a cache"), OPEN)
+    assert found.status == "pass"
+    assert "see later ones" in found.not_judged[0]
+
+
+def test_steps_and_parts_may_be_wrong_in_two_ways():
+    causes = check(Spoilt("both"), CHUNKED).causes
+    assert [cause.code for cause in causes] == ["rope.kv_cache.off_by_one", "decode.mask.missing"]
+
+
+class CountOnModel(Model):
+    def read(self, cache):
+        return {**cache, "seen": self.seen}
+
+    def write(self, held):
+        self.seen = held["seen"]
+        return held
+
+
+class CountBySession(Model):
+    """Each sequence has a count under a number in the cache, so that it does not go back with the cache."""
+
+    def write(self, held):
+        counts = self.__dict__.setdefault("counts", {})
+        number = held.setdefault("session", len(counts))
+        counts[number] = held["seen"]
+        return held
+
+    def read(self, cache):
+        return {**cache, "seen": self.counts[cache["session"]]}
+
+
+class Held:
+    __slots__ = ("held", "lock")
+
+
+class InPlace(Model):
+    """The cache is an object that every call writes into."""
+
+    locked = False
+
+    def read(self, cache):
+        self.object = cache
+        return cache.held
+
+    def forward(self, x, cache=None):
+        self.object = Held()
+        if self.locked:
+            self.object.lock = threading.Lock()
+        return super().forward(x, cache)
+
+    def write(self, held):
+        self.object.held = held
+        return self.object
+
+
+class Locked(InPlace):
+    locked = True
+
+
+class Handle(Model):
+    """The cache is a number, and all that it stands for lies on the model."""
+
+    def read(self, cache):
+        return self.all[cache]
+
+    def write(self, held):
+        self.__dict__.setdefault("all", []).append(held)
+        return len(self.all) - 1
+
+
+class Room(Model):
+    def beyond(self, p):
+        if p[-1] >= 256:
+            raise RuntimeError("the cache has room for 256 tokens")
+        return p
+
+
+class Raw(Model):
+    """Keys are kept as they are and rotated at every step."""
+
+    def forward(self, x, cache=None):
+        past = x[:, :0] if cache is None else cache[0]
+        whole = torch.cat((past, x), 1)
+        return super().forward(whole)[0][:, past.shape[1] :], (whole,)
+
+
+RIGHT = {
+    "plain": (Model(), ""),
+    "layers": (Model(layers=3), ""),
+    "biased": (Model(bias=True, residual=True), ""),
+    "float64": (Model().double(), ""),
+    "bfloat16": (Model().bfloat16(), ""),
+    "wide": (Model(dim=48, heads=3), ""),
+    "raw": (Raw(), ""),
+    "in place": (InPlace(), ""),
+    "one at a time": (one_at_a_time(), "parts of several tokens"),
+    "locked": (Locked(), "gone back to"),
+    "handle": (Handle(), "by turns"),
+    "room": (Room(), "room for 256"),
+}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("name", RIGHT)
+def test_caches_that_are_right_in_their_own_way(name):
+    model, unjudged = RIGHT[name]
+    found = check(model)
+    assert (found.status, found.causes) == ("pass", ())
+    assert unjudged in " ".join(found.not_judged)
+
+
+def dropped(always):
+    def model(x, cache=None, inner=Model()):  # noqa: B008
+        return inner(nn.functional.dropout(x, 0.5, always), cache)
+
+    return model
+
+
+@pytest.mark.parametrize(("spec", "status"), [({}, "cannot_tell"), ({"encoding": "nope"}, "pass"), (ROPE, "fail")])
+def test_a_model_that_sees_no_order_never_passes_as_one_that_does(spec, status):
+    assert check(lambda x, cache: (x, cache), spec).status == status
+
+
+def test_random_numbers_are_no_fault():
+    assert (code(dropped(False)), code(dropped(True))) == ("pass", "cannot_tell")
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(CountOnModel, "decode.cache.shared"), (CountBySession, "decode.cache.not_rolled_back")]
+)
+def test_what_belongs_to_the_cache_is_kept_on_the_model(model, name):
+    cause = check(model()).causes[0]
+    assert (cause.code, cause.smallest_case["error"] > 1e-4) == (name, True)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("change", "name", "first"),
+    [
+        (lambda p: p.clamp(max=63), "rope.kv_cache.position_capped", 64),
+        (lambda p: p.clamp(max=1023), "rope.kv_cache.position_capped", 1024),
+        (lambda p: p % 50, "rope.kv_cache.position_wraps", 50),
+        (lambda p: p % 256, "rope.kv_cache.position_wraps", 256),
+        (lambda p: p + (p > 30), "rope.kv_cache.off_by_one", 31),
+        (lambda p: p + (p - 99).clamp(min=0) ** 2, "rope.decode.mismatch", 100),
+    ],
+)
+def test_steps_far_into_a_text(change, name, first, monkeypatch):
+    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
+    cause = check(type("Far", (Model,), {"beyond": lambda self, p: change(p)})()).causes[0]
+    assert (cause.code, cause.smallest_case["chunks"]) == (name, [first, 1])
+
+
+def test_a_pass_says_how_far_it_looked(monkeypatch):
+    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
+    assert check(Model()).measured["farthest_position"] == 1032
+
+
+class Other(Model):
+    """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again, or drops the bias."""
+
+    def __init__(self, how, fault=""):
+        super().__init__(fault)
+        self.how, self.dropped = how, fault == "dropped"
+        self.table = nn.Parameter(torch.randn(1100, 32)) if how == "learned" else None
+
+    def place(self, x, p):
+        return x
+
+    def forward(self, x, cache=None):
+        if self.how in ("learned", "sinusoidal"):
+            past = 0 if cache is None or self.fault else cache["seen"]
+            waves = torch.sin(torch.arange(1100)[:, None] * 3.0 ** -torch.arange(32))
+            x = x + (waves if self.table is None else self.table)[past : past + x.shape[1]]
+        return super().forward(x, cache)
+
+    def attend(self, q, k, v, first):
+        n, m = q.shape[2], k.shape[2]
+        apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
+        counted = torch.arange(n)[:, None] - torch.arange(m) if self.fault == "from zero" else apart
+        power = {"alibi": 1.0, "t5": 0.5}.get(self.how)
+        bias = 0.0 * apart if power is None or (self.dropped and not first) else 0.2 - 0.3 * counted.abs() ** power
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(apart < 0, -math.inf))
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("how", "fault", "name"),
+    [
+        ("learned", "from zero", "learned.kv_cache.offset_ignored"),
+        ("sinusoidal", "from zero", "sinusoidal.kv_cache.offset_ignored"),
+        ("alibi", "from zero", "alibi.kv_cache.query_from_zero"),
+        ("t5", "from zero", "t5.kv_cache.query_from_zero"),
+        ("alibi", "dropped", "alibi.decode.bias_dropped"),
+        ("t5", "dropped", "t5.decode.bias_dropped"),
+    ],
+)
+def test_a_fault_gets_the_code_of_its_encoding(how, fault, name):
+    assert code(Other(how), OPEN) == "pass"
+    cause = check(Other(how, fault), {**OPEN, "encoding": how} if fault == "dropped" else OPEN).causes[0]
+    assert cause.code == name
+    assert "q and k" not in cause.help
+
+
+def test_every_code_has_a_rule():
+    judge = Cached("cached_model", {})
+    _known(judge, Model())
+    codes = {one.code for one in judge.kinds} | {"decode.mismatch", "decode.mask.hides_keys"}
+    codes |= {fault.code for fault in judge.faults()}
+    assert {cache_names.named(family, each) for family in cache_names.FAMILIES for each in codes} <= set(rules())
+
+
+def _known(judge, model):
+    """Return the cases that a judge asked of a model whose steps are wrong: masks and scores."""
+    model.fault = "one too far"
+    cases = []
+    for case in judge.cases():
+        judge.observe(model, case)
+        cases.append(case)
+    return [case for case in cases if case.kind in INSIDE]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(9))
+def test_each_fault_is_told_from_all_others(part):
+    """Scores as a fault predicts them get its code, or that of an earlier fault with the same scores."""
+    judge = Cached("cached_model", {**ROPE, "chunked": True})
+    cases = _known(judge, Model())
+    faults = list(judge.faults())
+    assert len(faults) > 200
+    names = [cache_names.named("rope", fault.code) for fault in faults]
+    named = 0
+    for fault, name in [*zip(faults, names, strict=True)][part::9]:
+        seen = [Seen(case, judge.predict({**judge.truth, **fault.change}, case)) for case in cases]
+        verdict = settle(judge, seen)
+        if verdict.status == "fail":  # else it changes nothing in these cases
+            named += verdict.faults[0].code == name
+            assert names.index(verdict.faults[0].code) <= names.index(name), fault
+    assert named > 0.6 * len(faults) / 9
