@@ -87,8 +87,12 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
             return _right(family, seen, choice, model)
     counts = [[s for s in seen if not explains(family, model, [s])] for model in models]
     tied = [(wrong, model) for wrong, model in zip(counts, models, strict=True) if len(wrong) == min(map(len, counts))]
-    wrong, best = tied[0] if len(tied) == 1 else min(tied, key=lambda pair: _far(family, seen, pair[1]))
-    return _wrong(Reading(family, seen, wrong, best))
+    if len(tied) > 1:
+        tied.sort(key=lambda pair: _far(family, seen, pair[1]))
+    verdicts = (_wrong(Reading(family, seen, wrong, best)) for wrong, best in tied)
+    first = next(verdicts)
+    named = (verdict for verdict in (first, *verdicts) if verdict.faults[0].code != family.mismatch)
+    return next(named, first)
 
 
 def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
