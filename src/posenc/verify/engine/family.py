@@ -60,6 +60,13 @@ class Family(ABC):
     def faults(self) -> Iterable[Fault]:
         """Yield the known faults, the likeliest first."""
 
+    def prepare(self, seen: Sequence[Seen]) -> None:  # noqa: B027
+        """Read off the answers what choices and faults need of them, before they are judged.
+
+        Raises:
+            CannotTellError: The answers show nothing that could be judged.
+        """
+
     def free(self) -> Iterable[Choice]:
         """Yield what is allowed besides the truth, or what scores do not see."""
         return ()
