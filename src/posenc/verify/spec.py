@@ -45,7 +45,7 @@ _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant score_scale start offset order interleaved section"
 )
-_BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max config"
+_BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max order config"
 READS = {  # words that change what is right, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _ROTATION),
     "xpos_fn": f"{_ROTATION} scale_base gamma",
