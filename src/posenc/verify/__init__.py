@@ -24,7 +24,7 @@ _MODULES = {
     "rotary.check": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module",
     "rotary.xpos": "xpos_fn",
     "rotary.tables": "mrope_fn rope2d_table_fn",
-    "families.slopes": "slopes_fn",
+    "families.slopes_calls": "slopes_fn",
     "families.bias": "bias_fn score_mod",
     "families.indices": "relative_index_fn",
     "families.buckets": "bucket_fn",

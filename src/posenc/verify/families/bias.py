@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from posenc.definitions import versions
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import Array, Model
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import bias_faults, slopes, tables
 from posenc.verify.families.bias_calls import Asker, Size, distance
 from posenc.verify.families.masks import HIDDEN, Mask, window
@@ -22,7 +23,7 @@ FALCONS = (6, 8, 16, 71)
 SHORTEST = 130  # and most, of the long row
 LONGEST = 1 << 17  # keys of one query
 FAR = 33_000  # where 16 bits have ended
-BIASES = ("near", "rest", "cached")  # kinds of cases that a bias answers
+BIASES = ("near", "rest", "cached", "again")  # kinds of cases that a bias answers
 STATE = "alibi.mask_cached_on_class"
 
 
@@ -63,6 +64,7 @@ class Alibi(Family):
         self.open = self.causal and spec.get("causal") is None and spec.get("bidirectional") is None
         self.learned = spec.get("variant") == "learned"
         self.window = window(spec)
+        self.kinds = (kind(STATE, "again", "near cached" if self.causal else "near"),)
         self.asker = Asker(self.score_mod, self.heads or None, STATE)
         self.truth = {
             **slopes.truth(spec),
@@ -77,8 +79,7 @@ class Alibi(Family):
         self.definition = slopes.definition(self.truth)
         self.found: dict[int, Array] = {}
         self.limit = 0  # the distance from which on a bias stays as it is
-        self.unsteady = False  # they are others for other sizes
-        self.clean: dict[Size, Array] = {}
+        self.lowest = 0.0  # the least bias of a step
 
     def cases(self) -> Iterator[Case]:
         """Yield squares, calls with a cache, a long row, and calls after others."""
@@ -94,14 +95,14 @@ class Alibi(Family):
         for at, m in enumerate(numbers[1:], 12):  # sizes that no other number of heads was asked for
             yield self._case("near" if m & (m - 1) == 0 else "rest", m, at, at)
         if self.heads and not self.score_mod:
-            yield from (self._case("other", m, size, size) for m, size in ((2 * n, 40), (n // 2 or 1, 41)))
+            yield from (self._case("other", m, size, size) for m, size in ((8, 40), (4, 41), (16, 42)) if m != n)
         if self.causal:
             yield from (self._case("cached", n, *size) for size in ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)))
         yield self._long(n)
         if self.score_mod and self.causal:
             yield self._case("cached", n, 1, FAR, optional=True)
         if not self.score_mod:
-            yield from self._again(n, [2 * n, n // 2 or 1] if self.heads else [8, 4])
+            yield from self._again(n)
 
     def _case(self, kind: str, *args: int, optional: bool = False, otherwise: Case | None = None) -> Case:
         size = args[0], args[1], args[2]
@@ -119,12 +120,11 @@ class Alibi(Family):
         assert case is not None
         return case
 
-    def _again(self, n: int, others: Sequence[int]) -> Iterator[Case]:
-        """Yield calls after other calls of the same object."""
+    def _again(self, n: int) -> Iterator[Case]:
+        """Yield calls after other calls; of an object for so many heads another one is asked for other numbers."""
         orders = [((n, 7, 7), (n, 11, 11)), ((n, 11, 11), (n, 7, 7))]
         orders += [((n, 3, 7), (n, 7, 7)), ((n, 1, 9), (n, 1, 2))] if self.causal else []
-        orders += [((m, 7, 7), (n, 7, 7)) for m in others]
-        orders += [] if self.heads else [((n, 7, 7), (m, 7, 7)) for m in others]
+        orders += [((n, 9, 9) if self.heads else (n, 7, 7), (m, 9, 9) if self.heads else (m, 7, 7)) for m in (2 * n, 4)]
         for size, before in orders:
             yield Case("again", (*size, before), f"{self.asker.words(size)} after {self.asker.words(before)}")
 
@@ -134,29 +134,26 @@ class Alibi(Family):
         if case.args[0] == 0:
             self.heads = self.heads or self._count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
-        size = case.args[:3]
         if case.kind in ("score", "batch"):
             return self._scores(one, case)
+        size = case.args[:3]
         if case.kind == "again":
-            return self._after(one, case)
+            before = case.args[3]
+            with suppress(SubjectError):
+                self.asker.ask(fresh(subject) if self.heads and before[0] != size[0] else one, before)
         try:
             value, eps = self.asker.ask(one, size)
         except SubjectError as error:
-            if case.kind == "other":  # only helps to see a memory that objects share
+            if case.kind == "other":  # only helps to say what is wrong with the number of heads that is asked
                 return Seen(case, np.zeros(0))
-            if _is_long(case) and error.cause.code == "subject.shape":
+            if _is_long(case) and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
             raise
-        self.clean.setdefault(size, value)
-        seen = Seen(case, value, eps, HIDDEN)
-        if _is_long(case):  # far keys are as low by their distance as near ones that are hidden
-            steepest = max((float(np.abs(s).max()) for s in self.found.values()), default=1.0)
-            return replace(seen, note=min(HIDDEN, -2 * max(steepest, 1e-3) * size[2]))
-        linear = bias_faults.fit(seen, self.mask(self.truth))
-        if linear is not None and case.kind != "cached":
-            first = self.found.setdefault(size[0], linear[0])
-            self.unsteady |= not slopes.alike(linear[0], first, max(1e-3, 8 * eps))
-        return seen
+        if not _is_long(case):
+            self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
+            return Seen(case, value, eps, HIDDEN)
+        # far keys are as low by their distance as near ones that are hidden
+        return Seen(case, value, eps, min(HIDDEN, 2 * min(self.lowest, -1e-3) * size[2]))
 
     def _count(self, subject: Any) -> int:
         """Return how many heads a score_mod is for, by the most that it takes and by its slopes.
@@ -193,28 +190,6 @@ class Alibi(Family):
         tolerance = 1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0)))
         return Seen(case, added, note=tolerance)
 
-    def _after(self, subject: Any, case: Case) -> Seen:
-        """Return by how much an answer differs from that before other calls."""
-        size, before = case.args[:3], case.args[3]
-        same_heads = before[0] == size[0]
-        if size not in self.clean and (self.unsteady or size[0] not in self.found):
-            return Seen(case, np.zeros(1))
-        if same_heads or not self.heads:  # an object for so many heads meets no other number, but a class does
-            self.asker.ask(subject, before)
-        now, eps = self.asker.ask(subject, size)
-        mask = self.mask(self.truth)
-        if size in self.clean:
-            clean = self.clean[size]
-            with np.errstate(invalid="ignore"):
-                changed = bias_faults.against_last(np.where(now == clean, 0.0, now - clean), mask.shown(size))
-            rounding = 16 * eps * float(np.abs(clean[clean > HIDDEN]).max(initial=0.0))
-        else:  # the slopes of the same heads at a size that was never asked before
-            linear = bias_faults.fit(Seen(case, now, eps), mask)
-            clean = self.found[size[0]]
-            changed = clean * 0 if linear is None else linear[0] - clean
-            rounding = max(1e-3, 8 * eps) * float(np.abs(clean).max())
-        return Seen(case, np.array([max(float(np.abs(changed).max(initial=0.0)) - rounding, 0.0)]))
-
     def mask(self, model: Model) -> Mask:
         """Return which keys a query sees."""
         return Mask(model["causal"], model["reach"])
@@ -239,8 +214,6 @@ class Alibi(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return a bias with a model's parameters."""
         n, q_len, k_len = size = case.args[:3]
-        if case.kind == "again":
-            return np.zeros(1)
         if case.kind == "score":
             return np.broadcast_to(np.array([1.0, -2.5])[:, None, None, None] * model["gain"], (2, *size))
         if case.kind == "batch":
@@ -261,13 +234,11 @@ class Alibi(Family):
         """Return the difference of each key that is seen, compared with the row's last one."""
         if seen.case.kind in ("score", "batch"):
             return np.abs(seen.value - predicted) / seen.note
-        if seen.case.kind == "again":
-            return super().off(seen, predicted, model)
         if seen.case.kind == "other":
             return np.zeros(1)
         if seen.value.shape != predicted.shape:
             return np.full(1, np.inf)
-        size, mask = seen.case.args, self.mask(model)
+        size, mask = seen.case.args[:3], self.mask(model)
         gone = seen.value <= seen.note
         if (wrong := mask.wrong(size, gone)).any():
             return np.where(wrong, np.inf, 0.0)
@@ -284,7 +255,7 @@ class Alibi(Family):
         """Return whether the numbers are the same too, where keys are seen."""
         if seen.case.kind not in BIASES or _is_long(seen.case):
             return True
-        shown = self.mask(self.truth).shown(seen.case.args)
+        shown = self.mask(self.truth).shown(seen.case.args[:3])
         with np.errstate(invalid="ignore"):
             off = np.where(shown, np.abs(seen.value - predicted) - 4 * seen.eps * np.abs(predicted), 0.0)
         return bool((off <= 1e-6 + 2e-5 * bool(self.truth["given"]) * np.abs(predicted)).all())
@@ -316,17 +287,21 @@ class Alibi(Family):
         """Return what no formula explains: hidden keys, slopes on another axis, rows from another place, a memory."""
         biases = [s for s in seen if s.case.kind in BIASES]
         bad = [s for s in wrong if s.case.kind in BIASES]
-        if bad and (fault := self.mask(model).fault(bad[0].case.args, bad[0].value <= bad[0].note, "alibi")):
+        if bad and (fault := self.mask(model).fault(bad[0].case.args[:3], bad[0].value <= bad[0].note, "alibi")):
             return fault
         near = [s for s in wrong if s.case.kind in ("near", "rest") and not _is_long(s.case)]
-        linear = all(bias_faults.fit(s, self.mask(model)) is not None for s in biases if s.case.kind in ("near", "rest") and not _is_long(s.case))
+        linear = all(
+            bias_faults.fit(s, self.mask(model)) is not None
+            for s in biases
+            if s.case.kind in ("near", "rest") and not _is_long(s.case)
+        )
         if self.learned and near and linear:
             return Fault("alibi.sign", {}, {"factor": "in part -1", "why": ""})
         if near and linear:
             bad = [s.case.args[0] for s in near if s.case.args[0] in self.found]
             return slopes.named(self.found, self.truth, list(dict.fromkeys(bad)))
         fault = bias_faults.along_axis(near, self.mask(model)) or bias_faults.shifted(self, biases, model)
-        if fault is None and any(self.asker.stale(s.case.args) for s in wrong):
+        if fault is None and any(self.asker.stale(s.case.args[:3]) for s in wrong):
             fault = Fault(STATE)
         return fault
 
@@ -336,8 +311,6 @@ class Alibi(Family):
             return bias_faults.of_score(next(s for s in seen if s.case.kind == "score"))
         if "batch" in wrong and "score" not in wrong:
             return Fault("alibi.axis.batch")
-        if "again" in wrong and fault.code != "alibi.buffer_slice_shifted":
-            return Fault(STATE, {}, fault.values if fault.code == STATE else {})
         if fault.code.startswith("alibi.precision.") and not self.truth["falcon"]:
             rest = [s for s in seen if s.case.kind in BIASES]
             model = {**self.truth, "falcon": True}
@@ -360,7 +333,7 @@ class Alibi(Family):
             return size
         h, i, j = (int(v) for v in np.unravel_index(int(off.argmax()), off.shape))
         found, want = float(seen.value[h, i, j]) + 0.0, float(predicted[h, i, j]) + 0.0
-        last = int(np.flatnonzero(self.mask(self.truth).shown(seen.case.args)[i])[-1])
+        last = int(np.flatnonzero(self.mask(self.truth).shown(seen.case.args[:3])[i])[-1])
         if np.isfinite(found) and j != last:
             want += float(seen.value[h, i, last] - predicted[h, i, last])
         place = {"head": h, "query": i, "key": j, "found": found if math.isfinite(found) else str(found)}

@@ -84,7 +84,7 @@ class Asker:
         raw = self.answers.get(size) if raw is None else raw
         for old, kept in self.answers.items():
             same = old == size or (self.heads is not None and old[1:] == size[1:])
-            rows = raw is not None and raw.ndim > 1 and raw.shape[-2] > 1
+            rows = raw is not None and raw.ndim > 2 and raw.shape[-2] > 1
             if rows and raw is not None and not same and raw.shape == kept.shape and torch.equal(raw, kept):
                 return True
         return False

@@ -1,9 +1,9 @@
 """Ways to get a linear bias wrong, and what can be read off one that no formula explains."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     right = family.truth
     plain = {"falcon": False} if right["falcon"] else {}
     yield Fault("alibi.no_effect", {"factor": 0.0})
-    for fault in slopes.faults(family.found, right, family.spec.get("head_dim"), 1e-4):
+    for fault in slopes.faults(family.found, right, family.spec.get("head_dim")):
         if family.score_mod and fault.change.get("factor", 0) > 0:  # of score and bias together
             change = {**fault.change, "gain": fault.change["factor"]}
             yield Fault("alibi.scale.applied_to_bias", change, {**fault.values, "why": ", as the score is"})
@@ -209,7 +209,7 @@ def along_axis(near: Sequence[Seen], mask: Mask) -> Fault | None:
 
 
 def _shared(s: Seen, mask: Mask) -> bool:
-    shown = mask.shown(s.case.args)
+    shown = mask.shown(s.case.args[:3])
     value = np.where(shown, s.value, 0.0)
     size = float(np.abs(value).max())
     return 0 < size < -HIDDEN and bool((np.abs(value - value[:1]) <= 16 * s.eps * size).all())
@@ -217,8 +217,8 @@ def _shared(s: Seen, mask: Mask) -> bool:
 
 def _along(s: Seen, mask: Mask, by_key: bool) -> Array | None:
     """Return the slope of each row, whatever is added to it, or of each column; None where they are not linear."""
-    d = distance(s.case.args)
-    shown, bias = mask.shown(s.case.args) & (d >= 0), s.value[0]
+    d = distance(s.case.args[:3])
+    shown, bias = mask.shown(s.case.args[:3]) & (d >= 0), s.value[0]
     if by_key:
         shown, d, bias = shown.T, d.T, bias.T
     found = []
@@ -247,7 +247,7 @@ def shifted(family: "Alibi", seen: Sequence[Seen], model: Model) -> Fault | None
             for place in sorted(range(-40, 41), key=lambda t, home=home: abs(t - home)):  # type: ignore[misc]
                 changed = {**model, "place": lambda size, at=place: at, "penalty": partial(_formed, form, 0)}
                 if (family.off(s, family.predict(changed, s.case), changed) <= 1).all():
-                    places[s.case.args] = place
+                    places[s.case.args[:3]] = place
                     break
             else:
                 break

@@ -77,7 +77,9 @@ class Mask:
         if q_len < k_len and (gone == ~_local(self, size)).all():
             return "local", "queries are counted from 0 in place of k_len - q_len, so that keys of the cache are hidden"
         if self.causal and gone[:, d > 0].all() and not gone[:, d <= 0].any():
-            words = "all keys behind a query are hidden and those ahead are shown: they are compared the wrong way round"
+            words = (
+                "all keys behind a query are hidden and those ahead are shown: they are compared the wrong way round"
+            )
             return "hides_visible", words
         if self.causal and gone[:, d < 0].any() and (first := _first_gone(gone, np.abs(d))):
             words = f"keys are hidden from |query - key| = {first} on, on both sides of a query"

@@ -55,7 +55,7 @@ class Line(Family):
         self.t5 = spec.get("encoding") == "t5"
         self.definition = "t5" if self.t5 else "relative_bias"
         self.mismatch = f"{self.definition}.mismatch"
-        self.kinds = (kind(f"{self.definition}.bias.state_kept", "again"),)
+        self.kinds = (kind(f"{self.definition}.bias.state_kept", "again", "near cached"),)
         self.both = bool(spec.get("bidirectional", not spec.get("causal", False)))
         reach = window(spec)
         self.mask = Mask(not self.both, None if reach is None else reach - 1)
@@ -63,7 +63,6 @@ class Line(Family):
         top = float(spec.get("max_distance") or np.inf)
         self.truth = {**self.rule.truth, "place": "end", **({} if self.t5 else {"top": top})}
         self.asker = Asker(convention == "score_mod", spec.get("heads"), f"{self.definition}.bias.state_kept")
-        self.clean: dict[tuple[int, ...], Array] = {}
         self.values: tuple[Array, float] | None = None  # the bias of each distance, nearest key ahead last
 
     def cases(self) -> Iterator[Case]:
@@ -89,11 +88,8 @@ class Line(Family):
         size = case.args[:3]
         if case.kind == "again":
             self.asker.ask(one, case.args[3:])
-            same = np.array_equal(self.asker.ask(one, size)[0], self.clean[size])
-            return Seen(case, np.zeros(1) if same else np.ones(1))
         found, eps = self.asker.ask(one, size)
         self._refuse_hidden(size, found)
-        self.clean[size] = found
         return Seen(case, np.zeros(1) if case.kind == "far" else self._places(size, found, eps), eps)
 
     def _refuse_hidden(self, size: tuple[int, int, int], found: Array) -> None:
@@ -114,7 +110,9 @@ class Line(Family):
         if off.max() > 8 * eps * np.nanmax(np.abs(values)):
             h, i, j = (int(v) for v in np.unravel_index(int(off.argmax()), off.shape))
             place = {"heads": n, "q_len": size, "k_len": size, "head": h, "query": i, "key": j}
-            fault = Fault(f"{self.definition}.bias.not_by_distance", {}, {"value": f"{found[h, i, j]:.5g}", **place}, place)
+            fault = Fault(
+                f"{self.definition}.bias.not_by_distance", {}, {"value": f"{found[h, i, j]:.5g}", **place}, place
+            )
             raise SubjectError(Cause(fault.code, "", 1.0, {"fault": fault}))
         self.values = values, eps
         known = ~np.isnan(values[0])
@@ -128,7 +126,11 @@ class Line(Family):
     def _constant(self, found: Array) -> None:
         """Report one bias for all distances: a decoder's past in one bucket, or an empty table."""
         ahead = found[:, :1][found[:, :1] > HIDDEN]
-        if self.t5 and not self.both and (found[:, 0][found[:, 0] > HIDDEN] != found[:, 0, 0].repeat(found.shape[2])[: ahead.size]).any():
+        if (
+            self.t5
+            and not self.both
+            and (found[:, 0][found[:, 0] > HIDDEN] != found[:, 0, 0].repeat(found.shape[2])[: ahead.size]).any()
+        ):
             raise SubjectError(Cause("t5.bucket.direction", "", 1.0, {}))
         raise CannotTellError(EMPTY)
 
@@ -169,8 +171,10 @@ class Line(Family):
         """Return the rows of a rule, or where queries stand."""
         if case.kind == "near":
             rel = np.arange(-case.args[1] + 1.0, case.args[1])
-            return self.rule.predict(model, Case("near", (rel,))) if self.t5 else np.clip(rel, -model["top"], model["top"])
-        if case.kind in ("far", "again"):
+            return (
+                self.rule.predict(model, Case("near", (rel,))) if self.t5 else np.clip(rel, -model["top"], model["top"])
+            )
+        if case.kind == "far":
             return np.zeros(1)
         shift = {"end": 0.0, "start": float(case.args[1] - case.args[2]), "flat": FLAT}[model["place"]]
         return np.full(case.args[1], shift)
@@ -202,10 +206,6 @@ class Line(Family):
         """Return a memory, where an answer was given to another call before."""
         stale = any(self.asker.stale(s.case.args) for s in wrong if s.case.kind == "cached")
         return Fault(self.asker.code) if stale else None
-
-    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a memory where an answer changed after other calls."""
-        return Fault(self.asker.code) if "again" in wrong else fault
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a fault that was found while asking."""

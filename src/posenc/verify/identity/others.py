@@ -81,7 +81,9 @@ def _buckets(subject: Any) -> tuple[Tensor, Tensor]:
         behind = torch.cat([near, 2 ** torch.arange(12, 20)]) if far > 3000 else near
         rel = torch.cat([-behind.flip(0), behind[1:]])
         try:
-            seen = T5("bucket_fn", {}).observe(subject, Case("near", (rel.double().numpy(),), "bucket(relative_position)"))
+            seen = T5("bucket_fn", {}).observe(
+                subject, Case("near", (rel.double().numpy(),), "bucket(relative_position)")
+            )
             return rel, torch.from_numpy(seen.value).long()
         except SubjectError as error:
             if error.cause.code != "subject.raises" or far == FAR[-1]:
