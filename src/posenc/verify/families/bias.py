@@ -13,8 +13,8 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, S
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import bias_faults, slopes, tables
-from posenc.verify.families.bias_calls import Asker, Size, distance
-from posenc.verify.families.masks import HIDDEN, Mask, window
+from posenc.verify.families.bias_calls import ADDED, Asker, added, distance
+from posenc.verify.families.masks import HIDDEN, Mask, on_both_sides, window
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -55,6 +55,7 @@ class Alibi(Family):
     """
 
     mismatch = "alibi.mismatch"
+    pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -124,7 +125,9 @@ class Alibi(Family):
         """Yield calls after other calls; of an object for so many heads another one is asked for other numbers."""
         orders = [((n, 7, 7), (n, 11, 11)), ((n, 11, 11), (n, 7, 7))]
         orders += [((n, 3, 7), (n, 7, 7)), ((n, 1, 9), (n, 1, 2))] if self.causal else []
-        orders += [((n, 9, 9) if self.heads else (n, 7, 7), (m, 9, 9) if self.heads else (m, 7, 7)) for m in (2 * n, 4)]
+        side = 9 if self.heads else 7  # a size that was not asked for before, as those of other numbers of heads
+        orders += [((n, side, side), (m, side, side)) for m in (2 * n, 4)]
+        orders += [] if self.heads else [((m, 7, 7), (n, 7, 7)) for m in (2 * n, 4)]
         for size, before in orders:
             yield Case("again", (*size, before), f"{self.asker.words(size)} after {self.asker.words(before)}")
 
@@ -134,8 +137,8 @@ class Alibi(Family):
         if case.args[0] == 0:
             self.heads = self.heads or self._count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
-        if case.kind in ("score", "batch"):
-            return self._scores(one, case)
+        if case.kind in ADDED:
+            return self.asker.added(one, case)
         size = case.args[:3]
         if case.kind == "again":
             before = case.args[3]
@@ -178,18 +181,6 @@ class Alibi(Family):
             break
         raise CannotTellError("the number of heads is not said, and the slopes fit no number of them; say heads")
 
-    def _scores(self, subject: Any, case: Case) -> Seen:
-        """Return what becomes of scores besides the bias: two other scores, or the second row of the batch."""
-        size = case.args[:3]
-        zero = self.asker.ask(subject, size)[0]
-        asks = ((1.0, 0), (-2.5, 0)) if case.kind == "score" else ((0.0, 1),)
-        found = np.stack([self.asker.scores(subject, size, s, b).double().numpy() for s, b in asks])
-        kept = (zero > HIDDEN) & np.isfinite(zero) & np.isfinite(found).all(0)
-        with np.errstate(invalid="ignore"):
-            added = np.where(kept, found - zero, self.predict(self.truth, case))
-        tolerance = 1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0)))
-        return Seen(case, added, note=tolerance)
-
     def mask(self, model: Model) -> Mask:
         """Return which keys a query sees."""
         return Mask(model["causal"], model["reach"])
@@ -214,10 +205,8 @@ class Alibi(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return a bias with a model's parameters."""
         n, q_len, k_len = size = case.args[:3]
-        if case.kind == "score":
-            return np.broadcast_to(np.array([1.0, -2.5])[:, None, None, None] * model["gain"], (2, *size))
-        if case.kind == "batch":
-            return np.zeros((1, *size))
+        if case.kind in ADDED:
+            return added(case, model["gain"])
         if model["falcon"]:
             share = 1.0 if model["penalty"] is None else model["penalty"](np.ones(1), size)
             return np.broadcast_to(_falcon(n, k_len) * model["factor"] * share, size)
@@ -232,7 +221,7 @@ class Alibi(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen, compared with the row's last one."""
-        if seen.case.kind in ("score", "batch"):
+        if seen.case.kind in ADDED:
             return np.abs(seen.value - predicted) / seen.note
         if seen.case.kind == "other":
             return np.zeros(1)
@@ -257,6 +246,7 @@ class Alibi(Family):
             return True
         shown = self.mask(self.truth).shown(seen.case.args[:3])
         with np.errstate(invalid="ignore"):
+            shown = shown & (seen.value > seen.note)
             off = np.where(shown, np.abs(seen.value - predicted) - 4 * seen.eps * np.abs(predicted), 0.0)
         return bool((off <= 1e-6 + 2e-5 * bool(self.truth["given"]) * np.abs(predicted)).all())
 
@@ -276,8 +266,8 @@ class Alibi(Family):
         if not self.causal:
             yield from (Choice(change) for change in ahead[1:])
         if self.window is not None and (self.open or not self.causal):
-            for reach in (self.window - 1, self.window, self.window // 2):
-                yield from (Choice({"causal": False, "reach": reach, **change}) for change in ahead)
+            for mask in on_both_sides(self.window):
+                yield from (Choice({"causal": False, "reach": mask.reach, **change}) for change in ahead)
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong biases, those of public reports first."""
@@ -287,7 +277,7 @@ class Alibi(Family):
         """Return what no formula explains: hidden keys, slopes on another axis, rows from another place, a memory."""
         biases = [s for s in seen if s.case.kind in BIASES]
         bad = [s for s in wrong if s.case.kind in BIASES]
-        if bad and (fault := self.mask(model).fault(bad[0].case.args[:3], bad[0].value <= bad[0].note, "alibi")):
+        if bad and (fault := self._hidden(bad[0], self.mask(model))):
             return fault
         near = [s for s in wrong if s.case.kind in ("near", "rest") and not _is_long(s.case)]
         linear = all(
@@ -298,11 +288,20 @@ class Alibi(Family):
         if self.learned and near and linear:
             return Fault("alibi.sign", {}, {"factor": "in part -1", "why": ""})
         if near and linear:
-            bad = [s.case.args[0] for s in near if s.case.args[0] in self.found]
-            return slopes.named(self.found, self.truth, list(dict.fromkeys(bad)))
+            numbers = [n for n in dict.fromkeys(s.case.args[0] for s in near) if n in self.found]
+            bad_ones = [n for n in numbers if not slopes.alike(self.found[n], slopes.slopes_of(model, n), 1e-3)]
+            return slopes.named(self.found, self.truth, bad_ones) or bias_faults.sides(near[0], self.mask(model))
         fault = bias_faults.along_axis(near, self.mask(model)) or bias_faults.shifted(self, biases, model)
         if fault is None and any(self.asker.stale(s.case.args[:3]) for s in wrong):
             fault = Fault(STATE)
+        return fault
+
+    def _hidden(self, seen: Seen, mask: Mask) -> Fault | None:
+        """Return what is wrong with the keys that a bias hides."""
+        size, gone = seen.case.args[:3], seen.value <= seen.note
+        fault = mask.fault(size, gone, "alibi")
+        if fault is not None and fault.code == "alibi.mask.both_sides" and self.open:
+            return Mask(False, mask.reach).fault(size, gone, "alibi")
         return fault
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:

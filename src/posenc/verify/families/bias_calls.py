@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from posenc.verify import guard
+from posenc.verify.engine import Case, Seen
 from posenc.verify.engine.records import FLOAT32, Array
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
+ADDED = {"score": ((1.0, 0), (-2.5, 0)), "batch": ((0.0, 1),)}  # scores and rows of the batch, by kind of case
 ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
 
 
@@ -114,6 +116,22 @@ class Asker:
             # plain Python such as `if kv_idx > q_idx` is right too, a number at a time
             found = guard.call(one_by_one, *at, *places, what=what)
         return guard.shaped(found, size, what).detach()
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return what becomes of scores besides the bias: of two other ones, or in the second row of the batch."""
+        size = case.args[:3]
+        zero = self.ask(subject, size)[0]
+        found = np.stack([self.scores(subject, size, s, b).double().numpy() for s, b in ADDED[case.kind]])
+        kept = (zero > -1e30) & np.isfinite(found).all(0)
+        with np.errstate(invalid="ignore"):
+            rest = np.where(kept, found - zero, added(case))
+        return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
+
+
+def added(case: Case, gain: float = 1.0) -> Array:
+    """Return what a score_mod should make of scores besides the bias, times a gain."""
+    each = np.array([score * gain for score, _ in ADDED[case.kind]])
+    return np.broadcast_to(each[:, None, None, None], (len(each), *case.args[:3]))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:

@@ -53,13 +53,13 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     """Yield wrong biases, with the numbers that were read off the answers."""
     right = family.truth
     plain = {"falcon": False} if right["falcon"] else {}
-    yield Fault("alibi.no_effect", {"factor": 0.0})
     for fault in slopes.faults(family.found, right, family.spec.get("head_dim")):
         if family.score_mod and fault.change.get("factor", 0) > 0:  # of score and bias together
             change = {**fault.change, "gain": fault.change["factor"]}
             yield Fault("alibi.scale.applied_to_bias", change, {**fault.values, "why": ", as the score is"})
         yield fault
     yield from _cached(plain, right["falcon"])
+    yield Fault("alibi.no_effect", {"factor": 0.0})
     yield from (replace(f, change={**plain, **f.change}) for f in _distances(right, family.limit))
     yield from _rounded(right)
 
@@ -101,9 +101,6 @@ def _distances(right: Model, limit: int) -> Iterator[Fault]:
     """Yield other functions of the distance."""
     if not right["causal"]:
         yield Fault("alibi.bidirectional.ahead_favoured", {"ahead": -1.0})
-        for ratio in (0.0, 1.0, 0.5, 2.0):
-            words = f"a key ahead counts {ratio:g} times as much as one behind"
-            yield Fault("alibi.bidirectional.sides", {"ahead": ratio}, {"words": words})
     if limit:
         yield Fault("alibi.distance.clamped", {"penalty": partial(_clamped, limit)}, {"limit": limit})
     lengths: tuple[tuple[str, Callable[[Size], int]], ...] = (
@@ -181,7 +178,7 @@ def falcons(fault: Fault, definition: str) -> Fault:
     return replace(fault, values={**fault.values, "of": of, "fix": fix})
 
 
-def of_score(seen: Seen) -> Fault:
+def of_score(seen: Seen, code: str = "alibi.score.not_added") -> Fault:
     """Return what a score_mod does to a score where it comes back otherwise than with a bias added."""
     gain, bent = seen.value[0], seen.value[1] + 2.5 * seen.value[0]
     low, high = float(gain.min()), float(gain.max())
@@ -192,7 +189,17 @@ def of_score(seen: Seen) -> Fault:
         words = f"a score comes back multiplied by numbers from {low:.4g} to {high:.4g}"
     elif abs(low) <= seen.note:
         words = "a score does not come back: the bias takes its place"
-    return Fault("alibi.score.not_added", {}, {"words": words, "evidence": max(abs(low - 1), abs(high - 1))})
+    return Fault(code, {}, {"words": words, "evidence": max(abs(low - 1), abs(high - 1))})
+
+
+def sides(seen: Seen, mask: Mask) -> Fault | None:
+    """Return the fault of a bias that is right behind a query and linear ahead of it."""
+    linear = fit(seen, mask)
+    if mask.causal or linear is None:
+        return None
+    h = int(np.abs(linear[0]).argmax())
+    words = f"a key ahead counts {linear[1][h] / linear[0][h]:.4g} times as much as one behind"
+    return Fault("alibi.bidirectional.sides", {}, {"words": words})
 
 
 def along_axis(near: Sequence[Seen], mask: Mask) -> Fault | None:

@@ -24,6 +24,11 @@ def window(spec: Mapping[str, Any]) -> int | None:
     raise ValueError(f"verify: window must be how many keys a query sees; got {said!r:.60}. Give one number, as 64.")
 
 
+def on_both_sides(size: int | None) -> list["Mask"]:
+    """Return the masks of a window on both sides: its keys are counted on a side with or without its end, or on both."""
+    return [Mask(False)] if size is None else [Mask(False, reach) for reach in (size - 1, size, size // 2)]
+
+
 @dataclass(frozen=True)
 class Mask:
     """Which keys a query sees.
@@ -81,9 +86,10 @@ class Mask:
                 "all keys behind a query are hidden and those ahead are shown: they are compared the wrong way round"
             )
             return "hides_visible", words
-        if self.causal and gone[:, d < 0].any() and (first := _first_gone(gone, np.abs(d))):
+        if gone[:, d < 0].any() and (first := _first_gone(gone, np.abs(d))):
             words = f"keys are hidden from |query - key| = {first} on, on both sides of a query"
-            return ("both_sides", words) if self.reach is not None else (window, f"{words}, where {said} is declared")
+            one_sided = self.causal and self.reach is not None
+            return ("both_sides", words) if one_sided else (window, f"{words}, where {said} is declared")
         ends = (_first_gone(gone, np.maximum(d, 0)), _first_gone(gone, np.where(d < 0, k_len, d)))
         if first := next((end for end in ends if 0 < end < k_len), 0):
             words = f"keys are hidden from query - key = {first} on, so that a query sees {first} keys with its own"

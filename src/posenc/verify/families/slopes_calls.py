@@ -32,6 +32,7 @@ class Slopes(Family):
     """The slopes of one number of heads, or of many."""
 
     mismatch = "alibi.mismatch"
+    pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)

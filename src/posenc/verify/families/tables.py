@@ -10,10 +10,10 @@ from torch import nn
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import Asker, distance
+from posenc.verify.families import bias_faults, indices
+from posenc.verify.families.bias_calls import Asker, added, distance
 from posenc.verify.families.buckets import T5
-from posenc.verify.families.masks import HIDDEN, Mask, window
+from posenc.verify.families.masks import HIDDEN, Mask, on_both_sides, window
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -57,8 +57,11 @@ class Line(Family):
         self.mismatch = f"{self.definition}.mismatch"
         self.kinds = (kind(f"{self.definition}.bias.state_kept", "again", "near cached"),)
         self.both = bool(spec.get("bidirectional", not spec.get("causal", False)))
-        reach = window(spec)
-        self.mask = Mask(not self.both, None if reach is None else reach - 1)
+        self.open = spec.get("bidirectional") is None and spec.get("causal") is None
+        size = window(spec)
+        one_sided = Mask(True, None if size is None else size - 1)
+        self.masks = [*(on_both_sides(size) if self.both else []), *([one_sided] if self.open or not self.both else [])]
+        self.mask = self.masks[0]
         self.rule = T5("bucket_fn", {**spec, "bidirectional": self.both})
         top = float(spec.get("max_distance") or np.inf)
         self.truth = {**self.rule.truth, "place": "end", **({} if self.t5 else {"top": top})}
@@ -69,7 +72,9 @@ class Line(Family):
         """Yield a square, and calls with a cache, some of them after others."""
         size = min(int(self.rule.max_distance * 1.2) + 8, 320)
         yield Case("near", (size, 64, 24), "the bias of a square")
-        if self.both:
+        if self.asker.score_mod:
+            yield Case("score", (self.values_heads, 5, 5), "a score_mod of other scores")
+        if self.both and not self.open:
             return
         heads, reach = self.values_heads, self.mask.reach
         if reach is not None:
@@ -86,6 +91,8 @@ class Line(Family):
         if case.kind == "near":
             return self._square(one, case)
         size = case.args[:3]
+        if case.kind == "score":
+            return self.asker.added(one, case)
         if case.kind == "again":
             self.asker.ask(one, case.args[3:])
         found, eps = self.asker.ask(one, size)
@@ -93,6 +100,8 @@ class Line(Family):
         return Seen(case, np.zeros(1) if case.kind == "far" else self._places(size, found, eps), eps)
 
     def _refuse_hidden(self, size: tuple[int, int, int], found: Array) -> None:
+        right = [mask for mask in self.masks if not mask.wrong(size, found <= HIDDEN).any()]
+        self.mask = right[0] if right else self.mask
         if fault := self.mask.fault(size, found <= HIDDEN, self.definition):
             raise SubjectError(Cause(fault.code, "", 1.0, {"fault": fault}))
 
@@ -174,6 +183,8 @@ class Line(Family):
             return (
                 self.rule.predict(model, Case("near", (rel,))) if self.t5 else np.clip(rel, -model["top"], model["top"])
             )
+        if case.kind == "score":
+            return added(case)
         if case.kind == "far":
             return np.zeros(1)
         shift = {"end": 0.0, "start": float(case.args[1] - case.args[2]), "flat": FLAT}[model["place"]]
@@ -181,6 +192,8 @@ class Line(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where distances share a row otherwise, but for edges that rounding moves."""
+        if seen.case.kind == "score":
+            return np.abs(seen.value - predicted) / seen.note
         if seen.case.kind != "near":
             return np.where(seen.value == predicted, 0.0, np.inf)
         rel, known = np.arange(-seen.case.args[1] + 1.0, seen.case.args[1]), seen.value >= 0
@@ -196,6 +209,11 @@ class Line(Family):
         """Return True: `off` has compared every distance."""
         return True
 
+    def free(self) -> Iterator[Choice]:
+        """Yield the side that is seen where the specification is silent."""
+        if self.open and self.t5:
+            yield Choice({"bidirectional": False})
+
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and what goes wrong once there are more keys than queries."""
         yield from self.rule.faults() if self.t5 else ()
@@ -203,7 +221,9 @@ class Line(Family):
         yield Fault(f"{self.definition}.decode.bias_dropped", {"place": "flat"})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return a memory, where an answer was given to another call before."""
+        """Return what becomes of scores, or a memory where an answer was given to another call before."""
+        if scored := [s for s in wrong if s.case.kind == "score"]:
+            return bias_faults.of_score(scored[0], f"{self.definition}.score.not_added")
         stale = any(self.asker.stale(s.case.args) for s in wrong if s.case.kind == "cached")
         return Fault(self.asker.code) if stale else None
 
