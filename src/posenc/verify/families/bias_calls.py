@@ -3,10 +3,12 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc.verify import guard
@@ -15,11 +17,13 @@ from posenc.verify.engine.records import FLOAT32, Array
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
+Places = NDArray[np.bool_]
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
 ADDED = {"score": ((1.0, 0), (-2.5, 0)), "batch": ((0.0, 1),)}  # scores and rows of the batch, by kind of case
 ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
 
 
+@lru_cache(maxsize=64)
 def distance(size: Size) -> Array:
     """Return query minus key, (q_len, k_len)."""
     _, q_len, k_len = size
@@ -69,7 +73,8 @@ class Asker:
         raw = invoke(subject, *size, what=what)
         if not isinstance(raw, Tensor):
             guard.shaped(raw, size, what)
-        raw = found = raw.detach().cpu().clone()
+        raw = raw.detach().cpu().clone()
+        found: Tensor = raw
         while found.ndim > 3 and found.shape[0] == 1:
             found = found[0]
         try:
@@ -77,16 +82,16 @@ class Asker:
         except RuntimeError:
             if self.stale(size, raw):
                 raise SubjectError(Cause(self.code, "", 1.0, {"call": what})) from None
-            guard.shaped(raw, size, what)
+            guard.shaped(raw, size, what)  # which raises
         self.answers.setdefault(size, raw)
         return found
 
     def stale(self, size: Size, raw: Tensor | None = None) -> bool:
-        """Return whether another call had the very same answer before, where it has a row for each query."""
+        """Return whether another call had the very same answer before, where it differs by head and query."""
         raw = self.answers.get(size) if raw is None else raw
         for old, kept in self.answers.items():
             same = old == size or (self.heads is not None and old[1:] == size[1:])
-            rows = raw is not None and raw.ndim > 2 and raw.shape[-2] > 1
+            rows = raw is not None and raw.ndim > 2 and min(raw.shape[-3:-1]) > 1
             if rows and raw is not None and not same and raw.shape == kept.shape and torch.equal(raw, kept):
                 return True
         return False

@@ -11,7 +11,7 @@ from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import slopes
-from posenc.verify.families.bias_calls import Size, distance
+from posenc.verify.families.bias_calls import Places, Size, distance
 from posenc.verify.families.masks import HIDDEN, Mask
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Penalty = Callable[[Array, Size], Array]
 
 
-def last_of(t: Array, shown: Array) -> Array:
+def last_of(t: Array, shown: Places) -> Array:
     """Return each row's number at its last key that is seen, (.., q_len, 1)."""
     last = shown.shape[-1] - 1 - shown[:, ::-1].argmax(-1)
     return np.take_along_axis(t, np.broadcast_to(last[:, None], (*t.shape[:-1], 1)), -1)
 
 
-def against_last(t: Array, shown: Array) -> Array:
+def against_last(t: Array, shown: Places) -> Array:
     """Return a bias less its row's last seen key: what a softmax sees of it."""
     return np.where(shown, t - last_of(t, shown), 0.0)
 

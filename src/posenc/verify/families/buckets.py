@@ -199,8 +199,10 @@ class T5(Buckets):
                 yield Fault("t5.bucket.num_buckets", {"n_buckets": used}, {"used": used, "asked": n})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows before the table, which keys ahead of a decoder's query got."""
+        """Return rows that change with what else is asked, or rows before the table for keys ahead."""
         rel, rows = seen[0].case.args[0], seen[0].value
+        if any((s.value != rows[np.searchsorted(rel, s.case.args[0])]).any() for s in seen[1:]):
+            return Fault("t5.bucket.not_by_distance")
         behind_right = (self.off(seen[0], self.predict(model, seen[0].case), model)[rel <= 0] <= 1).all()
         if not model["bidirectional"] and behind_right and (rows[rel > 0] < 0).all():
             return Fault("t5.bucket.out_of_table")

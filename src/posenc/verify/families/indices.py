@@ -1,4 +1,4 @@
-"""Rows of a table for distances in a window: every distance (dy, dx) must have one row, and no other distance that row."""
+"""Rows of a table for distances in a window: every distance (dy, dx) must have one row, of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families.bias_calls import invoke
+from posenc.verify.families.bias_calls import Places, invoke
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -105,7 +105,8 @@ class Indices(Family):
         """Return Swin's row numbers."""
         h, w = case.args
         dy, dx = offsets(h, w, model["by_columns"])
-        return (dy + h - 1) * (2 * w - 1) + dx + w - 1
+        rows: Array = (dy + h - 1) * (2 * w - 1) + dx + w - 1
+        return rows
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where tokens share a row, and others do not, otherwise than their distances; or rows of no table."""
@@ -114,8 +115,8 @@ class Indices(Family):
         differs = labels(seen.value) != labels(predicted)
         return np.where(differs | self._outside(seen), np.inf, 0.0)
 
-    def _outside(self, seen: Seen) -> Array:
-        outside: Array = (seen.value < 0) | (seen.value >= self.limits.get(seen.case.args, np.inf))
+    def _outside(self, seen: Seen) -> Places:
+        outside: Places = (seen.value < 0) | (seen.value >= self.limits.get(seen.case.args, np.inf))
         return outside
 
     def same(self, seen: Seen, predicted: Array) -> bool:
@@ -163,19 +164,19 @@ class Indices(Family):
         return {"h": seen.case.args[0], "w": seen.case.args[1]}
 
 
-def _splits(found: Array, rows: Array) -> Array:
+def _splits(found: Array, rows: Array) -> Places:
     """Return the pairs of tokens whose distance has another row elsewhere."""
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    other: Array = found != found.ravel()[first][inverse].reshape(rows.shape)
+    other: Places = found != found.ravel()[first][inverse].reshape(rows.shape)
     return other
 
 
-def _collisions(found: Array, rows: Array) -> Array:
+def _collisions(found: Array, rows: Array) -> Places:
     """Return the pairs of tokens whose row belongs to another distance too."""
     return _splits(rows, found)
 
 
-def _pair(code: str, s: Seen, rows: Array, wrong: Array) -> Fault:
+def _pair(code: str, s: Seen, rows: Array, wrong: Places) -> Fault:
     """Return a fault with two pairs of tokens that show it."""
     same, other = (rows, s.value) if code == "not_by_distance" else (s.value, rows)
     i, j = (int(v) for v in np.argwhere(wrong)[0])
@@ -184,17 +185,9 @@ def _pair(code: str, s: Seen, rows: Array, wrong: Array) -> Fault:
     here, there = ((int(dy[p]), int(dx[p])) for p in ((i, j), (a, b)))
     row, step = int(s.value[i, j]), 2 * s.case.args[1] - 1
     line = f"; it is {_line(s)}, where a step of {step} rows per dy keeps them apart" if _line(s) else ""
-    if code == "collision" and _signless(s):
-        line += "; the sign of a distance is lost"
     slots = {"call": s.case.words, "here": here, "there": there, "row": row, "other": int(s.value[a, b]), "line": line}
     case = {"h": s.case.args[0], "w": s.case.args[1], "tokens": [i, j], "and": [a, b]}
     return Fault(f"swin.index.{code}", {}, {**slots, "evidence": float(wrong.mean())}, case)
-
-
-def _signless(s: Seen) -> bool:
-    """Return whether rows and (|dy|, |dx|) are in one-to-one correspondence."""
-    dy, dx = offsets(*s.case.args)
-    return bool((labels(s.value) == labels(np.abs(dy) * s.case.args[1] + np.abs(dx))).all())
 
 
 def _line(s: Seen) -> str:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from posenc.verify.engine.records import Array, Fault
-from posenc.verify.families.bias_calls import Size, distance
+from posenc.verify.families.bias_calls import Places, Size, distance
 
 HIDDEN = -9000.0  # what is below hides a key: -10000 was BERT's way to say -inf
 
@@ -25,7 +26,7 @@ def window(spec: Mapping[str, Any]) -> int | None:
 
 
 def on_both_sides(size: int | None) -> list["Mask"]:
-    """Return the masks of a window on both sides: its keys are counted on a side with or without its end, or on both."""
+    """Return the masks of a window on both sides: counted on a side with or without its end, or on both."""
     return [Mask(False)] if size is None else [Mask(False, reach) for reach in (size - 1, size, size // 2)]
 
 
@@ -41,13 +42,14 @@ class Mask:
     causal: bool
     reach: int | None = None
 
-    def shown(self, size: Size) -> Array:
+    @lru_cache(maxsize=64)  # noqa: B019 : masks are few, and small
+    def shown(self, size: Size) -> Places:
         """Return which keys a query sees, (q_len, k_len)."""
         d = distance(size)
-        seen: Array = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
+        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
         return seen
 
-    def wrong(self, size: Size, gone: Array) -> Array:
+    def wrong(self, size: Size, gone: Places) -> Places:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind.
 
         Args:
@@ -55,12 +57,12 @@ class Mask:
             gone: What it hides, (heads, q_len, k_len).
         """
         see, ahead = self.shown(size), (distance(size) < 0) & self.causal
-        found: Array = gone & see
+        found: Places = gone & see
         for kind in (ahead, ~ahead & ~see):
             found = found | (~gone & kind & (gone & kind).any())
         return found
 
-    def fault(self, size: Size, gone: Array, family: str) -> Fault | None:
+    def fault(self, size: Size, gone: Places, family: str) -> Fault | None:
         """Return what is wrong with the keys that a bias hides; None if nothing is."""
         wrong = self.wrong(size, gone)
         if not wrong.any():
@@ -74,7 +76,7 @@ class Mask:
         case = {**dict(zip(("heads", "q_len", "k_len"), size, strict=True)), "head": h, "query": i, "key": j}
         return Fault(code, {}, {"words": words, "evidence": float(wrong.mean())}, case)
 
-    def _named(self, size: Size, gone: Array, wrong: Array) -> tuple[str, str]:
+    def _named(self, size: Size, gone: Places, wrong: Places) -> tuple[str, str]:
         """Return the kind of fault and its words."""
         d, said = distance(size), "no window" if self.reach is None else f"a window of {self.reach + 1}"
         window = "hides_visible" if self.reach is None else "window"
@@ -90,6 +92,8 @@ class Mask:
             words = f"keys are hidden from |query - key| = {first} on, on both sides of a query"
             one_sided = self.causal and self.reach is not None
             return ("both_sides", words) if one_sided else (window, f"{words}, where {said} is declared")
+        if not self.causal and gone[:, d < 0].all():
+            return "hides_visible", "keys ahead are hidden, and an encoder's query sees them"
         ends = (_first_gone(gone, np.maximum(d, 0)), _first_gone(gone, np.where(d < 0, k_len, d)))
         if first := next((end for end in ends if 0 < end < k_len), 0):
             words = f"keys are hidden from query - key = {first} on, so that a query sees {first} keys with its own"
@@ -101,15 +105,15 @@ class Mask:
         return "window", f"some keys beyond {said} are hidden, and others not"
 
 
-def _local(mask: Mask, size: Size) -> Array:
+def _local(mask: Mask, size: Size) -> Places:
     """Return which keys are shown where queries are counted from 0."""
     _, q_len, k_len = size
     d = np.arange(q_len)[:, None] - np.arange(k_len)
-    shown: Array = (d >= 0) & (d <= (k_len if mask.reach is None else mask.reach))
+    shown: Places = (d >= 0) & (d <= (k_len if mask.reach is None else mask.reach))
     return shown
 
 
-def _first_gone(gone: Array, d: Array) -> int:
+def _first_gone(gone: Places, d: Array) -> int:
     """Return the number from which on all keys are hidden and before which none is; 0 if there is none."""
     if not (gone & (d > 0)).any():
         return 0

@@ -1,4 +1,4 @@
-"""Slopes of ALiBi's heads: the authors' rule with every choice a parameter, its faults, and what can be read off slopes."""
+"""Slopes of ALiBi's heads: the authors' rule with every choice a parameter, its faults, and what slopes show."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

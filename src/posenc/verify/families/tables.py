@@ -134,12 +134,8 @@ class Line(Family):
 
     def _constant(self, found: Array) -> None:
         """Report one bias for all distances: a decoder's past in one bucket, or an empty table."""
-        ahead = found[:, :1][found[:, :1] > HIDDEN]
-        if (
-            self.t5
-            and not self.both
-            and (found[:, 0][found[:, 0] > HIDDEN] != found[:, 0, 0].repeat(found.shape[2])[: ahead.size]).any()
-        ):
+        first = np.where(found[:, 0] > HIDDEN, found[:, 0], found[:, 0, :1])
+        if self.t5 and not self.both and (first != first[:, :1]).any():
             raise SubjectError(Cause("t5.bucket.direction", "", 1.0, {}))
         raise CannotTellError(EMPTY)
 
@@ -155,7 +151,7 @@ class Line(Family):
             rows = rows if rows.shape[1] == len(values) else rows.T
             off = np.abs(values.T[:, None] - rows[None]).max(-1)
             if off.min(-1).max() < 1e-6 and len(np.unique(rows, axis=0)) == len(rows):
-                return off.argmin(-1).astype(np.float64)
+                return np.asarray(off.argmin(-1), dtype=np.float64)
         return None
 
     def _places(self, size: tuple[int, int, int], found: Array, eps: float) -> Array:
@@ -193,7 +189,7 @@ class Line(Family):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where distances share a row otherwise, but for edges that rounding moves."""
         if seen.case.kind == "score":
-            return np.abs(seen.value - predicted) / seen.note
+            return np.asarray(np.abs(seen.value - predicted) / seen.note)
         if seen.case.kind != "near":
             return np.where(seen.value == predicted, 0.0, np.inf)
         rel, known = np.arange(-seen.case.args[1] + 1.0, seen.case.args[1]), seen.value >= 0
@@ -285,7 +281,3 @@ class Window(indices.Indices):
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""
         return [UNKNOWN]
-
-    def free(self) -> Iterator[Choice]:
-        """Yield nothing besides what an index may be."""
-        return super().free()
