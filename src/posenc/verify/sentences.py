@@ -30,7 +30,7 @@ def report(verdict: Verdict, convention: str, definition: str) -> Report:
 def _cause(fault: Fault, verdict: Verdict) -> Cause:
     """Return one fault in words."""
     rule = codes.rule(fault.code)
-    message = fault.values.get("message") or _said(rule.says, fault.values) or rule.title
+    message = fault.values.get("message") or _said(rule.says, fault.values) or fault.values.get("words") or rule.title
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
     found = {name: case[name] for name in ("found", "expected") if name in case}
     if found and "message" not in fault.values:

@@ -65,7 +65,7 @@ _MODEL = (
 _SCORES = (
     f"{_ROTATION} heads layers causal bidirectional window scale_base gamma order direction num_buckets max_distance"
 )
-_BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max config"
+_BIAS = "heads head_dim causal bidirectional window num_buckets max_distance variant slopes bias_max order config"
 READS = {  # words that change what is right, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",

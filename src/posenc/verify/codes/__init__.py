@@ -21,7 +21,8 @@ class Rule:
         title: What it is, in one line.
         why: Why it hurts.
         fix: How to fix it.
-        says: The message of a finding, with {slots} for what was measured; the title where it is empty.
+        says: The message of a finding, with {slots} for what was measured; where it is empty, the finding's own words,
+            or the title.
         reports: Links of public reports of it.
     """
 

@@ -65,7 +65,11 @@ class Family(ABC):
         """Yield the known faults, the likeliest first."""
 
     def look(self, seen: Sequence[Seen]) -> None:  # noqa: B027 (most families need no numbers of the subject)
-        """Read off the answers the numbers that choices and faults need, such as a constant or a modulus."""
+        """Read off the answers the numbers that choices and faults need, such as a constant or a modulus.
+
+        Raises:
+            CannotTellError: The answers show nothing that could be judged.
+        """
 
     def plausible(self, fault: Fault, wrong: Sequence[Seen]) -> bool:
         """Return False where a look at the wrong answers excludes a fault, which saves predictions."""

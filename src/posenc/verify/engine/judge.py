@@ -224,7 +224,11 @@ def _most(reading: Reading, faults: Sequence[Fault]) -> Fault | None:
     """Return the fault that explains most of the wrong answers, at least a third: another branch is wrong as well."""
     best, most = None, -(-len(reading.wrong) // 3) - 1
     for fault in faults:
-        explained = [s for s in reading.wrong if reading.explains(fault.change, [s])]
+        explained: list[Seen] = []
+        for left, s in zip(range(len(reading.wrong), 0, -1), reading.wrong, strict=True):
+            if len(explained) + left <= most:
+                break  # it cannot explain more than the best one does
+            explained += [s] if reading.explains(fault.change, [s]) else []
         if len(explained) > most and (len(explained) > 1 or explained[0].value.size >= ENOUGH):
             best, most = fault, len(explained)
     return best

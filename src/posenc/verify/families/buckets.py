@@ -123,9 +123,9 @@ class T5(Buckets):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the buckets of a model's rule."""
-        return self._rule(model, case.args[0])[0]
+        return self.rows(model, case.args[0])[0]
 
-    def _rule(self, model: Model, rel: Array) -> tuple[Array, Array]:
+    def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
         """Return the buckets, and where rounding may put one a number lower or higher."""
         d = (rel + model["shift"]) * (1.0 if model["reversed"] else -1.0)
         both, n_buckets = model["bidirectional"], model["n_buckets"]
@@ -143,7 +143,7 @@ class T5(Buckets):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference in buckets, where edges of the logarithm may be missed by one."""
         (rel,) = seen.case.args
-        off = np.abs(seen.value - predicted) / np.where(self._rule(model, rel)[1], 1.0, 0.5)
+        off = np.abs(seen.value - predicted) / np.where(self.rows(model, rel)[1], 1.0, 0.5)
         inside = (seen.value >= 0) & (seen.value < self.n_buckets)
         return np.where((rel > 0) & inside & model["hidden"], 0.0, off)
 
@@ -199,8 +199,10 @@ class T5(Buckets):
                 yield Fault("t5.bucket.num_buckets", {"n_buckets": used}, {"used": used, "asked": n})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows before the table, which keys ahead of a decoder's query got."""
+        """Return rows that change with what else is asked, or rows before the table for keys ahead."""
         rel, rows = seen[0].case.args[0], seen[0].value
+        if any((s.value != rows[np.searchsorted(rel, s.case.args[0])]).any() for s in seen[1:]):
+            return Fault("t5.bucket.not_by_distance")
         behind_right = (self.off(seen[0], self.predict(model, seen[0].case), model)[rel <= 0] <= 1).all()
         if not model["bidirectional"] and behind_right and (rows[rel > 0] < 0).all():
             return Fault("t5.bucket.out_of_table")

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.verify.biases.buckets import agrees, measure
-from posenc.verify.biases.calls import invoke
-from posenc.verify.biases.rules import Rule
-from posenc.verify.biases.slopes import Asked, alike
+from posenc.verify.engine import Case, Seen
+from posenc.verify.families import slopes as series
+from posenc.verify.families.bias_calls import invoke
+from posenc.verify.families.buckets import T5
 from posenc.verify.guard import SubjectError, call
 from posenc.verify.identity.fit import fit
 from posenc.verify.identity.identify import Identification
@@ -38,8 +38,9 @@ def slopes(subject: Any) -> Identification:
         return Identification("slopes_fn", "slopes", scaling="other", unknown=tuple(unknown), measured=measured)
     top = snap(-float(np.log2(last)), 1e-3)
     for rule in ("authors", "geometric"):
-        asked = Asked(rule=rule, bias_max=top, tolerance=2e-2 if _coarse(found) else 1e-4)
-        if all(alike(s, asked.slopes(n), asked.tolerance) for n, s in found.items()):
+        model = series.truth({"slopes": rule, "bias_max": top})
+        tolerance = 2e-2 if _coarse(found) else 1e-4
+        if all(series.alike(s.numpy(), series.slopes_of(model, n), tolerance) for n, s in found.items()):
             parameters = {"bias_max": top}
             return Identification(
                 "slopes_fn", "slopes", scaling=rule, parameters=parameters, unknown=tuple(unknown), measured=measured
@@ -58,8 +59,7 @@ def buckets(subject: Any) -> Identification:
     behind, ahead = rows[rel < 0], rows[rel > 0]
     n, both = int(rows.max()) + 1, bool((ahead != ahead[0]).any()) and bool((behind != behind[0]).any())
     for turned in (False, True):
-        rule = Rule(n, 128, both, turned=turned)
-        reach = [m for m in _reaches(rel, rows, rule) if agrees(rows, rel, Rule(n, m, both, turned=turned))]
+        reach = [m for m in _reaches(rel, rows, n, both, turned) if _agrees(rel, rows, n, m, both, turned)]
         if not reach:
             continue
         best = min(reach, key=lambda m: (bin(m).count("1"), len(str(m).rstrip("0")), m))
@@ -81,18 +81,28 @@ def _buckets(subject: Any) -> tuple[Tensor, Tensor]:
         behind = torch.cat([near, 2 ** torch.arange(12, 20)]) if far > 3000 else near
         rel = torch.cat([-behind.flip(0), behind[1:]])
         try:
-            return rel, measure(subject, rel, "t5")
+            seen = T5("bucket_fn", {}).observe(
+                subject, Case("near", (rel.double().numpy(),), "bucket(relative_position)")
+            )
+            return rel, torch.from_numpy(seen.value).long()
         except SubjectError as error:
             if error.cause.code != "subject.raises" or far == FAR[-1]:
                 raise
     raise AssertionError
 
 
-def _reaches(rel: Tensor, rows: Tensor, rule: Rule) -> Iterator[int]:
+def _agrees(rel: Tensor, rows: Tensor, n: int, top: int, both: bool, reversed_: bool) -> bool:
+    rule = T5("bucket_fn", {"num_buckets": n, "max_distance": top, "bidirectional": both})
+    model = {**rule.truth, "reversed": reversed_}
+    case = Case("near", (rel.double().numpy(),))
+    return bool((rule.off(Seen(case, rows.double().numpy()), rule.predict(model, case), model) <= 1).all())
+
+
+def _reaches(rel: Tensor, rows: Tensor, n: int, both: bool, reversed_: bool) -> Iterator[int]:
     """Yield distances from which on all may share the last bucket, those that the first such distance allows."""
-    side = rule.n_buckets // 2 if rule.bidirectional else rule.n_buckets
+    side = n // 2 if both else n
     exact = max(side // 2, 1)
-    d = rel if rule.turned else -rel
+    d = rel if reversed_ else -rel
     last = d[(d > 0) & (rows == side - 1)]
     if side - 1 <= exact or not len(last):
         return

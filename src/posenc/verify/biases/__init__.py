@@ -1,1 +1,0 @@
-"""Biases, slopes, buckets and index tables."""
