@@ -60,6 +60,9 @@ class Family(ABC):
     def faults(self) -> Iterable[Fault]:
         """Yield the known faults, the likeliest first."""
 
+    def look(self, seen: Sequence[Seen]) -> None:  # noqa: B027 (most families need no numbers of the subject)
+        """Read off the answers the numbers that choices and faults need, such as a constant or a modulus."""
+
     def free(self) -> Iterable[Choice]:
         """Yield what is allowed besides the truth, or what scores do not see."""
         return ()

@@ -67,6 +67,7 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
     """Return the verdict on answers, however they were obtained."""
     if not seen:
         return Verdict("cannot_tell", because="no case could be observed, so that nothing was compared")
+    family.look(seen)
     choices = [Choice({}), *family.free()]
     models = [{**family.truth, **choice.change} for choice in choices]
     for choice, model in zip(choices, models, strict=True):
