@@ -26,7 +26,7 @@ _MODULES = {
     "rotary.tables": "mrope_fn rope2d_table_fn",
     "biases.check": "slopes_fn bias_fn score_mod relative_index_fn",
     "families.buckets": "bucket_fn",
-    "additive.check": "additive_module additive_2d_module relative_table_fn",
+    "families.added": "additive_module additive_2d_module relative_table_fn",
     "tokens.check": "position_fn packed_position_fn learned_rows_fn",
     "decoding.check": "cached_model attention",
     "laws": "encoding",

@@ -1,0 +1,519 @@
+"""Sinusoids that are added to tokens, and tables of sinusoids of distances."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
+from posenc.verify.engine.precision import rounded
+from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.families import added_faults, added_reading, added_words
+from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, half, ready
+from posenc.verify.families.added_faults import DISTANCES, FACTORS, PAPER, ROWS, RULES, T2T
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
+
+STAGES = ("positions", "frequencies", "product", "table")
+BASES = (10000.0, 1000.0, 100.0, 20.0, 100000.0, 500000.0, 1000000.0)
+FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
+COARSE = "sinusoidal.precision.product_bf16"
+HALF = 600  # tokens in half precision; bfloat16 counts to 256
+ORIGIN = (
+    "the first position is {start:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
+    "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
+)
+DIRECTION = "distances are counted the other way round, and direction='any' was declared: the sines change their sign"
+MOVED = (
+    "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one computes "
+    "the same; weights from elsewhere need the dimensions of everything permuted alike"
+)
+
+
+def family(convention: str, spec: Mapping[str, Any]) -> Family:
+    """Return the family of a code that is added, or of a table of distances.
+
+    Raises:
+        CannotTellError: The encoding has no definition in this convention.
+    """
+    word = str(spec.get("encoding") or "sin").lower()
+    image = convention == "additive_2d_module"
+    if not word.startswith(("sin", "relative_sin", "learned")) or ("2d" in word and not image):
+        raise CannotTellError(f"{convention} with encoding {word!r} has no definition to compare it with")
+    if word.startswith("learned") and convention == "relative_table_fn":
+        raise CannotTellError("a trained table of distances has no numbers to compare it with")
+    if word.startswith("learned"):
+        from posenc.verify.families import trained, trained_images
+
+        return trained_images.TrainedImage(convention, spec) if image else trained.Trained(convention, spec)
+    if image:
+        from posenc.verify.families import images
+
+        return images.Image(convention, spec)
+    return Distances(convention, spec) if convention == "relative_table_fn" else Sinusoid(convention, spec)
+
+
+def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
+    """Return the fault behind a build() that raises: a width that its halves do not divide; else the cause as it is."""
+    dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
+    by = 4 if convention == "additive_2d_module" else 2
+    if dim % by and cause.code in {"subject.raises", "subject.build_fails"}:
+        return finding("sinusoidal.width.odd", {"dim": dim}, float(dim), dim=dim, error=cause.message[:160]).cause
+    return cause
+
+
+class Sinusoid(Added):
+    """The sinusoid of Vaswani et al. 2017, section 3.5, added to the tokens of a text.
+
+    Attributes:
+        asked: What the specification says.
+        prefix: The first word of the codes that texts, images and distances do not share.
+    """
+
+    prefix = "sinusoidal"
+    shapes: Sequence[Shape] = ((1, 1), (1, 2), (2, 3), (2, 5), (3, 7), (1, 4), (1, 24))
+    later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
+    lengths = (40, 130, 600, 2100)
+    pairs = 150
+    stages = STAGES
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.asked = asked = added_words.read(spec, image=self.calls.image)
+        self.definition = f"{self.prefix}@{'tensor2tensor' if asked.rules[0] == T2T else 'vaswani'}"
+        self.mismatch = f"{self.prefix}.mismatch"
+        later = (
+            kind("sinusoidal.state_kept", "again"),
+            kind("sinusoidal.table.too_short", "far"),
+            kind(COARSE, "half"),
+        )
+        self.kinds = (self.kinds[0], *later, *self.kinds[1:])
+        self.top = int(spec.get("max_positions") or 0)
+        self.ends = 0  # from how many tokens on the subject raises an error
+        self.truth = {
+            "rule": asked.rules[0],
+            "base": asked.base,
+            "order": asked.orders[0],
+            "lanes": None,  # the dimension of the definition that each one shows, where they are permuted
+            "place": "",  # a wrong way to count rows
+            "start": asked.starts[0],
+            "gain": 1.0,
+            "keep": 1.0,
+            "constant": 0.0,  # a vector that is added to every row
+            "factor": 1.0,  # on all frequencies
+            **{f"round_{stage}": None for stage in STAGES},
+        }
+        self._last: Any = (None, None, None)
+
+    # What is asked
+
+    def cases(self) -> Iterator[Case]:
+        """Yield calls of several sizes; later and far ones only where these are right, or unknown."""
+        yield from self.flags("tokens")
+        for shape in self.shapes:
+            if not self.top or shape[-1] <= self.top:
+                yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) in (1, 24))
+        if self._fails():
+            return
+        yield from self._more()
+        yield from self.flags("grad", "trained")
+
+    def _more(self) -> Iterator[Case]:
+        within = [s for s in self.later if not self.top or s[-1] <= self.top]
+        for order in (within, within[::-1]):
+            yield Case("again", tuple(order), "calls of one object, one after another")
+        dim = max(self.calls.dim, 1)
+        lengths = [n for n in self.lengths if not self.top or n < self.top]
+        ends = [self.top] if self.top else []
+        ends += [FAR] if not 0 < self.top <= FAR else []
+        lengths = [n for n in lengths if n <= HALF or n * dim <= LARGEST // 32]
+        lengths += [n for n in sorted(ends) if n * dim <= LARGEST]
+        if lengths:
+            yield Case("far", tuple((1, n) for n in lengths), f"{max(lengths)} tokens")
+        if self.spec.get("activation_dtype"):
+            yield Case("half", ((1, min(HALF, self.top or HALF)),), "tokens in bfloat16", optional=True)
+
+    def _fails(self) -> bool:
+        """Return whether the answers so far are wrong; False where none has been heard."""
+        return bool(added_reading.near_ones(self.heard)) and self.best() is None
+
+    def best(self) -> Model | None:
+        """Return the first allowed model that explains the near answers."""
+        near = added_reading.near_ones(self.heard)
+        models = ({**self.truth, **choice.change} for choice in itertools.chain([Choice({})], self.free()))
+        return next((model for model in models if self.fits(model, near)), None)
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return what the calls of a case add, row by row."""
+        ask = {"again": self._again, "far": self._far, "half": self._half}.get(case.kind)
+        seen = ask(subject, case) if ask else Seen(case, self.calls.code(ready(subject), case.args[0]))
+        self.heard.append(seen)
+        return seen
+
+    def _again(self, subject: Any, case: Case) -> Seen:
+        """Return what one object adds, call after call."""
+        called, rows = ready(subject), []
+        for i, shape in enumerate(case.args):
+            try:
+                rows.append(self.calls.code(called, shape))
+            except SubjectError as error:
+                if i and self.calls.works(subject, shape):
+                    what = f"{self.calls.words(shape)}, which works on a fresh object, fails"
+                    calls = {"calls": [self.calls.case(s) for s in case.args[: i + 1]]}
+                    raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
+                case = Case(case.kind, case.args[:i], case.words)  # a table that ends, and says so
+                break
+        return Seen(case, np.concatenate(rows) if rows else np.zeros((0, self.calls.dim)))
+
+    def _far(self, subject: Any, case: Case) -> Seen:
+        """Return what is added to long texts, as far as the subject goes."""
+        rows: list[Array] = []
+        for shape in case.args:
+            try:
+                rows.append(self.calls.code(ready(subject), shape))
+            except SubjectError as error:
+                if self.top:
+                    values = {"top": self.top, "what": self.calls.words(shape), "error": error.cause.message[:160]}
+                    raise finding(f"{self.word}.table.too_short", self.calls.case(shape), **values) from error
+                self.ends = shape[-1]
+                break
+        case = Case(case.kind, case.args[: len(rows)], case.words)
+        return Seen(case, np.concatenate(rows) if rows else np.zeros((0, self.calls.dim)))
+
+    def _half(self, subject: Any, case: Case) -> Seen:
+        """Return what is added to tokens in bfloat16."""
+        called = ready(subject)
+        called = called.to(torch.bfloat16) if isinstance(called, torch.nn.Module) else called
+        x = torch.zeros(self.calls.full(case.args[0]), dtype=torch.bfloat16)
+        return Seen(case, self.calls.code(called, case.args[0], x), 2.0**-8)
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
+        shape, values = case.args[0], {"error": error.cause.message[:160]}
+        if self.calls.works(subject, (1, *shape[1:])) and not self.calls.works(subject, (2, 9)):
+            return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
+        if self.calls.dim % 2:
+            return finding("sinusoidal.width.odd", {"dim": self.calls.dim}, dim=self.calls.dim, **values)
+        return error
+
+    # What is right
+
+    def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
+        """Return the positions of the rows of a call, (batch or 1, tokens)."""
+        b, n = shape
+        text, row = np.arange(b, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64)[None]
+        place = ROWS[model["place"]][0](text, row, b, n) if model["place"] else row
+        return (place + model["start"],)
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return what a model adds in the calls of a case."""
+        return self.flag(model, case) if case.kind in FLAGS else self.rows(model, case)[0]
+
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
+        """Return what rounding explains: angles in float32 are coarser the larger they are."""
+        if seen.case.kind in FLAGS:
+            return super().slack(seen, predicted, model)
+        slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * np.maximum(np.abs(predicted), 1.0)
+        return slack + 2.0**-7 if half(seen) else slack
+
+    def fits(self, model: Model, some: Sequence[Seen], within: float = 1.0) -> bool:
+        """Return whether a model explains some answers, with so many times their tolerance."""
+        return all(bool((self.off(s, self.predict(model, s.case), model) <= within).all()) for s in some)
+
+    def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
+        """Return the rows of the calls of a case, and how far float32 may be off in each number."""
+        if self._last[0] is model and self._last[1] is case:
+            return self._last[2]  # type: ignore[no-any-return]
+        parts = [self._rows(model, shape) for shape in case.args]
+        empty = np.zeros((0, self.calls.dim))
+        both = tuple(np.concatenate([part[i] for part in parts]) if parts else empty for i in (0, 1))
+        self._last = (model, case, both)
+        return both[0], both[1]
+
+    def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
+        code, slack = self.code(model, self.positions(model, shape))
+        if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
+            near = [self.code(model, self.positions(model, shape), nudge)[0] for nudge in (1e-6, -1e-6)]
+            slack = slack + np.abs(near[0] - code) + np.abs(near[1] - code)
+        if model["lanes"] is not None:
+            code, slack = code[..., model["lanes"]], slack[..., model["lanes"]]
+        code = model["gain"] * code + model["constant"]
+        full = (*self.grid(shape), code.shape[-1])
+        wide = [np.broadcast_to(a, full).reshape(-1, full[-1]) for a in (code, abs(model["gain"]) * slack)]
+        return wide[0], wide[1]
+
+    def grid(self, shape: Shape) -> Shape:
+        """Return the axes of a call's rows."""
+        return shape
+
+    def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
+        """Return the code of positions, and how far float32 may be off."""
+        return self.wave(model, axes[0], model["order"], self.calls.dim, nudge)
+
+    def wave(self, model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
+        """Return sines and cosines (..., d) of positions, and how far float32 may be off.
+
+        Args:
+            model: The parameters.
+            p: Positions; the last axis is that of the rows.
+            order: A name in `added_faults.layouts`.
+            d: Dimensions.
+            nudge: A relative change of what is rounded, to see what stands at the edge.
+        """
+        layout = added_faults.layouts(d)[order]
+        waves, pairs = [w for w, _ in layout.lanes], np.array([k for _, k in layout.lanes])
+        cosine = np.array([w[-1] == "c" for w in waves])
+        sines, cosines = added_faults.angles(model["rule"], p, math.ceil(d / 2), d, model["base"])
+        omega = np.where(cosine, cosines[..., pairs], sines[..., pairs]) * model["factor"]
+        p = rounded(p * (1 + nudge), model["round_positions"])[..., None]
+        omega = rounded(omega * (1 + nudge), model["round_frequencies"])
+        angle = omega if model["rule"] == added_faults.ROOT else p * omega
+        angle = rounded(angle * (1 + nudge), model["round_product"])
+        if layout.by_row:
+            cosine = np.arange(p.shape[-2])[:, None] % 2 == 1
+        sign = np.array([{"-": -1.0, "0": 0.0}.get(w[0], 1.0) for w in waves])
+        code = rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
+        return code, np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+
+    # What else is right
+
+    @property
+    def lanes_free(self) -> bool:
+        """Whether the order of dimensions is not declared."""
+        return not self.asked.order_said
+
+    def readings(self) -> Iterator[dict[str, Any]]:
+        """Yield every reading of the specification, as changes of the truth."""
+        asked = self.asked
+        orders = [o for o in asked.orders if o in added_faults.layouts(self.calls.dim)]
+        for rule, order, start in itertools.product(asked.rules, orders, asked.starts):
+            yield {"rule": rule, "order": order, "start": start}
+
+    def free(self) -> Iterator[Choice]:
+        """Yield the other readings, and the orders of dimensions that were not declared."""
+        choices = [Choice(reading) for reading in self.readings()]
+        for reading, change in itertools.product(self.readings(), self.moved()):
+            words = self.order_words({**self.truth, **change})
+            choices.append(Choice({**reading, **change}, MOVED.format(words=words)))
+        yield from choices
+        near = added_reading.near_ones(self.heard)
+        if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
+            return
+        for choice in choices:
+            yield from self.read_choices(near, choice)
+
+    def read_choices(self, near: Sequence[Seen], choice: Choice) -> Iterator[Choice]:
+        """Yield choices that are read off the answers: another origin, any order of dimensions."""
+        model = {**self.truth, **choice.change}
+        if self.spec.get("origin") == "any":
+            fault = self.read_places(near, model)
+            if fault is not None and fault.code.endswith(".start"):
+                words = ORIGIN.format(start=fault.values["start"] - self.truth["start"])
+                yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
+        if self.lanes_free and not choice.because:
+            lanes = added_reading.permutation(self, near, model)
+            if lanes is not None:
+                yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
+
+    def moved(self) -> Iterator[dict[str, Any]]:
+        """Yield the orders of the same dimensions, where none is declared."""
+        if self.lanes_free:
+            known_orders = added_faults.layouts(self.calls.dim)
+            yield from ({"order": name} for name in added_faults.ORDERS if name in known_orders)
+
+    def order_words(self, model: Model) -> str:
+        """Return the order of dimensions in words, with the project that has it."""
+        words = added_faults.layouts(self.calls.dim)[model["order"]].words
+        return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
+
+    # What is wrong
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the known faults: the input and the whole code first, then positions, orders and angles."""
+        yield from self.about_the_input()
+        yield Fault("sinusoidal.not_used", {"gain": 0.0})
+        yield Fault("sinusoidal.added_twice", {"gain": 2.0})
+        yield from self.misplaced()
+        yield from self.orders()
+        yield from self.bases()
+        yield from self.places()
+        for words, rule in RULES.items():
+            if words not in self.asked.rules:
+                values = {"words": words, "other": self.other(words)}
+                yield Fault(f"sinusoidal.{rule.code}", {"rule": words}, values)
+        for words, factor in FACTORS.items():
+            yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words, "factor": factor})
+        yield from precision.faults("sinusoidal", STAGES)
+
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield other first positions."""
+        for by in (1.0, -1.0, 2.0, -2.0):
+            yield self.start_fault(self.truth["start"] + by)
+
+    def start_fault(self, start: float) -> Fault:
+        """Return the fault of counting from another number."""
+        return Fault(f"{self.prefix}.start", {"start": start}, {"start": start, "asked": self.truth["start"]})
+
+    def orders(self) -> Iterator[Fault]:
+        """Yield wrong orders of sines and cosines."""
+        for name, layout in added_faults.layouts(self.calls.dim).items():
+            if name not in self.asked.orders:
+                code = layout.code or added_faults.order_code(name, self.truth["order"])
+                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self.order_words({"order": name})})
+
+    def bases(self) -> Iterator[Fault]:
+        """Yield the bases of other models."""
+        for base in BASES:
+            if base != self.asked.base:
+                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
+                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": self.asked.base})
+
+    def places(self) -> Iterator[Fault]:
+        """Yield wrong ways to count rows."""
+        for words, (_, code) in ROWS.items():
+            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
+
+    def other(self, rule: str) -> str:
+        """Return which project has a rule that was not asked for, as the end of a message."""
+        names = {T2T: 'Tensor2Tensor\'s, variant="tensor2tensor"', PAPER: 'the paper\'s, variant="paper"'}
+        return f" (that is {names[rule]})" if rule in names else ""
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what can be read off the rows: a factor, positions, a vector, frequencies, an order of dimensions."""
+        others = [{**self.truth, **choice.change} for choice in self.free()]
+        if not self.lanes_free:
+            lanes = added_reading.permutation(self, added_reading.near_ones(seen), self.truth)
+            if lanes is not None:
+                return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
+        found = added_reading.by_model(self, wrong, [model, *others])
+        return found or self._with_choice(wrong)
+
+    def _with_choice(self, wrong: Sequence[Seen]) -> Fault | None:
+        """Return a fault that explains wrong answers together with what the specification leaves open."""
+        faults = list(self.faults())
+        for choice, fault in itertools.product(self.free(), faults):
+            change = {**choice.change, **fault.change}
+            if choice.because and self.fits({**self.truth, **change}, wrong):
+                return Fault(fault.code, change, fault.values)
+        return None
+
+    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what the positions of rows show."""
+        return added_reading.of_text(self, near, model)
+
+    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
+        """Return rows of neighbouring positions."""
+        longest = max(near, key=lambda s: s.case.args[0][-1])
+        rows: Array = longest.value[: longest.case.args[0][-1]]
+        return rows
+
+    @property
+    def width(self) -> int:
+        """Over how many dimensions the waves of one axis are spread."""
+        return self.calls.dim
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return what later, far or coarse answers show, where near ones are right."""
+        kinds = {"sinusoidal.state_kept": "again", "sinusoidal.table.too_short": "far", COARSE: "half"}
+        model = None if fault.change else self.best()
+        case = next((s for s in seen if s.case.kind == kinds.get(fault.code)), None)
+        if model is None or case is None or case.case.kind not in wrong:
+            return super().refine(fault, wrong, right, seen)
+        if case.case.kind == "half":
+            return added_reading.rounding(self, case, model)[0]
+        return (
+            added_reading.far(self, case, model) if case.case.kind == "far" else added_reading.again(self, case, model)
+        )
+
+    # What is said
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the first wrong row of an answer, with its worst number."""
+        shape = seen.case.args[0]
+        if seen.case.kind in FLAGS or off.ndim != 2 or off.shape != predicted.shape:
+            return self.calls.case(shape)
+        row = int((off > 1).any(1).argmax())
+        lane = int(np.abs(seen.value[row] - predicted[row]).argmax())
+        at = row
+        for shape in seen.case.args:
+            size = math.prod(self.grid(shape))
+            if at < size:
+                break
+            at -= size
+        index = [int(i) for i in np.unravel_index(at, self.grid(shape))]
+        index = [index[0], lane, *index[1:]] if self.calls.image else [*index, lane]
+        numbers = {"index": index, "found": float(seen.value[row, lane]), "expected": float(predicted[row, lane])}
+        return {**self.calls.case(shape), **numbers}
+
+    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
+        """Return what the rows show."""
+        found = {"dim": self.calls.dim, "angles": model["rule"], "lanes": self.order_words(model)}
+        return {**found, "base": model["base"], **({"refuses_length": self.ends} if self.ends else {})}
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what was not looked at."""
+        said = []
+        if not any(s.case.kind == "half" for s in seen):
+            said.append("tokens in half precision: the specification gives no activation_dtype")
+        longest = max((shape[-1] for s in seen if s.case.kind == "far" for shape in s.case.args), default=0)
+        if longest:
+            said.append(f"positions beyond {longest - 1}" + (": the code raises an error there" if self.ends else ""))
+        return said
+
+
+class Distances(Sinusoid):
+    """Transformer-XL's sinusoids of distances (Dai et al. 2019), a row for each from n - 1 to -(n - 1)."""
+
+    prefix = "relative_sinusoid"
+    shapes = ((1,), (3,), (5,), (12,))
+    later = ((5,), (9,), (3,), (24,), (9,))
+    lengths = ()
+
+    def _more(self) -> Iterator[Case]:
+        for order in (self.later, self.later[::-1]):
+            yield Case("again", tuple(order), "calls of one object, one after another")
+
+    def grid(self, shape: Shape) -> Shape:
+        """Return the rows of a table."""
+        return (2 * shape[0] - 1,)
+
+    def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
+        """Return the distances of the rows of a table (2n - 1,)."""
+        n = shape[0]
+        r = np.arange(2 * n - 1, dtype=np.float64)
+        return ((DISTANCES[model["place"]][0](r, n) if model["place"] else n - 1 - r) + model["start"],)
+
+    def free(self) -> Iterator[Choice]:
+        """Yield the other direction too, where the specification leaves it free."""
+        yield from super().free()
+        if self.spec.get("direction") == "any":
+            turned = next(words for words, (_, code) in DISTANCES.items() if code == "direction")
+            yield from (Choice({**reading, "place": turned}, DIRECTION) for reading in self.readings())
+
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield distances that are off by a constant."""
+        for by in (1.0, -1.0):
+            yield Fault(
+                "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
+            )
+
+    def places(self) -> Iterator[Fault]:
+        """Yield wrong distances."""
+        for words, (_, code) in DISTANCES.items():
+            yield Fault(f"relative_sinusoid.{code}", {"place": words}, {"words": words})
+
+    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what the distances of rows show."""
+        return added_reading.of_distances(self, near, model)
+
+    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
+        """Return rows of neighbouring distances, ascending."""
+        rows: Array = max(near, key=lambda s: s.value.size).value[::-1]
+        return rows
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a table of another number of rows."""
+        return added_reading.rows_missing(self.calls, subject, case.args[0], error)
