@@ -1,10 +1,12 @@
 """How sinusoids are formed: angles, order of sines and cosines, positions; the definitions and what people write."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc.verify.engine.records import Array
 
@@ -129,19 +131,6 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def angles(words: str, p: Array, pairs: int, width: int, base: float) -> tuple[Array, Array]:
-    """Return frequencies of sines and of cosines (pairs,); of the rule ROOT the angles of positions p."""
-    rule, k = RULES[words], np.arange(pairs, dtype=np.float64)
-    if words == ROOT:
-        root = np.sign(p)[..., None] * np.abs(p / base)[..., None] ** (2 * k / width)
-        return root, root
-    with np.errstate(all="ignore"):
-        found = [
-            np.nan_to_num(f(k, width, base), posinf=0.0, neginf=0.0) for f in (rule.sines, rule.cosines or rule.sines)
-        ]
-    return found[0], found[1]
-
-
 @dataclass(frozen=True)
 class Layout:
     """Which wave of which pair each dimension shows.
@@ -156,15 +145,42 @@ class Layout:
     lanes: tuple[tuple[str, int], ...]
     code: str = ""
 
-    @property
-    def by_row(self) -> bool:
-        """Whether rows take turns between sine and cosine, instead of dimensions."""
-        return self.code == "axis.rows_for_columns"
+
+@dataclass(frozen=True)
+class Waves:
+    """What each dimension shows.
+
+    Args:
+        omega: Radians per position; of the rule ROOT the exponents.
+        cosine: Where it is a cosine.
+        sign: 1, -1 or 0.
+        by_row: Whether rows take turns between sine and cosine, instead of dimensions.
+    """
+
+    omega: Array
+    cosine: NDArray[np.bool_]
+    sign: Array
+    by_row: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def waves(rule: str, order: str, d: int, base: float) -> Waves:
+    """Return what each of d dimensions shows by a rule and an order."""
+    layout, k = layouts(d)[order], np.arange(math.ceil(d / 2), dtype=np.float64)
+    sines, cosines = RULES[rule].sines, RULES[rule].cosines or RULES[rule].sines
+    with np.errstate(all="ignore"):
+        both = [2 * k / d] * 2 if rule == ROOT else [f(k, d, base) for f in (sines, cosines)]
+    names, pairs = [wave for wave, _ in layout.lanes], np.array([pair for _, pair in layout.lanes])
+    cosine = np.array([name[-1] == "c" for name in names])
+    omega = np.nan_to_num(np.where(cosine, both[1][pairs], both[0][pairs]), posinf=0.0, neginf=0.0)
+    sign = np.array([{"-": -1.0, "0": 0.0}.get(name[0], 1.0) for name in names])
+    return Waves(omega, cosine, sign, layout.code == "axis.rows_for_columns")
 
 
 ORDERS = ("interleaved", "half", "interleaved_cos", "half_cos", "half_zero")  # that some definition has
 
 
+@functools.cache
 def layouts(d: int) -> Mapping[str, Layout]:
     """Return the orders of d dimensions that people write, by name."""
     n, floor = math.ceil(d / 2), d // 2

@@ -205,7 +205,7 @@ def _named(family: "Sinusoid", change: Model, d: int) -> Fault:
     asked, base, times = family.asked.base, float(change["base"]), float(change["factor"])
     if abs(times - 1) > 1e-4:
         words = f"{times:.6g} * {base:.6g}**(-2k/d)"
-        return Fault("sinusoidal.frequency.factor", change, {"words": words, "factor": times})
+        return Fault("sinusoidal.frequency.factor", change, {"words": words})
     divisor = d * math.log(asked) / math.log(base) if base > 1 else 0.0
     if base != float(f"{base:.1g}") and abs(divisor - round(divisor)) < 1e-3:
         words = f"position / base**(2k/{round(divisor)}), the width being {d}"

@@ -1,0 +1,405 @@
+"""Trained tables that are added to tokens: which row each token gets, read off the table itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
+from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.families.added_calls import FLAGS, SAME, Added, Shape, finding, leaves, modules, ready
+from posenc.verify.families.added_faults import ROWS
+from posenc.verify.families.added_reading import growth
+from posenc.verify.guard import SubjectError
+
+LARGEST = 2**23  # numbers of a text that is asked for
+PAST = 9  # tokens past the end of a table
+NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of a row of zeros
+
+
+def filled(subject: Any) -> Any:
+    """Return a copy whose tables hold random numbers, all rows different: fresh tables are often zeros."""
+    made = fresh(subject)
+    if not isinstance(made, nn.Module) or made is subject:
+        return subject
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for t in made.parameters():
+            if t.ndim >= 2 and t.is_floating_point():
+                noise = torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.dtype)
+                zero = (t == 0).all(-1, keepdim=True) & bool(t.any())  # rows of padding stay zero
+                t.copy_(torch.where(zero, t, noise))
+    return made
+
+
+def match(code: Array, table: Array) -> Array:
+    """Return the row of the table that each vector is, NONE where it is none, ZERO where it is zero."""
+    found = np.full(len(code), NONE)
+    for i, vector in enumerate(code):
+        off = np.abs(table - vector).max(-1)
+        best = int(off.argmin())
+        if off[best] <= 2e-5 * max(1.0, float(np.abs(vector).max())):
+            found[i] = best
+        elif np.abs(vector).max() <= 1e-6:
+            found[i] = ZERO
+    return found
+
+
+def between(code: Array, table: Array) -> Array:
+    """Return where between two neighbouring rows of the table each vector lies, NONE where it lies nowhere."""
+    found = np.full(len(code), NONE)
+    steps = np.diff(table, axis=0)
+    for i, vector in enumerate(code):
+        share = ((vector - table[:-1]) * steps).sum(-1) / np.maximum((steps**2).sum(-1), 1e-30)
+        off = np.abs(table[:-1] + np.clip(share, 0, 1)[:, None] * steps - vector).max(-1)
+        best = int(off.argmin())
+        if off[best] <= 1e-4 * max(1.0, float(np.abs(vector).max())):
+            found[i] = best + float(np.clip(share[best], 0, 1))
+    return found
+
+
+class Trained(Added):
+    """A trained table of a text's positions: row t + offset is that of token t.
+
+    Attributes:
+        table: Its rows; those of a table that grows with the text are asked for anew.
+    """
+
+    word, definition, mismatch, trains = "learned", "learned", "learned.mismatch", True
+    shapes = ((2, 3), (2, 5), (3, 7))
+    pairs = 0
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.top = int(spec.get("max_positions") or 0)
+        padding = spec.get("padding_idx", spec.get("padding"))
+        numbered = isinstance(padding, int) and not isinstance(padding, bool)
+        offset, start = spec.get("offset"), spec.get("start")
+        behind = padding + 1 if numbered and offset is None and start is None else 0
+        self.first = int(offset or 0) + int(start or 0) + behind
+        self.truth = {"first": float(self.first), "place": "", "gain": 1.0, "keep": 1.0}
+        self.kinds = (
+            self.kinds[0],
+            self.kinds[1],
+            kind("learned.frozen", "frozen"),
+            kind("learned.padding_row_zeroed", "learns"),
+            kind("learned.state_kept", "again"),
+            kind("learned.table_too_short", "rows"),
+            kind("learned.wrapped", "far"),
+            kind("learned.table_too_short", "past"),
+        )
+        self.table = np.zeros((0, 0))
+
+    def cases(self) -> Iterator[Case]:
+        """Yield calls of a few tokens, then those that show the ends of the table."""
+        yield from self.flags("tokens")
+        for shape in self.shapes:
+            yield Case("near", (shape,), self.calls.words(shape), optional=shape[1] > 5)
+        yield from self.flags("grad", "frozen", "learns")
+        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3)):
+            yield Case("again", tuple((3, n) for n in lengths), "calls of one object, one after another")
+        for name in ("rows", "far", "past"):
+            yield Case(
+                name, (), {"rows": "the length of the table", "past": "a text longer than the table"}.get(name, "")
+            )
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the answer to one question, of a subject whose tables are filled."""
+        if not self.heard:
+            self.subject = filled(subject)
+            self.heard.append(Seen(case, np.zeros(0)))
+        return super().observe(self.subject, case)
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return the row of each token, after the factor that the rows come with."""
+        ask = {"again": self._again, "rows": self._length, "far": self._far, "past": self._past}
+        ask |= {"frozen": self._frozen, "learns": self._learns}
+        if case.kind in ask:
+            return ask[case.kind](subject, case)
+        code = self.calls.code(ready(subject), case.args[0])
+        if not np.abs(code).max() > 1e-7:
+            raise finding("learned.not_used", self.calls.case(case.args[0]))
+        self.table = self._table(subject, case.args[0])
+        gain, rows = self._scaled(code)
+        return Seen(case, np.concatenate([[gain], rows]))
+
+    def _scaled(self, code: Array) -> tuple[float, Array]:
+        """Return the factor under which vectors are rows of the table, and the rows."""
+        rows = match(code, self.table)
+        if (rows != NONE).all():
+            return 1.0, rows
+        vector, norms = code[-1], np.linalg.norm(self.table, axis=-1)
+        cosines = self.table @ vector / np.maximum(norms * np.linalg.norm(vector), 1e-30)
+        best = int(np.abs(cosines).argmax())
+        gain = float(vector @ self.table[best] / max(norms[best] ** 2, 1e-30))
+        again = match(code / gain, self.table) if abs(cosines[best]) > 1 - 1e-6 else rows
+        return (gain, again) if (again != NONE).all() else (1.0, rows)
+
+    def _tables(self, subject: Any, shape: Shape) -> list[Tensor]:
+        """Return what may be the table in the graph of a call: trained, and as wide as the code."""
+        out = self.calls.raw(subject, shape, grad=True)
+        return [t for t in leaves(out) if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
+
+    def _table(self, subject: Any, shape: Shape) -> Array:
+        """Return the rows of the table, also where it does not train.
+
+        Raises:
+            CannotTellError: None was found.
+        """
+        called = ready(subject)
+        found = self._tables(called, shape)
+        if not found:
+            held = [t for m in modules(called) for t in (*m.parameters(), *m.buffers())]
+            found = [t for t in held if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
+        if not found:
+            raise CannotTellError(
+                "no table was found among the parameters or in the graph of the result: which rows tokens get is unknown"
+            )
+        table = max(found, key=lambda t: t.numel())
+        rows: Array = table.detach().double().reshape(-1, self.calls.dim).numpy()
+        return rows
+
+    def _frozen(self, subject: Any, case: Case) -> Seen:
+        """Return 1 where the table takes a gradient."""
+        shape = case.args[0]
+        tables = self._tables(ready(subject), shape)
+        return Seen(case, np.array([float(any(t.numel() == self.table.size for t in tables))]))
+
+    def _learns(self, subject: Any, case: Case) -> Seen:
+        """Return the number of rows in use that take no gradient, as a padding row does."""
+        n = max(min(5, len(self.table) - self.first), 1)
+        called = ready(subject)
+        out = self.calls.raw(called, (1, n), grad=True)
+        free = [t for t in leaves(out) if t.numel() == self.table.size]
+        if not free:
+            return Seen(case, np.zeros(1))
+        (grad,) = torch.autograd.grad(out.double().sum(), free[:1], allow_unused=True)
+        if grad is None:
+            return Seen(case, np.full(1, float(n)))
+        used = grad.reshape(-1, self.calls.dim)[self.first : self.first + n].abs().sum(-1)
+        return Seen(case, np.array([float((used == 0).sum())]), note=(used == 0).nonzero().flatten().tolist())
+
+    def _again(self, subject: Any, case: Case) -> Seen:
+        """Return the rows of one object, call after call."""
+        called = ready(subject)
+        shapes = tuple(s for s in case.args if self.first + s[1] <= len(self.table))
+        rows = [match(self.calls.code(called, shape), self.table) for shape in shapes]
+        return Seen(Case(case.kind, shapes, case.words), np.concatenate([np.ones(1), *rows]))
+
+    def _length(self, subject: Any, case: Case) -> Seen:
+        """Return how many of the rows that are asked for there are."""
+        said = self.spec.get("table_rows")
+        needed = max(int(said) if isinstance(said, int) else 0, self.top + self.first if self.top else 0)
+        n = self.top or len(self.table) - self.first
+        rows = len(self.table)
+        if rows < needed and 0 < n * self.calls.dim <= LARGEST:
+            try:  # a table may grow with the text
+                rows = max(rows, len(self._table(subject, (1, n))))
+            except SubjectError as error:
+                values = {"rows": rows, "needed": needed, "error": f": {error.cause.message[:160]}"}
+                raise finding("learned.table_too_short", self.calls.case((1, n)), float(rows), **values) from error
+        return Seen(case, np.array([float(min(rows, needed))]), note=needed)
+
+    def _far(self, subject: Any, case: Case) -> Seen:
+        """Return the rows of the longest text that the table has rows for."""
+        n = len(self.table) - self.first
+        n = min(n, self.top or n)
+        if n <= max(s[1] for s in self.shapes) or n * self.calls.dim > LARGEST:
+            return Seen(Case(case.kind, ()), np.ones(1))
+        shape = (1, n)
+        try:
+            code = self.calls.code(ready(subject), shape)
+        except SubjectError as error:  # what ends before its table does may say so
+            if not self.top:
+                return Seen(Case(case.kind, ()), np.ones(1))
+            values = {"rows": len(self.table), "needed": self.top, "error": f": {error.cause.message[:160]}"}
+            raise finding("learned.table_too_short", self.calls.case(shape), float(n), **values) from error
+        own = self.table[self.first : self.first + n]
+        rows = self.first + np.arange(n, dtype=np.float64)
+        wrong = np.flatnonzero(np.abs(code - own).max(-1) > 1e-4 * max(np.abs(self.table).max(), 1e-6))[:64]
+        rows[wrong] = match(code[wrong], self.table)
+        return Seen(Case(case.kind, (shape,), self.calls.words(shape)), np.concatenate([np.ones(1), rows]))
+
+    def _past(self, subject: Any, case: Case) -> Seen:
+        """Return the rows that a text longer than the table gets, where it is not refused."""
+        n = len(self.table) - self.first + PAST
+        shape, nothing = (1, n), Seen(Case(case.kind, ()), np.ones(1))
+        if n <= PAST or n > 4096 or n * self.calls.dim > LARGEST or self.top and n > self.top:
+            return nothing
+        called = ready(subject)
+        try:
+            code = self.calls.code(called, shape)
+            grown = self._table(called, shape)
+        except SubjectError:
+            return nothing
+        if len(grown) >= self.first + n and self._grew_well(called, grown):
+            rows = match(code, grown)
+        else:
+            rows = match(code, self.table)
+            if (rows == NONE).sum() > len(rows) // 2:
+                rows = between(code, self.table)
+                if _stretched(rows, len(self.table) - self.first, self.first):
+                    rows = self.first + np.arange(n, dtype=np.float64)
+        return Seen(Case(case.kind, (shape,), case.words), np.concatenate([np.ones(1), rows]))
+
+    def _grew_well(self, called: Any, grown: Array) -> bool:
+        """Return whether a table that grew keeps its old rows, and gives each new one numbers of its own."""
+        old = len(self.table)
+        return bool(np.abs(grown[:old] - self.table).max() <= 1e-6) and bool((match(grown[old:], self.table) < 0).all())
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails: the batch taken for the text."""
+        shape = case.args[0] if case.args else ()
+        if shape and shape[0] > 1 and self.calls.works(subject, (1, *shape[1:])):
+            return finding("learned.axis.batch", self.calls.case(shape))
+        return error
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the factor of the rows, and the row of each token."""
+        if case.kind in FLAGS:
+            return self.flag(model, case)
+        if case.kind in ("frozen", "learns"):
+            return np.array([float(case.kind == "frozen")])
+        if case.kind == "rows":
+            said = self.spec.get("table_rows")
+            needed = max(int(said) if isinstance(said, int) else 0, self.top + self.first if self.top else 0)
+            return np.array([float(needed)])
+        rows = [self._rows(model, shape).reshape(-1) for shape in case.args]
+        return np.concatenate([[model["gain"]], *rows])
+
+    def _rows(self, model: Model, shape: Shape) -> Array:
+        b, n = shape
+        text, row = np.arange(b, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64)[None]
+        place = ROWS[model["place"]][0](text, row, b, n) if model["place"] else row
+        rows: Array = np.broadcast_to(place + model["first"], shape)
+        return rows
+
+    def free(self) -> Iterator[Choice]:
+        """Yield nothing: a table has one right row for each token."""
+        return iter(())
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield wrong rows: other first ones, and other ways to count."""
+        yield from self.about_the_input()
+        yield Fault("learned.added_twice", {"gain": 2.0})
+        for first in (0, 1, 2, self.first + 1, self.first - 1, self.first + 2, 2 * self.first):
+            if first != self.first and first >= 0:
+                yield self._start(float(first))
+        for words, (_, code) in ROWS.items():
+            known = code in ("axis.batch", "slice.single_row", "position.reversed")
+            values = {"rows": words, "words": words, "asked": self.first}
+            yield Fault(f"learned.{code}" if known else "learned.mismatch", {"place": words}, values)
+
+    def _start(self, first: float) -> Fault:
+        """Return the fault of another first row."""
+        code = "start"
+        if self.first and not first:
+            code = "offset_missing"
+        elif not self.first and first > 0 and len(self.table) and not self.table[int(first) - 1].any():
+            code = "padding_idx_as_offset"
+        elif not self.first and first == 2:
+            code = "offset_hardwired"
+        values = {"rows": f"row t + {first:g}", "words": f"token t gets row t + {first:g}", "asked": self.first}
+        return Fault(f"learned.{code}", {"first": first}, values)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what the rows of the first wrong answer say."""
+        near = [s for s in wrong if s.case.kind == "near"]
+        if not near:
+            return None
+        gain, rows = float(near[-1].value[0]), near[-1].value[1:].reshape(near[-1].case.args[0])
+        if abs(gain - 1) > SAME:
+            return Fault("learned.scaled", {"gain": gain}, {"factor": gain})
+        listed = {"rows": rows[0].tolist(), "words": f"tokens get rows {rows[0].tolist()}", "asked": self.first}
+        right = self._rows(self.truth, near[-1].case.args[0])
+        if (rows == ZERO).any() and ((rows == right) | (rows == ZERO)).all():
+            return Fault(
+                "learned.padding_row_zeroed", {}, {"row": self.first + int((rows[0] == ZERO).argmax()), **listed}
+            )
+        if (rows != rows[:1]).any():
+            return Fault("learned.axis.batch", {}, listed)
+        if (np.diff(rows[0]) == 1).all() and rows[0, 0] >= 0:
+            return self._start(float(rows[0, 0]))
+        return self._grown(rows[0]) or Fault("learned.mismatch", {}, listed)
+
+    def _grown(self, rows: Array) -> Fault | None:
+        """Return how the rows of a text go wrong after a number of tokens."""
+        if (rows == NONE).any():
+            return None
+        code, words = growth(np.where(rows == ZERO, np.nan, rows - self.first))
+        names = {
+            "table.growth_ignores_past": "learned.table.restarts",
+            "table.row_skipped": "learned.table.row_skipped",
+            "table.row_repeated": "learned.table.row_repeated",
+            "table.too_short": "learned.table_too_short",
+            "position.wrapped": "learned.wrapped",
+        }
+        return Fault(names[code], {}, {"words": words}) if code in names else None
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return what the ends of the table and later calls show."""
+        kinds = {"learned.state_kept": "again", "learned.wrapped": "far", "learned.table_too_short": "past"}
+        if fault.code == "learned.frozen":
+            return Fault(fault.code, values={"n": len(self.table)})
+        if fault.code == "learned.padding_row_zeroed" and not fault.values:
+            zero = next(s.note for s in seen if s.case.kind == "learns") or [0]
+            return Fault(fault.code, values={"row": self.first + zero[0], "words": ""})
+        asked = "rows" if "rows" in wrong and fault.code == "learned.table_too_short" else kinds.get(fault.code)
+        case = next((s for s in seen if s.case.kind == asked and asked in wrong), None)
+        if case is None or fault.change:
+            return super().refine(fault, wrong, right, seen)
+        if asked == "rows":
+            return Fault(fault.code, values={"rows": int(case.value[0]), "needed": case.note, "error": ""})
+        return self._at_the_end(case, fault)
+
+    def _at_the_end(self, s: Seen, fault: Fault) -> Fault:
+        """Return what a long, a later or a too long text shows."""
+        rows, right = s.value[1:], self.predict(self.truth, s.case)[1:]
+        t = int((rows != right).argmax())
+        case = {"x": [1, t + 1, self.calls.dim], "row": rows[t], "expected": right[t]}
+        if s.case.kind == "again":
+            lengths = [shape[1] for shape in s.case.args]
+            return Fault(
+                fault.code, values={"what": f"a call in the order of lengths {lengths}"}, case={"lengths": lengths}
+            )
+        if rows[t] % 1 or (rows != right).all():
+            words = f"token {t} lies at {rows[t]:.4g} of the table"
+            return Fault("learned.table.interpolated_wrong", values={"words": words}, case=case)
+        grown = self._grown(rows) if s.case.kind == "past" else None
+        words = f"token {t} gets row {rows[t]:g}" if rows[t] >= 0 else f"token {t} gets no row of the table"
+        values = {"words": words, "rows": len(self.table), "needed": t + 1, "error": f": {words}"}
+        found = grown or fault
+        return Fault(found.code, {}, {**values, **found.values}, case)
+
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
+        """Return what rounding explains of a factor, and nothing of a row."""
+        return SAME if seen.case.kind in ("near", "again", "far", "past") else super().slack(seen, predicted, model)
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the first wrong token with its row."""
+        if seen.case.kind != "near" or not (off > 1).any():
+            return {}
+        b, n = seen.case.args[0]
+        at = max(int((off > 1).argmax()) - 1, 0)
+        case = {"x": [at // n + 1, at % n + 1, self.calls.dim]}
+        return {**case, "rows": seen.value[1 : n + 1].tolist(), "expected_rows": predicted[1 : n + 1].tolist()}
+
+    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
+        """Return the length of the table and its first row in use."""
+        return {"table_rows": len(self.table), "first_row": int(model["first"])}
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what was not looked at."""
+        asked = any(s.case.kind == "far" and s.case.args for s in seen)
+        return [] if asked else [f"texts of more than {max(s[1] for s in self.shapes)} tokens"]
+
+
+def _stretched(rows: Array, entries: int, first: int) -> bool:
+    """Return whether rows are a table stretched to a text, by either rule: middles or ends upon one another."""
+    n, at = len(rows), np.arange(len(rows))
+    middles = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1)
+    ends = at * (entries - 1) / max(n - 1, 1)
+    return any(np.abs(rows - first - want).max() < 0.02 for want in (middles, ends))
