@@ -26,7 +26,7 @@ ORIGIN = (
     "the first position is {start:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
     "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
 )
-DIRECTION = "distances are counted the other way round, and direction='any' was declared: the sines change their sign"
+DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change sign"
 MOVED = (
     "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one computes "
     "the same; weights from elsewhere need the dimensions of everything permuted alike"
@@ -108,7 +108,7 @@ class Sinusoid(Added):
             "factor": 1.0,  # on all frequencies
             **{f"round_{stage}": None for stage in STAGES},
         }
-        self._last: Any = (None, None, None)
+        self._kept: dict[tuple[int, int], tuple[Model, Case, tuple[Array, Array]]] = {}
 
     # What is asked
 
@@ -179,8 +179,9 @@ class Sinusoid(Added):
                 rows.append(self.calls.code(ready(subject), shape))
             except SubjectError as error:
                 if self.top:
-                    values = {"top": self.top, "what": self.calls.words(shape), "error": error.cause.message[:160]}
-                    raise finding(f"{self.word}.table.too_short", self.calls.case(shape), **values) from error
+                    words = f"{self.top} positions were asked for, and {self.calls.words(shape)} fails"
+                    words += f": {error.cause.message[:160]}"
+                    raise finding("sinusoidal.table.too_short", self.calls.case(shape), words=words) from error
                 self.ends = shape[-1]
                 break
         case = Case(case.kind, case.args[: len(rows)], case.words)
@@ -228,12 +229,15 @@ class Sinusoid(Added):
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
         """Return the rows of the calls of a case, and how far float32 may be off in each number."""
-        if self._last[0] is model and self._last[1] is case:
-            return self._last[2]  # type: ignore[no-any-return]
+        kept = self._kept.get((id(model), id(case)))
+        if kept is not None:
+            return kept[2]
         parts = [self._rows(model, shape) for shape in case.args]
         empty = np.zeros((0, self.calls.dim))
         both = tuple(np.concatenate([part[i] for part in parts]) if parts else empty for i in (0, 1))
-        self._last = (model, case, both)
+        if len(self._kept) > 64:
+            self._kept.clear()
+        self._kept[id(model), id(case)] = (model, case, (both[0], both[1]))  # which keeps the ids in use
         return both[0], both[1]
 
     def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
@@ -392,8 +396,7 @@ class Sinusoid(Added):
             lanes = added_reading.permutation(self, added_reading.near_ones(seen), self.truth)
             if lanes is not None:
                 return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
-        found = added_reading.by_model(self, wrong, [model, *others])
-        return found or self._with_choice(wrong)
+        return self._with_choice(wrong) or added_reading.by_model(self, wrong, [model, *others])
 
     def _with_choice(self, wrong: Sequence[Seen]) -> Fault | None:
         """Return a fault that explains wrong answers together with what the specification leaves open."""
@@ -401,7 +404,7 @@ class Sinusoid(Added):
         faults = [fault for fault in self.faults() if set(fault.change) <= few and fault.change]
         for choice, fault in itertools.product(self.free(), faults):
             change = {**choice.change, **fault.change}
-            if choice.because and self.fits({**self.truth, **change}, wrong):
+            if self.fits({**self.truth, **change}, wrong):
                 return Fault(fault.code, change, fault.values)
         return None
 

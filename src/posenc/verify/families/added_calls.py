@@ -25,9 +25,10 @@ SAME = 1e-4  # of a factor or a gradient
 
 
 def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
-    """Return a finding that needs no comparison, with the message of its rule."""
+    """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
     rule = codes.rule(code)
-    return SubjectError(Cause(code, filled(rule.says or rule.title, values), evidence, case or {}))
+    message = values.get("message") or filled(rule.says or rule.title, values)
+    return SubjectError(Cause(code, message, evidence, case or {}))
 
 
 def ready(subject: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 from posenc.verify.families.added_faults import PAPER, ROUNDED_UP, T2T, T2T_CEIL
 
 _T2T = ("tensor2tensor", "t2t", "fairseq", "m2m", "halfminusone", "half1", "timingsignal")
-_OF_THE_PAPER = (
-    "paper vaswani original standard detr loftr norm mae vit moco raw sin cos xl espnet conformer interleaved half "
-    "blocks attention"
-).split()
+_OF_THE_PAPER = re.compile(
+    "paper|vaswani|original|standard|detr|loftr|norm|mae|vit|moco|raw|sin|cos|xl|espnet|conformer|interleaved|half|blocks|"
+    "attention"
+)
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(?![a-z])|(row|height)s?_?(first|major|col|width)")
 _COLUMNS_FIRST = re.compile(
     r"(xy|wh|ji|cols?|columns?|widths?|x|w|j)(?![a-z])|(col|column|width)s?_?(first|major|row|height)"
@@ -145,7 +145,7 @@ def _rules(variant: str, dim: int) -> tuple[str, ...]:
         return (T2T, T2T_CEIL) if dim % 2 else (T2T,)
     if dim % 2 and not variant:
         return (PAPER, ROUNDED_UP)
-    if not variant or any(name in variant for name in _OF_THE_PAPER):
+    if not variant or _OF_THE_PAPER.search(variant):
         return (PAPER,)
     return (PAPER, T2T)  # a variant of an unknown name: either of the two is right
 

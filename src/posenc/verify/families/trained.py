@@ -17,6 +17,7 @@ from posenc.verify.guard import SubjectError
 
 LARGEST = 2**23  # numbers of a text that is asked for
 PAST = 9  # tokens past the end of a table
+OWN = ("learned.slice.single_row", "learned.position.reversed")  # rules whose message is the words
 NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of a row of zeros
 
 
@@ -80,6 +81,8 @@ class Trained(Added):
         offset, start = spec.get("offset"), spec.get("start")
         behind = padding + 1 if numbered and offset is None and start is None else 0
         self.first = int(offset or 0) + int(start or 0) + behind
+        said = spec.get("table_rows")
+        self.needed = max(int(said) if isinstance(said, int) else 0, self.top + self.first if self.top else 0)
         self.truth = {"first": float(self.first), "place": "", "gain": 1.0, "keep": 1.0}
         self.kinds = (
             self.kinds[0],
@@ -156,7 +159,7 @@ class Trained(Added):
             found = [t for t in held if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
         if not found:
             raise CannotTellError(
-                "no table was found among the parameters or in the graph of the result: which rows tokens get is unknown"
+                "no table was found among the parameters or in the graph of the result: its rows cannot be read"
             )
         table = max(found, key=lambda t: t.numel())
         rows: Array = table.detach().double().reshape(-1, self.calls.dim).numpy()
@@ -191,16 +194,15 @@ class Trained(Added):
 
     def _length(self, subject: Any, case: Case) -> Seen:
         """Return how many of the rows that are asked for there are."""
-        said = self.spec.get("table_rows")
-        needed = max(int(said) if isinstance(said, int) else 0, self.top + self.first if self.top else 0)
+        needed = self.needed
         n = self.top or len(self.table) - self.first
         rows = len(self.table)
         if rows < needed and 0 < n * self.calls.dim <= LARGEST:
             try:  # a table may grow with the text
                 rows = max(rows, len(self._table(subject, (1, n))))
             except SubjectError as error:
-                values = {"rows": rows, "needed": needed, "error": f": {error.cause.message[:160]}"}
-                raise finding("learned.table_too_short", self.calls.case((1, n)), float(rows), **values) from error
+                said = f"{needed} rows are needed, and a text of {n} tokens fails: {error.cause.message[:160]}"
+                raise finding("learned.table_too_short", self.calls.case((1, n)), float(rows), message=said) from error
         return Seen(case, np.array([float(min(rows, needed))]), note=needed)
 
     def _far(self, subject: Any, case: Case) -> Seen:
@@ -215,8 +217,8 @@ class Trained(Added):
         except SubjectError as error:  # what ends before its table does may say so
             if not self.top:
                 return Seen(Case(case.kind, ()), np.ones(1))
-            values = {"rows": len(self.table), "needed": self.top, "error": f": {error.cause.message[:160]}"}
-            raise finding("learned.table_too_short", self.calls.case(shape), float(n), **values) from error
+            said = f"{self.top} positions were asked for, and {n} tokens fail: {error.cause.message[:160]}"
+            raise finding("learned.table_too_short", self.calls.case(shape), float(n), message=said) from error
         own = self.table[self.first : self.first + n]
         rows = self.first + np.arange(n, dtype=np.float64)
         wrong = np.flatnonzero(np.abs(code - own).max(-1) > 1e-4 * max(np.abs(self.table).max(), 1e-6))[:64]
@@ -227,7 +229,7 @@ class Trained(Added):
         """Return the rows that a text longer than the table gets, where it is not refused."""
         n = len(self.table) - self.first + PAST
         shape, nothing = (1, n), Seen(Case(case.kind, ()), np.ones(1))
-        if n <= PAST or n > 4096 or n * self.calls.dim > LARGEST or self.top and n > self.top:
+        if n <= PAST or n > 4096 or n * self.calls.dim > LARGEST or 0 < self.top < n:
             return nothing
         called = ready(subject)
         try:
@@ -264,9 +266,7 @@ class Trained(Added):
         if case.kind in ("frozen", "learns"):
             return np.array([float(case.kind == "frozen")])
         if case.kind == "rows":
-            said = self.spec.get("table_rows")
-            needed = max(int(said) if isinstance(said, int) else 0, self.top + self.first if self.top else 0)
-            return np.array([float(needed)])
+            return np.array([float(self.needed)])
         rows = [self._rows(model, shape).reshape(-1) for shape in case.args]
         return np.concatenate([[model["gain"]], *rows])
 
@@ -290,8 +290,8 @@ class Trained(Added):
                 yield self._start(float(first))
         for words, (_, code) in ROWS.items():
             known = code in ("axis.batch", "slice.single_row", "position.reversed")
-            values = {"rows": words, "words": words, "asked": self.first}
-            yield Fault(f"learned.{code}" if known else "learned.mismatch", {"place": words}, values)
+            name = f"learned.{code}" if known else self.mismatch
+            yield Fault(name, {"place": words}, _said(name, words.replace("position", "row")))
 
     def _start(self, first: float) -> Fault:
         """Return the fault of another first row."""
@@ -302,8 +302,7 @@ class Trained(Added):
             code = "padding_idx_as_offset"
         elif not self.first and first == 2:
             code = "offset_hardwired"
-        values = {"rows": f"row t + {first:g}", "words": f"token t gets row t + {first:g}", "asked": self.first}
-        return Fault(f"learned.{code}", {"first": first}, values)
+        return Fault(f"learned.{code}", {"first": first}, {"start": first, "asked": self.first})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what the rows of the first wrong answer say."""
@@ -313,17 +312,17 @@ class Trained(Added):
         gain, rows = float(near[-1].value[0]), near[-1].value[1:].reshape(near[-1].case.args[0])
         if abs(gain - 1) > SAME:
             return Fault("learned.scaled", {"gain": gain}, {"factor": gain})
-        listed = {"rows": rows[0].tolist(), "words": f"tokens get rows {rows[0].tolist()}", "asked": self.first}
+        listed = f"tokens 0, 1, 2, ... get rows {[int(row) for row in rows[0]]}"
         right = self._rows(self.truth, near[-1].case.args[0])
         if (rows == ZERO).any() and ((rows == right) | (rows == ZERO)).all():
-            return Fault(
-                "learned.padding_row_zeroed", {}, {"row": self.first + int((rows[0] == ZERO).argmax()), **listed}
-            )
+            return Fault("learned.padding_row_zeroed", {}, {"row": self.first + int((rows[0] == ZERO).argmax())})
         if (rows != rows[:1]).any():
-            return Fault("learned.axis.batch", {}, listed)
+            return Fault(
+                "learned.axis.batch", {}, _said("learned.axis.batch", f"rows differ from text to text: {rows.tolist()}")
+            )
         if (np.diff(rows[0]) == 1).all() and rows[0, 0] >= 0:
             return self._start(float(rows[0, 0]))
-        return self._grown(rows[0]) or Fault("learned.mismatch", {}, listed)
+        return self._grown(rows[0]) or Fault(self.mismatch, {}, _said(self.mismatch, listed))
 
     def _grown(self, rows: Array) -> Fault | None:
         """Return how the rows of a text go wrong after a number of tokens."""
@@ -337,7 +336,7 @@ class Trained(Added):
             "table.too_short": "learned.table_too_short",
             "position.wrapped": "learned.wrapped",
         }
-        return Fault(names[code], {}, {"words": words}) if code in names else None
+        return Fault(names[code], {}, _said(names[code], words)) if code in names else None
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what the ends of the table and later calls show."""
@@ -352,27 +351,31 @@ class Trained(Added):
         if case is None or fault.change:
             return super().refine(fault, wrong, right, seen)
         if asked == "rows":
-            return Fault(fault.code, values={"rows": int(case.value[0]), "needed": case.note, "error": ""})
+            return Fault(
+                fault.code, values={"message": f"the table has {case.value[0]:g} rows; {case.note} are needed"}
+            )
         return self._at_the_end(case, fault)
 
     def _at_the_end(self, s: Seen, fault: Fault) -> Fault:
         """Return what a long, a later or a too long text shows."""
         rows, right = s.value[1:], self.predict(self.truth, s.case)[1:]
         t = int((rows != right).argmax())
-        case = {"x": [1, t + 1, self.calls.dim], "row": rows[t], "expected": right[t]}
+        got = f"row {rows[t]:g}" if rows[t] >= 0 else "no row of the table"
+        words = f"token {t} gets {got}, where row {right[t]:g} is its own"
         if s.case.kind == "again":
             lengths = [shape[1] for shape in s.case.args]
-            return Fault(
-                fault.code, values={"what": f"a call in the order of lengths {lengths}"}, case={"lengths": lengths}
-            )
+            what = f"a call in the order of lengths {lengths}"
+            return Fault(fault.code, values={"what": what, "words": words}, case={"lengths": lengths})
+        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "expected": float(right[t])}
         if rows[t] % 1 or (rows != right).all():
             words = f"token {t} lies at {rows[t]:.4g} of the table"
             return Fault("learned.table.interpolated_wrong", values={"words": words}, case=case)
         grown = self._grown(rows) if s.case.kind == "past" else None
-        words = f"token {t} gets row {rows[t]:g}" if rows[t] >= 0 else f"token {t} gets no row of the table"
-        values = {"words": words, "rows": len(self.table), "needed": t + 1, "error": f": {words}"}
-        found = grown or fault
-        return Fault(found.code, {}, {**values, **found.values}, case)
+        if grown is not None and grown.code != fault.code:
+            return Fault(grown.code, {}, grown.values, case)
+        if s.case.kind == "past":
+            words = f"{words}: the table has {len(self.table)} rows, and nothing says so"
+        return Fault(fault.code, {}, {"message": words}, case)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
         """Return what rounding explains of a factor, and nothing of a row."""
@@ -382,10 +385,14 @@ class Trained(Added):
         """Return the first wrong token with its row."""
         if seen.case.kind != "near" or not (off > 1).any():
             return {}
-        b, n = seen.case.args[0]
+        n = seen.case.args[0][1]
         at = max(int((off > 1).argmax()) - 1, 0)
         case = {"x": [at // n + 1, at % n + 1, self.calls.dim]}
-        return {**case, "rows": seen.value[1 : n + 1].tolist(), "expected_rows": predicted[1 : n + 1].tolist()}
+        return {
+            **case,
+            "rows": [int(row) for row in seen.value[1 : n + 1]],
+            "right": [int(row) for row in predicted[1 : n + 1]],
+        }
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the length of the table and its first row in use."""
@@ -395,6 +402,11 @@ class Trained(Added):
         """Return what was not looked at."""
         asked = any(s.case.kind == "far" and s.case.args for s in seen)
         return [] if asked else [f"texts of more than {max(s[1] for s in self.shapes)} tokens"]
+
+
+def _said(code: str, words: str) -> dict[str, Any]:
+    """Return the values of a fault; a rule that counts of positions share has no slot for these words."""
+    return {"words": words} if code.startswith("learned.table.") or code in OWN else {"message": words}
 
 
 def _stretched(rows: Array, entries: int, first: int) -> bool:

@@ -143,14 +143,9 @@ class TrainedImage(Added):
             try:
                 self.calls.raw(ready(self.subject), (1, *asked))
             except SubjectError as error:
-                values = {
-                    "rows": f"{asked[0]} x {asked[1]}",
-                    "needed": max(asked),
-                    "error": f": {error.cause.message[:160]}",
-                }
-                raise finding(
-                    "learned.table_too_short", self.calls.case((1, *asked)), float(max(asked)), **values
-                ) from error
+                said = f"an image of {asked[0]} x {asked[1]} is asked for, and fails: {error.cause.message[:160]}"
+                case = self.calls.case((1, *asked))
+                raise finding("learned.table_too_short", case, float(max(asked)), message=said) from error
         tried = dict.fromkeys(((asked,) if asked else ()) + SIZES)
         found = [size for size in tried if size == asked or self.calls.works(self.subject, (1, *size))]
         if not found:  # a table may be made for one size of image
@@ -185,7 +180,7 @@ class TrainedImage(Added):
         if np.abs(rows).max() < 1e-7:
             return Fault("learned.not_used")
         if np.abs(rows - rows[:1]).max() > 1e-5:
-            return Fault("learned.axis.batch", {}, {"words": "the code differs from image to image", "rows": ""})
+            return Fault("learned.axis.batch", {}, {"message": "the code differs from image to image"})
         cells = rows[0]
         same = [(i, j) for i in range(len(cells)) for j in range(i) if np.abs(cells[i] - cells[j]).max() < 1e-6]
         if not same:
