@@ -37,10 +37,9 @@ _ROTATION = (
     "head_dim dim rotary_dim rotary_side base layout config scaling factor original_max_position_embeddings "
     "low_freq_factor high_freq_factor max_positions activation_dtype"
 )
-_ADDED = (
-    "dim d_model base layout variant start order offset table_rows max_positions padding padding_idx cls grid scale "
-    "normalize normalise normalized normalised temperature activation_dtype config"
-)
+_ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant score_scale start offset order interleaved section"
@@ -51,9 +50,9 @@ READS = {  # words that change what is right, by convention
     "xpos_fn": f"{_ROTATION} scale_base gamma",
     "mrope_fn": f"{_ROTATION} section interleaved",
     "rope2d_table_fn": f"{_ROTATION} order interleaved",
-    "additive_module": _ADDED,
-    "additive_2d_module": _ADDED,
-    "relative_table_fn": _ADDED,
+    "additive_module": f"{_ADDED} {_OF_A_TEXT}",
+    "additive_2d_module": f"{_ADDED} {_OF_AN_IMAGE}",
+    "relative_table_fn": f"{_ADDED} direction",
     "relative_index_fn": "window table_rows",
     "slopes_fn": _BIAS,
     "bias_fn": _BIAS,

@@ -527,3 +527,7 @@ class Distances(Sinusoid):
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a table of another number of rows."""
         return added_reading.rows_missing(self.calls, subject, case.args[0], error)
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what was not looked at."""
+        return ["tables of more than 24 positions"]

@@ -136,10 +136,16 @@ def near_ones(seen: Sequence[Seen]) -> list[Seen]:
 def by_model(family: "Sinusoid", wrong: Sequence[Seen], models: Sequence[Model]) -> Fault | None:
     """Return what wrong answers show by the first model that reads something off them."""
     near = near_ones(wrong)
-    for model in models if near else ():
-        for ask in (factor, family.read_places, vector, frequencies):
-            if (fault := ask(near, model) if ask == family.read_places else ask(family, near, model)) is not None:
-                return fault
+    for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
+        for model in models:
+            found = (
+                factor(family, some, model)
+                or family.read_places(some, model)
+                or vector(family, some, model)
+                or frequencies(family, some, model)
+            )
+            if found is not None:
+                return found
     return None
 
 
@@ -225,6 +231,9 @@ def of_text(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | N
     if code == "start" and family.fits({**model, "start": found[0]}, near):
         return family.start_fault(found[0])
     if code == "start":
+        starts = [positions(family, s.value[: s.case.args[0][-1]], model, 6000) for s in near]
+        if any(start is None for start in starts):
+            return None  # another branch is wrong in another way
         code, words = "slice.tail", f"the first of {n} rows has position {found[0]:g}, and another in other lengths"
     return Fault(f"sinusoidal.{code}", {}, {"words": words})
 
@@ -242,7 +251,8 @@ def of_distances(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Faul
     steps, words = np.diff(found), f"rows have distances {listed}, ..., where {n - 1}, {n - 2}, ... are right"
     code = "distance.other"
     if (steps == -1).all():
-        code = "off_by_one" if abs(found[0] - n + 1) <= 2 else "slice_of_reversed_table"
+        constant = family.fits({**model, "start": found[0] - n + 1}, near)
+        code = "off_by_one" if constant else "slice_of_reversed_table"
     elif (np.abs(steps) == 1).all() and found.min() >= 0:
         code = "sign_lost"
     return Fault(f"relative_sinusoid.{code}", {}, {"words": words})

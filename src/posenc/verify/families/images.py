@@ -177,7 +177,7 @@ class Image(Sinusoid):
         for words, (_, code) in CELLS.items():
             yield Fault(code, {"cells": words}, {"words": words})
         right = self.truth["scaling"]
-        scales = dict.fromkeys((right.scale, 1.0, 2 * math.pi, math.pi)) if right.over else (1.0,)
+        scales = dict.fromkeys((right.scale, 1.0, 2 * math.pi, math.pi)[: 4 if right.over else 3])
         for start, over, scale, (inner, outer) in itertools.product(STARTS, OVERS, scales, HALVES):
             tried = Scaling(start, over, scale, inner, outer)
             differ = (start != right.start) + (over != right.over) + (scale != right.scale) + bool(inner or outer)

@@ -90,9 +90,9 @@ class Trained(Added):
             kind("learned.frozen", "frozen"),
             kind("learned.padding_row_zeroed", "learns"),
             kind("learned.state_kept", "again"),
-            kind("learned.table_too_short", "rows"),
             kind("learned.wrapped", "far"),
             kind("learned.table_too_short", "past"),
+            kind("learned.table_too_short", "rows"),
         )
         self.table = np.zeros((0, 0))
 
@@ -104,7 +104,7 @@ class Trained(Added):
         yield from self.flags("grad", "frozen", "learns")
         for lengths in ((5, 3, 8, 1, 5), (8, 5, 3)):
             yield Case("again", tuple((3, n) for n in lengths), "calls of one object, one after another")
-        for name in ("rows", "far", "past"):
+        for name in ("far", "past", "rows"):
             yield Case(
                 name, (), {"rows": "the length of the table", "past": "a text longer than the table"}.get(name, "")
             )
@@ -198,11 +198,12 @@ class Trained(Added):
         n = self.top or len(self.table) - self.first
         rows = len(self.table)
         if rows < needed and 0 < n * self.calls.dim <= LARGEST:
-            try:  # a table may grow with the text
-                rows = max(rows, len(self._table(subject, (1, n))))
+            try:
+                self.calls.raw(ready(subject), (1, n))
             except SubjectError as error:
                 said = f"{needed} rows are needed, and a text of {n} tokens fails: {error.cause.message[:160]}"
                 raise finding("learned.table_too_short", self.calls.case((1, n)), float(rows), message=said) from error
+            rows = needed if self.top else rows  # a table that grows, or is stretched, is judged by its rows
         return Seen(case, np.array([float(min(rows, needed))]), note=needed)
 
     def _far(self, subject: Any, case: Case) -> Seen:
@@ -219,17 +220,19 @@ class Trained(Added):
                 return Seen(Case(case.kind, ()), np.ones(1))
             said = f"{self.top} positions were asked for, and {n} tokens fail: {error.cause.message[:160]}"
             raise finding("learned.table_too_short", self.calls.case(shape), float(n), message=said) from error
-        own = self.table[self.first : self.first + n]
+        off = np.abs(code - self.table[self.first : self.first + n]).max(-1)
+        wrong = np.flatnonzero(off > 1e-4 * max(np.abs(self.table).max(), 1e-6))[:64]
+        n = int(wrong[-1]) + 1 if len(wrong) == 64 else n
         rows = self.first + np.arange(n, dtype=np.float64)
-        wrong = np.flatnonzero(np.abs(code - own).max(-1) > 1e-4 * max(np.abs(self.table).max(), 1e-6))[:64]
         rows[wrong] = match(code[wrong], self.table)
-        return Seen(Case(case.kind, (shape,), self.calls.words(shape)), np.concatenate([np.ones(1), rows]))
+        return Seen(Case(case.kind, ((1, n),), self.calls.words(shape)), np.concatenate([np.ones(1), rows]))
 
     def _past(self, subject: Any, case: Case) -> Seen:
         """Return the rows that a text longer than the table gets, where it is not refused."""
-        n = len(self.table) - self.first + PAST
+        rows = len(self.table) - self.first
+        n = self.top or rows + PAST
         shape, nothing = (1, n), Seen(Case(case.kind, ()), np.ones(1))
-        if n <= PAST or n > 4096 or n * self.calls.dim > LARGEST or 0 < self.top < n:
+        if rows <= 0 or n <= rows or n > 4096 or n * self.calls.dim > LARGEST:
             return nothing
         called = ready(subject)
         try:
@@ -237,20 +240,26 @@ class Trained(Added):
             grown = self._table(called, shape)
         except SubjectError:
             return nothing
-        if len(grown) >= self.first + n and self._grew_well(called, grown):
-            rows = match(code, grown)
-        else:
-            rows = match(code, self.table)
-            if (rows == NONE).sum() > len(rows) // 2:
-                rows = between(code, self.table)
-                if _stretched(rows, len(self.table) - self.first, self.first):
-                    rows = self.first + np.arange(n, dtype=np.float64)
-        return Seen(Case(case.kind, (shape,), case.words), np.concatenate([np.ones(1), rows]))
+        found = self._places(code, grown if self._grew_well(grown, n) else self.table)
+        return Seen(Case(case.kind, (shape,), case.words), np.concatenate([np.ones(1), found]))
 
-    def _grew_well(self, called: Any, grown: Array) -> bool:
+    def _places(self, code: Array, table: Array) -> Array:
+        """Return the row of each token of a text that is longer than the table was, also of one that is stretched."""
+        rows, right = match(code, table), self.first + np.arange(len(code), dtype=np.float64)
+        if len(table) >= self.first + len(code) or (rows[:3] == right[:3]).all():
+            return rows
+        rows = between(code, self.table)
+        stretched = min(np.abs(rows - self.first - rule).max() for rule in _rules(len(rows), len(table) - self.first))
+        return right if stretched < 0.02 else rows
+
+    def _grew_well(self, grown: Array, n: int) -> bool:
         """Return whether a table that grew keeps its old rows, and gives each new one numbers of its own."""
         old = len(self.table)
-        return bool(np.abs(grown[:old] - self.table).max() <= 1e-6) and bool((match(grown[old:], self.table) < 0).all())
+        return (
+            len(grown) >= self.first + n
+            and bool(np.abs(grown[:old] - self.table).max() <= 1e-6)
+            and bool((match(grown[old:], self.table) < 0).all())
+        )
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a call that fails: the batch taken for the text."""
@@ -346,7 +355,8 @@ class Trained(Added):
         if fault.code == "learned.padding_row_zeroed" and not fault.values:
             zero = next(s.note for s in seen if s.case.kind == "learns") or [0]
             return Fault(fault.code, values={"row": self.first + zero[0], "words": ""})
-        asked = "rows" if "rows" in wrong and fault.code == "learned.table_too_short" else kinds.get(fault.code)
+        asked = kinds.get(fault.code)
+        asked = "rows" if asked == "past" and "past" not in wrong else asked
         case = next((s for s in seen if s.case.kind == asked and asked in wrong), None)
         if case is None or fault.change:
             return super().refine(fault, wrong, right, seen)
@@ -362,16 +372,23 @@ class Trained(Added):
         t = int((rows != right).argmax())
         got = f"row {rows[t]:g}" if rows[t] >= 0 else "no row of the table"
         words = f"token {t} gets {got}, where row {right[t]:g} is its own"
+        if (rows[t:] == rows[t - 1]).all():
+            words = f"tokens from {t} on all get row {rows[t]:g}, the last one again"
         if s.case.kind == "again":
             lengths = [shape[1] for shape in s.case.args]
             what = f"a call in the order of lengths {lengths}"
             return Fault(fault.code, values={"what": what, "words": words}, case={"lengths": lengths})
         case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "expected": float(right[t])}
-        if rows[t] % 1 or (rows != right).all():
-            words = f"token {t} lies at {rows[t]:.4g} of the table"
+        if (rows % 1).any():
+            rules = np.array(_rules(len(rows), len(self.table) - self.first)) + self.first
+            t = int(np.abs(rules - rows).min(0).argmax())
+            words = (
+                f"token {t} of {len(rows)} lies at {rows[t]:.4g}, where {rules[0][t]:.4g} or {rules[1][t]:.4g} is right"
+            )
+            case = {"x": [1, len(rows), self.calls.dim], "token": t, "found": float(rows[t])}
             return Fault("learned.table.interpolated_wrong", values={"words": words}, case=case)
-        grown = self._grown(rows) if s.case.kind == "past" else None
-        if grown is not None and grown.code != fault.code:
+        grown = self._grown(rows)
+        if grown is not None and grown.code != fault.code and (s.case.kind == "past" or "row_" in grown.code):
             return Fault(grown.code, {}, grown.values, case)
         if s.case.kind == "past":
             words = f"{words}: the table has {len(self.table)} rows, and nothing says so"
@@ -409,9 +426,7 @@ def _said(code: str, words: str) -> dict[str, Any]:
     return {"words": words} if code.startswith("learned.table.") or code in OWN else {"message": words}
 
 
-def _stretched(rows: Array, entries: int, first: int) -> bool:
-    """Return whether rows are a table stretched to a text, by either rule: middles or ends upon one another."""
-    n, at = len(rows), np.arange(len(rows))
-    middles = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1)
-    ends = at * (entries - 1) / max(n - 1, 1)
-    return any(np.abs(rows - first - want).max() < 0.02 for want in (middles, ends))
+def _rules(n: int, entries: int) -> list[Array]:
+    """Return where n tokens lie in a table that is stretched, by middles and by ends upon one another."""
+    at = np.arange(n)
+    return [np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / max(n - 1, 1)]

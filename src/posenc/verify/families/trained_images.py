@@ -109,11 +109,11 @@ class TrainedImage(Added):
         said = spec.get("grid")
         whole = isinstance(said, list | tuple) and len(said) == 2 and all(isinstance(n, int) and n > 0 for n in said)
         square = isinstance(said, int) and not isinstance(said, bool) and said > 0
-        self.asked: Shape | None = tuple(said) if whole else (said, said) if square else None  # type: ignore[arg-type]
+        self.asked: Shape | None = (*map(int, said),) if whole else (int(said),) * 2 if square else None  # type: ignore
         self.order = axes(spec)
         self.sizes: tuple[Shape, ...] = ()
         self.tables = ""
-        self.truth = {"keep": 1.0, "fault": 0.0, "order": 0.0}
+        self.truth = {"keep": 1.0, "fault": 0.0, "order": float(self.order == "xy")}
         self.kinds = (self.kinds[0], self.kinds[1], kind("learned.mismatch", "places"))
 
     @property
@@ -173,7 +173,8 @@ class TrainedImage(Added):
             raise CannotTellError(
                 f"cells of {size[0]} x {size[1]} take entries of the table in an order that is unknown"
             )
-        return Seen(case, np.array([0.0, float(self._first(found, follows) == "xy")]))
+        first = self._first(found, follows)
+        return Seen(case, np.array([0.0, float(first == "xy") if first else self.truth["order"]]))
 
     def _plain(self, rows: Array, shape: Shape) -> Fault | None:
         """Return what is wrong with the code whatever its table is."""
@@ -332,14 +333,13 @@ class TrainedImage(Added):
         """Yield the other order of a table's axes, where none is declared."""
         if self.order is None:
             yield Choice({"order": 1.0}, TRANSPOSED)
-        elif self.order == "xy":
-            yield Choice({"order": 1.0})
 
     def faults(self) -> Iterator[Fault]:
         """Yield exchanged axes; other faults are read off gradients."""
         yield from self.about_the_input()
-        if self.order == "yx":
-            yield Fault("learned.grid.axes_swapped", {"order": 1.0}, {"words": self.tables, "asked": "yx"})
+        if self.order is not None:
+            change = {"order": 1.0 - self.truth["order"]}
+            yield Fault("learned.grid.axes_swapped", change, {"words": self.tables, "asked": self.order})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return the fault that was read off gradients."""
@@ -349,6 +349,10 @@ class TrainedImage(Added):
                 return case.note  # type: ignore[no-any-return]
             return Fault("learned.grid.axes_swapped", {}, {"words": self.tables, "asked": self.order})
         return super().refine(fault, wrong, right, seen)
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what was not looked at."""
+        return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}"]
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the sizes that were asked and what the tables follow."""
