@@ -1,35 +1,28 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
-from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.families import added_faults, added_reading, added_words
-from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, half, ready
-from posenc.verify.families.added_faults import DISTANCES, FACTORS, PAPER, ROWS, RULES, T2T
-from posenc.verify.guard import SubjectError
+from posenc.verify.families.added_asking import Asking
+from posenc.verify.families.added_calls import FLAGS, Shape, finding
+from posenc.verify.families.added_faults import FACTORS, PAPER, ROWS, RULES, STAGES, T2T
 from posenc.verify.report import Cause
 
-STAGES = ("positions", "frequencies", "product", "table")
 BASES = (10000.0, 1000.0, 100.0, 20.0, 100000.0, 500000.0, 1000000.0)
-FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
 COARSE = "sinusoidal.precision.product_bf16"
-HALF = 600  # tokens in half precision; bfloat16 counts to 256
 ORIGIN = (
     "the first position is {start:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
     "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
 )
-DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change sign"
 MOVED = (
-    "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one computes "
-    "the same; weights from elsewhere need the dimensions of everything permuted alike"
+    "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one "
+    "computes the same; weights from elsewhere need the dimensions of everything permuted alike"
 )
 
 
@@ -53,7 +46,11 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
         from posenc.verify.families import images
 
         return images.Image(convention, spec)
-    return Distances(convention, spec) if convention == "relative_table_fn" else Sinusoid(convention, spec)
+    if convention == "relative_table_fn":
+        from posenc.verify.families import distances
+
+        return distances.Distances(convention, spec)
+    return Sinusoid(convention, spec)
 
 
 def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
@@ -65,7 +62,7 @@ def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
     return cause
 
 
-class Sinusoid(Added):
+class Sinusoid(Asking):
     """The sinusoid of Vaswani et al. 2017, section 3.5, added to the tokens of a text.
 
     Attributes:
@@ -74,13 +71,8 @@ class Sinusoid(Added):
     """
 
     prefix = "sinusoidal"
-    shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
-    single: Shape = (1, 1)
-    later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
-    lengths = (40, 130, 600, 2100)
     pairs = 100
     parts = ("misplaced", "orders", "rules", "bases", "places")  # of the faults, the likeliest first
-    stages = STAGES
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -93,8 +85,6 @@ class Sinusoid(Added):
             kind(COARSE, "half"),
         )
         self.kinds = (self.kinds[0], *later, *self.kinds[1:])
-        self.top = int(spec.get("max_positions") or 0)
-        self.ends = 0  # from how many tokens on the subject raises an error
         self.truth = {
             "rule": asked.rules[0],
             "base": asked.base,
@@ -109,99 +99,6 @@ class Sinusoid(Added):
             **{f"round_{stage}": None for stage in STAGES},
         }
         self._kept: dict[tuple[int, int], tuple[Model, Case, tuple[Array, Array]]] = {}
-
-    # What is asked
-
-    def cases(self) -> Iterator[Case]:
-        """Yield calls of several sizes; later and far ones only where these are right, or unknown."""
-        yield from self.flags("tokens")
-        for shape in self.shapes:
-            if not self.top or shape[-1] <= self.top:
-                yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) > 20)
-        if self._fails():
-            return
-        yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
-        yield from self._more()
-        yield from self.flags("grad", "trained")
-
-    def _more(self) -> Iterator[Case]:
-        within = [s for s in self.later if not self.top or s[-1] <= self.top]
-        for order in (within, within[::-1]):
-            yield Case("again", tuple(order), "calls of one object, one after another")
-        dim = max(self.calls.dim, 1)
-        lengths = [n for n in self.lengths if not self.top or n < self.top]
-        ends = [self.top] if self.top else []
-        ends += [FAR] if not 0 < self.top <= FAR else []
-        lengths = [n for n in lengths if n <= HALF or n * dim <= LARGEST // 32]
-        lengths += [n for n in sorted(ends) if n * dim <= LARGEST]
-        if lengths:
-            yield Case("far", tuple((1, n) for n in lengths), f"{max(lengths)} tokens")
-        if self.spec.get("activation_dtype"):
-            yield Case("half", ((1, min(HALF, self.top or HALF)),), "tokens in bfloat16", optional=True)
-
-    def _fails(self) -> bool:
-        """Return whether the answers so far are wrong; False where none has been heard."""
-        return bool(added_reading.near_ones(self.heard)) and self.best() is None
-
-    def best(self) -> Model | None:
-        """Return the first allowed model that explains the near answers."""
-        near = added_reading.near_ones(self.heard)
-        models = ({**self.truth, **choice.change} for choice in itertools.chain([Choice({})], self.free()))
-        return next((model for model in models if self.fits(model, near)), None)
-
-    def added(self, subject: Any, case: Case) -> Seen:
-        """Return what the calls of a case add, row by row."""
-        ask = {"again": self._again, "far": self._far, "half": self._half}.get(case.kind)
-        seen = ask(subject, case) if ask else Seen(case, self.calls.code(ready(subject), case.args[0]))
-        self.heard.append(seen)
-        return seen
-
-    def _again(self, subject: Any, case: Case) -> Seen:
-        """Return what one object adds, call after call."""
-        called, rows = ready(subject), []
-        for i, shape in enumerate(case.args):
-            try:
-                rows.append(self.calls.code(called, shape))
-            except SubjectError as error:
-                if i and self.calls.works(subject, shape):
-                    what = f"{self.calls.words(shape)}, which works on a fresh object, fails"
-                    calls = {"calls": [self.calls.case(s) for s in case.args[: i + 1]]}
-                    raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
-                case = Case(case.kind, case.args[:i], case.words)  # a table that ends, and says so
-                break
-        return Seen(case, np.concatenate(rows) if rows else np.zeros((0, self.calls.dim)))
-
-    def _far(self, subject: Any, case: Case) -> Seen:
-        """Return what is added to long texts, as far as the subject goes."""
-        rows: list[Array] = []
-        for shape in case.args:
-            try:
-                rows.append(self.calls.code(ready(subject), shape))
-            except SubjectError as error:
-                if self.top:
-                    words = f"{self.top} positions were asked for, and {self.calls.words(shape)} fails"
-                    words += f": {error.cause.message[:160]}"
-                    raise finding("sinusoidal.table.too_short", self.calls.case(shape), words=words) from error
-                self.ends = shape[-1]
-                break
-        case = Case(case.kind, case.args[: len(rows)], case.words)
-        return Seen(case, np.concatenate(rows) if rows else np.zeros((0, self.calls.dim)))
-
-    def _half(self, subject: Any, case: Case) -> Seen:
-        """Return what is added to tokens in bfloat16."""
-        called = ready(subject)
-        called = called.to(torch.bfloat16) if isinstance(called, torch.nn.Module) else called
-        x = torch.zeros(self.calls.full(case.args[0]), dtype=torch.bfloat16)
-        return Seen(case, self.calls.code(called, case.args[0], x), 2.0**-8)
-
-    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
-        shape, values = case.args[0], {"error": error.cause.message[:160]}
-        if self.calls.works(subject, (1, *shape[1:])) and not self.calls.works(subject, (2, 9)):
-            return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
-        if self.calls.dim % 2:
-            return finding("sinusoidal.width.odd", {"dim": self.calls.dim}, dim=self.calls.dim, **values)
-        return error
 
     # What is right
 
@@ -221,11 +118,7 @@ class Sinusoid(Added):
         if seen.case.kind in FLAGS:
             return super().slack(seen, predicted, model)
         slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * np.maximum(np.abs(predicted), 1.0)
-        return slack + 2.0**-7 if half(seen) else slack
-
-    def fits(self, model: Model, some: Sequence[Seen], within: float = 1.0) -> bool:
-        """Return whether a model explains some answers, with so many times their tolerance."""
-        return all(bool((self.off(s, self.predict(model, s.case), model) <= within).all()) for s in some)
+        return slack + 2.0**-7 if seen.case.kind == "half" else slack
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
         """Return the rows of the calls of a case, and how far float32 may be off in each number."""
@@ -252,37 +145,9 @@ class Sinusoid(Added):
         wide = [np.broadcast_to(a, full).reshape(-1, full[-1]) for a in (code, abs(model["gain"]) * slack)]
         return wide[0], wide[1]
 
-    def grid(self, shape: Shape) -> Shape:
-        """Return the axes of a call's rows."""
-        return shape
-
     def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
         """Return the code of positions, and how far float32 may be off."""
-        return self.wave(model, axes[0], model["order"], self.calls.dim, nudge)
-
-    def wave(self, model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
-        """Return sines and cosines (..., d) of positions, and how far float32 may be off.
-
-        Args:
-            model: The parameters.
-            p: Positions; the last axis is that of the rows.
-            order: A name in `added_faults.layouts`.
-            d: Dimensions.
-            nudge: A relative change of what is rounded, to see what stands at the edge.
-        """
-        shown = added_faults.waves(model["rule"], order, d, model["base"])
-        places, omega = p[..., None], shown.omega * model["factor"]
-        if any(model[f"round_{stage}"] for stage in STAGES[:3]):
-            places = rounded(places * (1 + nudge), model["round_positions"])
-            omega = rounded(omega * (1 + nudge), model["round_frequencies"])
-            angle = rounded(places * omega * (1 + nudge), model["round_product"])
-        elif model["rule"] == added_faults.ROOT:
-            angle = np.sign(places) * np.abs(places / model["base"]) ** omega
-        else:
-            angle = places * omega * (1 + nudge)
-        cosine = np.arange(p.shape[-1])[:, None] % 2 == 1 if shown.by_row else shown.cosine
-        code = rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * shown.sign, model["round_table"])
-        return code, np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+        return added_faults.wave(model, axes[0], model["order"], self.calls.dim, nudge)
 
     # What else is right
 
@@ -438,96 +303,7 @@ class Sinusoid(Added):
 
     # What is said
 
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the first wrong row of an answer, with its worst number."""
-        shape = seen.case.args[0]
-        if seen.case.kind in FLAGS or off.ndim != 2 or off.shape != predicted.shape:
-            return self.calls.case(shape)
-        row = int((off > 1).any(1).argmax())
-        lane = int(np.abs(seen.value[row] - predicted[row]).argmax())
-        at = row
-        for shape in seen.case.args:
-            size = math.prod(self.grid(shape))
-            if at < size:
-                break
-            at -= size
-        index = [int(i) for i in np.unravel_index(at, self.grid(shape))]
-        index = [index[0], lane, *index[1:]] if self.calls.image else [*index, lane]
-        numbers = {"index": index, "found": float(seen.value[row, lane]), "expected": float(predicted[row, lane])}
-        return {**self.calls.case(shape), **numbers}
-
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return what the rows show."""
         found = {"dim": self.calls.dim, "angles": model["rule"], "lanes": self.order_words(model)}
         return {**found, "base": model["base"], **({"refuses_length": self.ends} if self.ends else {})}
-
-    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
-        said = []
-        if not any(s.case.kind == "half" for s in seen):
-            said.append("tokens in half precision: the specification gives no activation_dtype")
-        longest = max((shape[-1] for s in seen if s.case.kind == "far" for shape in s.case.args), default=0)
-        if longest:
-            said.append(f"positions beyond {longest - 1}" + (": the code raises an error there" if self.ends else ""))
-        return said
-
-
-class Distances(Sinusoid):
-    """Transformer-XL's sinusoids of distances (Dai et al. 2019), a row for each from n - 1 to -(n - 1)."""
-
-    prefix = "relative_sinusoid"
-    shapes = ((3,), (5,), (12,))
-    single = (1,)
-    parts = ("places", "misplaced", "orders", "rules", "bases")
-    later = ((5,), (9,), (3,), (24,), (9,))
-    lengths = ()
-
-    def _more(self) -> Iterator[Case]:
-        for order in (self.later, self.later[::-1]):
-            yield Case("again", tuple(order), "calls of one object, one after another")
-
-    def grid(self, shape: Shape) -> Shape:
-        """Return the rows of a table."""
-        return (2 * shape[0] - 1,)
-
-    def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
-        """Return the distances of the rows of a table (2n - 1,)."""
-        n = shape[0]
-        r = np.arange(2 * n - 1, dtype=np.float64)
-        return ((DISTANCES[model["place"]][0](r, n) if model["place"] else n - 1 - r) + model["start"],)
-
-    def free(self) -> Iterator[Choice]:
-        """Yield the other direction too, where the specification leaves it free."""
-        yield from super().free()
-        if self.spec.get("direction") == "any":
-            turned = next(words for words, (_, code) in DISTANCES.items() if code == "direction")
-            yield from (Choice({**reading, "place": turned}, DIRECTION) for reading in self.readings())
-
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield distances that are off by a constant."""
-        for by in (1.0, -1.0):
-            yield Fault(
-                "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
-            )
-
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong distances."""
-        for words, (_, code) in DISTANCES.items():
-            yield Fault(f"relative_sinusoid.{code}", {"place": words}, {"words": words})
-
-    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the distances of rows show."""
-        return added_reading.of_distances(self, near, model)
-
-    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
-        """Return rows of neighbouring distances, ascending."""
-        rows: Array = max(near, key=lambda s: s.value.size).value[::-1]
-        return rows
-
-    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a table of another number of rows."""
-        return added_reading.rows_missing(self.calls, subject, case.args[0], error)
-
-    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
-        """Return what was not looked at."""
-        return ["tables of more than 24 positions"]

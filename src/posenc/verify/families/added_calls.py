@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import codes, guard
-from posenc.verify.engine import Case, Family, Fault, Seen
+from posenc.verify.engine import Case, Family, Fault, Kind, Seen
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 from posenc.verify.sentences import filled
@@ -164,7 +164,7 @@ class Added(Family):
     word = "sinusoidal"
     shapes: Sequence[Shape]
     trains = False
-    kinds = ()
+    kinds: Sequence[Kind] = ()
 
     def __init__(self, convention: str, spec: Any) -> None:
         super().__init__(convention, spec)
@@ -290,8 +290,3 @@ class Added(Family):
         if fault.code == f"{self.word}.trainable":
             return Fault(fault.code, values={"n": int(next(s.value[0] for s in seen if s.case.kind == "trained"))})
         return fault
-
-
-def half(seen: Seen) -> bool:
-    """Return whether an answer was given in half precision."""
-    return seen.eps > 100 * FLOAT32

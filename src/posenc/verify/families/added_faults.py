@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from posenc.verify.engine.records import Array
+from posenc.verify.engine.precision import rounded
+from posenc.verify.engine.records import FLOAT32, Array, Model
 
+STAGES = ("positions", "frequencies", "product", "table")  # that may be rounded to half precision
 Frequencies = Callable[[Array, int, float], Array]  # numbers of the pairs, width, base -> radians per position
 PAPER = "position / base**(2k/d)"
 T2T = "position / base**(k/(d/2 - 1))"
@@ -225,6 +227,31 @@ def order_code(found: str, right: str) -> str:
     if flipped:
         return "layout.halves_swapped" if blocks else "layout.cos_first"
     return "layout.halves" if blocks else "layout.interleaved"
+
+
+def wave(model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
+    """Return sines and cosines (..., d) of positions, and how far float32 may be off.
+
+    Args:
+        model: The parameters.
+        p: Positions; the last axis is that of the rows.
+        order: A name in `layouts`.
+        d: Dimensions.
+        nudge: A relative change of what is rounded, to see what stands at the edge.
+    """
+    shown = waves(model["rule"], order, d, model["base"])
+    places, omega = p[..., None], shown.omega * model["factor"]
+    if any(model[f"round_{stage}"] for stage in STAGES[:3]):
+        places = rounded(places * (1 + nudge), model["round_positions"])
+        omega = rounded(omega * (1 + nudge), model["round_frequencies"])
+        angle = rounded(places * omega * (1 + nudge), model["round_product"])
+    elif model["rule"] == ROOT:
+        angle = np.sign(places) * np.abs(places / model["base"]) ** omega
+    else:
+        angle = places * omega * (1 + nudge)
+    cosine = np.arange(p.shape[-1])[:, None] % 2 == 1 if shown.by_row else shown.cosine
+    code = rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * shown.sign, model["round_table"])
+    return code, np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
 
 
 # Positions of rows by mistake: (numbers of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and

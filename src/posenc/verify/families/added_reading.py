@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from posenc.verify import guard
 from posenc.verify.engine import Case, Fault, Seen, precision
 from posenc.verify.engine.read import base_of, known
 from posenc.verify.engine.records import FLOAT32, Array, Model
-from posenc.verify.families.added_calls import Calls, Shape, finding, ready
-from posenc.verify.families.added_faults import WIDTHS, layouts
-from posenc.verify.guard import SubjectError
+from posenc.verify.families.added_faults import STAGES, WIDTHS, layouts
 
 if TYPE_CHECKING:
     from posenc.verify.families.added import Sinusoid
@@ -238,46 +236,27 @@ def of_text(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | N
     return Fault(f"sinusoidal.{code}", {}, {"words": words})
 
 
-def of_distances(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return what the distances of the rows of the longest table say."""
-    longest = max(near, key=lambda s: s.case.args[0])
-    n = longest.case.args[0][0]
-    found = positions(family, longest.value, model, 6000)
-    if found is None:
-        return None
-    if np.isnan(found).any():
-        return Fault("sinusoidal.table.row_zeroed", {}, {"words": f"row {int(np.isnan(found).argmax())} is zero"})
-    listed = ", ".join(f"{p:g}" for p in found[:4])
-    steps, words = np.diff(found), f"rows have distances {listed}, ..., where {n - 1}, {n - 2}, ... are right"
-    code = "distance.other"
-    if (steps == -1).all():
-        constant = family.fits({**model, "start": found[0] - n + 1}, near)
-        code = "off_by_one" if constant else "slice_of_reversed_table"
-    elif (np.abs(steps) == 1).all() and found.min() >= 0:
-        code = "sign_lost"
-    return Fault(f"relative_sinusoid.{code}", {}, {"words": words})
-
-
 def rounding(family: "Sinusoid", s: Seen, model: Model) -> tuple[Fault, float]:
     """Return the rounding that explains an answer best, and what it leaves."""
-    tried = []
-    for fault in precision.faults("sinusoidal", family.stages):
-        left = s.value - family.predict({**model, **fault.change}, s.case)
-        tried.append((float(np.sqrt(np.mean(left**2))), fault))
-    left, fault = min(tried, key=lambda pair: pair[0])
-    return fault, left
+
+    def left(fault: Fault) -> float:
+        rest = s.value - family.predict({**model, **fault.change}, s.case)
+        return float(np.sqrt(np.mean(rest**2)))
+
+    best = min(precision.faults("sinusoidal", STAGES), key=left)
+    return best, left(best)
 
 
-def first_wrong(family: "Sinusoid", s: Seen, model: Model) -> tuple[Seen, Array]:
+def first_wrong(family: "Sinusoid", s: Seen, model: Model) -> tuple[Seen, NDArray[np.bool_]]:
     """Return the first wrong call of a case, and which of its rows are wrong."""
     at = 0
     for shape in s.case.args:
         case = Case("near", (shape,), family.calls.words(shape))
         code, slack = family.rows(model, case)
-        rows = s.value[at : at + len(code)]
-        at += len(code)
-        if (wrong := (np.abs(rows - code) > slack + 2e-5).any(1)).any():
-            return Seen(case, rows), wrong
+        rows, at = s.value[at : at + len(code)], at + len(code)
+        wrong = np.any(np.abs(rows - code) > slack + 2e-5, axis=1)
+        if wrong.any():
+            break
     return Seen(case, rows), wrong
 
 
@@ -314,17 +293,3 @@ def again(family: "Sinusoid", s: Seen, model: Model) -> Fault:
         if code.startswith("table."):
             return Fault(f"sinusoidal.{code}", {}, {"words": f"{what} gives other rows: {words}"}, case)
     return Fault("sinusoidal.state_kept", {}, {"what": what, "off": off}, case)
-
-
-def rows_missing(calls: Calls, subject: Any, shape: Shape, error: SubjectError) -> SubjectError:
-    """Return the finding behind a table of distances with another number of rows, else the error."""
-    n = shape[0]
-    if error.cause.code != "subject.shape":
-        return error
-    found = guard.call(ready(subject), n, what=calls.words(shape))
-    sizes = [size for size in getattr(found, "shape", ()) if size != 1]
-    codes = {n: "absolute_used", 2 * n: "off_by_one", 2 * n - 2: "off_by_one", 2 * n + 1: "off_by_one"}
-    if n < 3 or len(sizes) != 2 or sizes[1] != calls.dim or sizes[0] not in codes:
-        return error
-    words = f"table({n}) has {sizes[0]} rows; the signed distances from {n - 1} to {1 - n} are {2 * n - 1}"
-    return finding(f"relative_sinusoid.{codes[sizes[0]]}", {"n": n}, float(sizes[0]), words=words)

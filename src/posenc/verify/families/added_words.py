@@ -1,6 +1,5 @@
 """What a specification says of a sinusoid, and the readings that it leaves open."""
 
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -14,10 +13,8 @@ _OF_THE_PAPER = re.compile(
     "paper|vaswani|original|standard|detr|loftr|norm|mae|vit|moco|raw|sin|cos|xl|espnet|conformer|interleaved|half|blocks|"
     "attention"
 )
-_ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(?![a-z])|(row|height)s?_?(first|major|col|width)")
-_COLUMNS_FIRST = re.compile(
-    r"(xy|wh|ji|cols?|columns?|widths?|x|w|j)(?![a-z])|(col|column|width)s?_?(first|major|row|height)"
-)
+_ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
+_COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
 _WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|sin|cos")
 
 
@@ -125,16 +122,13 @@ def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
     >>> axes({"order": "rows first"}), axes({"order": "xy"}), axes({})
     ('yx', 'xy', None)
     """
-    said = re.sub(r"[^a-z]+", "_", str(spec.get("order") or "").lower())
-    if not said:
-        return None
-    words = [said[i:] for i in range(len(said)) if i == 0 or said[i - 1] == "_"]
-    for word in words:
+    said = str(spec.get("order") or "").lower()
+    for word in re.findall("[a-z]+", said):
         if _ROWS_FIRST.match(word):
             return "yx"
         if _COLUMNS_FIRST.match(word):
             return "xy"
-    if of_waves and _WAVES.search(said):
+    if not said or (of_waves and _WAVES.search(said)):
         return None
     which = "'yx' (rows first) or 'xy'" + (", or 'sin_cos' or 'cos_sin'" if of_waves else "")
     raise ValueError(f"verify: order cannot be {str(spec['order'])[:60]!r}, which names no axis. Use {which}.")
@@ -187,18 +181,19 @@ def _starts(spec: Mapping[str, Any], variant: str, *, image: bool) -> tuple[floa
 
 
 def _scalings(spec: Mapping[str, Any], variant: str, starts: tuple[float, ...]) -> tuple[Scaling, ...]:
-    spellings = ("normalise", "normalize", "normalised", "normalized")
-    said = next((spec[word] for word in spellings if spec.get(word) is not None), None)
+    said = spec.get("normalise", spec.get("normalize", spec.get("normalised", spec.get("normalized"))))
     plain = tuple(Scaling(start) for start in starts)
     if said is None and re.search("unnorm|notnorm|nonorm|raw|withoutnorm", variant):
         return plain
     detr = "detr" in variant or "maskformer" in variant
     factor = spec.get("scale")
     scale = float(factor) if isinstance(factor, int | float) else 2 * math.pi
-    overs = itertools.chain.from_iterable(
-        [(s, over) for over in (("size", "last") if s else ("last", "size"))] for s in starts
+    divided = tuple(
+        Scaling(start, over, scale)
+        for start in starts
+        for over in (("size", "last") if start else ("last", "size"))
+        if not (detr and start == 1 and over == "last")
     )
-    divided = tuple(Scaling(s, over, scale) for s, over in overs if not (detr and s == 1 and over == "last"))
     if said or (said is None and "norm" in variant):
         return divided
     # DETR's class divides only where it is asked to, and its model asks: the bare name leaves both open

@@ -77,13 +77,12 @@ class Image(Sinusoid):
     single = (1, 2, 2)
     parts = ("misplaced", "orders", "places", "rules", "bases")
     later = ((2, 3, 5), (2, 5, 3), (2, 6, 7), (2, 3, 5), (3, 2, 4))
-    lengths = ()
     pairs = 70
-    stages = ()
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth |= {
+        self.truth = {
+            **self.truth,
             "scaling": self.asked.scalings[0],
             "join": self.asked.joins[0],
             "cells": "",  # a wrong way to number cells
@@ -114,7 +113,7 @@ class Image(Sinusoid):
         dim, join = self.calls.dim, model["join"]
         d = dim if join == "sum" else dim // 2 if model["narrow"] else self.width
         orders = (model["order"], model["second"] or model["order"])
-        parts = [self.wave(model, p, order, d, nudge) for p, order in zip(axes, orders, strict=True)]
+        parts = [added_faults.wave(model, p, order, d, nudge) for p, order in zip(axes, orders, strict=True)]
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return code, slack
 
@@ -241,13 +240,14 @@ class Image(Sinusoid):
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind an image that fails: only square ones work, or a width that does not divide."""
-        values = {"error": error.cause.message[:160]}
         if self.calls.works(subject, (2, 4, 4)):
             case_ = self.calls.case(case.args[0])
             words = f"{case.words} fails and a square image works"
             return finding("sinusoidal2d.grid_shape_square", case_, words=words)
         if self.calls.dim % 4:
-            return finding("sinusoidal.width.odd", {"dim": self.calls.dim}, dim=self.calls.dim, **values)
+            return finding(
+                "sinusoidal.width.odd", {"dim": self.calls.dim}, dim=self.calls.dim, error=error.cause.message[:160]
+            )
         return error
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
