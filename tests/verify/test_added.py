@@ -321,7 +321,7 @@ def test_a_disputed_definition_names_the_other():
 
 def test_a_pass_says_what_was_not_judged():
     report = verify.check(Table(rows=100), convention="additive_module", spec=SIN)
-    assert "positions beyond 39: the code raises an error there" in report.not_judged
+    assert "positions beyond 39: a text of 130 tokens raises an error" in report.not_judged
     assert any("half precision" in line for line in report.not_judged)
 
 

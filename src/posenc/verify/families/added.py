@@ -71,6 +71,7 @@ class Sinusoid(Asking):
     """
 
     prefix = "sinusoidal"
+    ignores = "table_rows padding padding_idx"
     pairs = 100
     parts = ("misplaced", "orders", "rules", "bases", "places")  # of the faults, the likeliest first
 

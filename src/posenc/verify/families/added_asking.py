@@ -159,12 +159,11 @@ class Asking(Added):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        said = []
+        said = self.ignored()
         if not any(s.case.kind == "half" for s in seen):
             said.append("tokens in half precision: the specification gives no activation_dtype")
-        longest = max((shape[-1] for s in seen if s.case.kind == "far" for shape in s.case.args), default=0)
+        longest = max((shape[-1] for s in seen if s.case.kind in ("again", "far") for shape in s.case.args), default=0)
         if longest:
-            said.append(f"positions beyond {longest - 1}" + (": the code raises an error there" if self.ends else ""))
-        elif self.ends:
-            said.append(f"texts of {self.ends} tokens and more: the code raises an error there")
+            ends = f": a text of {self.ends} tokens raises an error" if self.ends else ""
+            said.append(f"positions beyond {longest - 1}{ends}")
         return said

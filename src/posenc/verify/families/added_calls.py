@@ -158,12 +158,12 @@ class Added(Family):
     Attributes:
         word: The first word of the codes of what every added code shares.
         shapes: Calls of different sizes, the smallest first; no two sizes of one call are equal.
-        trains: The code is meant to train.
+        ignores: Words of a specification that its convention reads, and this code does not.
     """
 
     word = "sinusoidal"
     shapes: Sequence[Shape]
-    trains = False
+    ignores = ""
     kinds: Sequence[Kind] = ()
 
     def __init__(self, convention: str, spec: Any) -> None:
@@ -290,3 +290,8 @@ class Added(Family):
         if fault.code == f"{self.word}.trainable":
             return Fault(fault.code, values={"n": int(next(s.value[0] for s in seen if s.case.kind == "trained"))})
         return fault
+
+    def ignored(self) -> list[str]:
+        """Return the words of the specification that are not looked at, in sentences."""
+        said = [word for word in self.ignores.split() if self.spec.get(word) is not None]
+        return [f"{word!r} of the specification, which does not apply to this code" for word in said]

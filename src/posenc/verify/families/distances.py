@@ -74,7 +74,7 @@ class Distances(Sinusoid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        return ["tables of more than 24 positions"]
+        return ["tables of more than 24 positions", *self.ignored()]
 
 
 def of_distances(family: Sinusoid, near: Sequence[Seen], model: Model) -> Fault | None:

@@ -73,6 +73,7 @@ class Image(Sinusoid):
     """Sinusoids of two axes, each with half of the channels: of DETR, LoFTR, MAE and others."""
 
     prefix = "sinusoidal2d"
+    ignores = "grid cls"
     shapes = ((1, 2, 3), (2, 3, 5), (3, 4, 2), (1, 9, 4))
     single = (1, 2, 2)
     parts = ("misplaced", "orders", "places", "rules", "bases")
@@ -252,7 +253,7 @@ class Image(Sinusoid):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        return ["images of more than 9 rows or columns, and images in half precision"]
+        return ["images of more than 9 rows or columns, and images in half precision", *self.ignored()]
 
 
 def _joined(parts: Sequence[Array], join: str) -> Array:

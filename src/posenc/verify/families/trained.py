@@ -150,7 +150,7 @@ class Trained(Rows):
         """Return what a long, a later or a too long text shows."""
         rows, right = s.value[1:], self.predict(self.truth, s.case)[1:]
         t = int((rows != right).argmax())
-        got = f"row {rows[t]:g}" if rows[t] >= 0 else "no row of the table"
+        got = f"row {rows[t]:g} of the table" if rows[t] >= 0 else "no row of the table"
         words = f"token {t} gets {got}, where row {right[t]:g} is its own"
         if (rows[t:] == rows[t - 1]).all():
             words = f"tokens from {t} on all get row {rows[t]:g}, the last one again"
@@ -198,7 +198,8 @@ class Trained(Rows):
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
         asked = any(s.case.kind == "far" and s.case.args for s in seen)
-        return [] if asked else [f"texts of more than {max(s[1] for s in self.shapes)} tokens"]
+        few = f"texts of more than {max(s[1] for s in self.shapes)} tokens"
+        return self.ignored() if asked else [few, *self.ignored()]
 
 
 def _said(code: str, words: str) -> dict[str, Any]:

@@ -31,7 +31,8 @@ TRANSPOSED = "rows of the table follow the columns of the image: another name fo
 class TrainedImage(Added):
     """A trained table of an image's cells, or one of its rows and one of its columns."""
 
-    word, definition, mismatch, trains = "learned", "learned", "learned.mismatch", True
+    word, definition, mismatch = "learned", "learned", "learned.mismatch"
+    ignores = "base temperature layout variant start offset origin scale normalize normalise normalized normalised"
     pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -291,7 +292,7 @@ class TrainedImage(Added):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}"]
+        return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}", *self.ignored()]
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the sizes that were asked and what the tables follow."""

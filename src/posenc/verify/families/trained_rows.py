@@ -75,7 +75,8 @@ class Rows(Added):
         table: The rows; those of a table that grows with the text are asked for anew.
     """
 
-    word, trains = "learned", True
+    word = "learned"
+    ignores = "base temperature layout variant order origin activation_dtype"
     shapes = ((2, 3), (2, 5), (3, 7))
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
