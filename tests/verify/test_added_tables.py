@@ -161,7 +161,7 @@ def test_a_trained_table_of_a_text_is_judged(want, subject, spec):
 
 def test_a_finding_of_a_far_row_says_which_it_is():
     report = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED)
-    assert "token 32768 gets row 7232, where row 32768 is its own" in report.causes[0].message
+    assert "token 32768 gets row 7232 of the table, where row 32768 is its own" in report.causes[0].message
     report = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED)
     assert "row 12 has position 0: the count starts again there" in report.causes[0].message
     assert "Refuse longer texts" in report.causes[0].help

@@ -118,7 +118,8 @@ class Sinusoid(Asking):
         """Return what rounding explains: angles in float32 are coarser the larger they are."""
         if seen.case.kind in FLAGS:
             return super().slack(seen, predicted, model)
-        slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * np.maximum(np.abs(predicted), 1.0)
+        largest = np.maximum(np.abs(predicted), max(abs(self.calls.keep), 1.0))
+        slack: Array = self.rows(model, seen.case)[1] + 16 * FLOAT32 * largest
         return slack + 2.0**-7 if seen.case.kind == "half" else slack
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
