@@ -89,13 +89,13 @@ def read(spec: Mapping[str, Any], *, image: bool) -> Asked:
     """Return what a specification asks of a sinusoid.
 
     Raises:
-        ValueError: Its `order` is no order of sines and cosines, nor one of axes.
+        ValueError: Its `order` is no order of sines and cosines, nor one of an image's axes.
     """
     variant = re.sub(r"[^a-z0-9]", "", str(spec.get("variant") or "").lower())
     orders, order_said = _orders(spec, variant)
     joins, join_said = _joins(spec, variant) if image else (("yx",), True)
-    if not image:
-        axes(spec, of_waves=True)
+    if not image and axes(spec, of_waves=True) is not None:
+        raise ValueError(f"verify: order {str(spec['order'])[:60]!r} names axes, and a text has one. Remove it.")
     starts = _starts(spec, variant, image=image)
     return Asked(
         float(spec.get("base") or spec.get("temperature") or 10000.0),
