@@ -300,6 +300,7 @@ TEXT_RIGHT = [
     ("pass", Adds(tail=lambda x, c: x.double() + c.double()), SIN),
     ("pass", Adds(tail=lambda x, c: (x + c,)), SIN),
     ("pass", Adds(d=512), {**SIN, "dim": 512}),
+    ("equivalent", Adds(code=lambda n: waves(torch.arange(n), 512)[:, torch.arange(512) ^ 37]), {**SIN, "dim": 512}),
     ("pass", Coarse(""), LOW),  # angles in float32, only cosines and sines rounded
     ("pass", Coarse("p"), SIN),  # half precision is not asked for
     ("pass", Adds(lambda p: p % 20_000), {**WOVEN, "max_positions": 20_000}),

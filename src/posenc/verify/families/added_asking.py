@@ -27,6 +27,7 @@ class Asking(Added):
         lengths: Of long texts.
         top: The length that must work; 0 where none is asked for.
         ends: The first length that raises an error; 0 where none did.
+        permuted: The dimensions stand in an order that was read off.
     """
 
     shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
@@ -37,6 +38,7 @@ class Asking(Added):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.top, self.ends = int(spec.get("max_positions") or 0), 0
+        self.permuted = False
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of several sizes; later and far ones only where these are right, or unknown."""
@@ -44,7 +46,12 @@ class Asking(Added):
         for shape in self.shapes:
             if not self.top or shape[-1] <= self.top:
                 yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) > 20)
-        if self._fails():
+        best = self.best() if near_ones(self.heard) else self.truth
+        if best is None:
+            return
+        self.permuted = best["lanes"] is not None
+        if self.permuted:  # slow dimensions are not distinct in a few tokens, so that far ones would be off
+            yield from self.flags("grad", "trained")
             return
         yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
         yield from self._more()
@@ -64,10 +71,6 @@ class Asking(Added):
             yield Case("far", tuple((1, n) for n in lengths), f"{max(lengths)} tokens")
         if self.spec.get("activation_dtype"):
             yield Case("half", ((1, min(HALF, self.top or HALF)),), "tokens in bfloat16", optional=True)
-
-    def _fails(self) -> bool:
-        """Return whether the answers so far are wrong; False where none has been heard."""
-        return bool(near_ones(self.heard)) and self.best() is None
 
     def best(self) -> Model | None:
         """Return the first allowed model that explains the near answers."""
@@ -162,6 +165,8 @@ class Asking(Added):
         said = self.ignored()
         if not any(s.case.kind == "half" for s in seen):
             said.append("tokens in half precision: the specification gives no activation_dtype")
+        if self.permuted:
+            said.append("later calls and long texts: the dimensions stand in an order that was read off a few tokens")
         longest = max((shape[-1] for s in seen if s.case.kind in ("again", "far") for shape in s.case.args), default=0)
         if longest:
             ends = f": a text of {self.ends} tokens raises an error" if self.ends else ""

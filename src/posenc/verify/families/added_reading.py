@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from posenc.verify.families.added import Sinusoid
 
 MANY = 8192  # positions that are tried one by one
+MOST = 800_000  # numbers of their codes
 
 
 def line(reach: int) -> Array:
@@ -43,7 +44,7 @@ def positions(family: "Sinusoid", rows: Array, model: Model, reach: int, near: i
         reach: Positions from -reach to reach are tried; where they are many, the first ones and those around `near`.
         near: The first wrong row.
     """
-    tried = line(reach) if reach <= MANY else _around(near)
+    tried = line(min(reach, MOST // family.calls.dim)) if reach <= MANY else _around(near)
     code, slack = family.code(model, (tried[None],))
     return look_up(rows, model["gain"] * code[0], slack[0], tried)
 

@@ -220,7 +220,8 @@ class Image(Sinusoid):
         pairs = ", ".join(f"({a:g}, {b:g})" for a, b in list(zip(y, x, strict=True))[: w + 2])
         words = f"the cells of {h} x {w}, row by row, have positions {pairs}, ..."
         if (y - y[0] == t // w).all() and (x - x[0] == t % w).all():
-            return self.start_fault(y[0]) if y[0] == x[0] else Fault("sinusoidal2d.start", {}, {"start": words})
+            apart = {"message": f"rows are counted from {y[0]:g} and columns from {x[0]:g}"}
+            return self.start_fault(y[0]) if y[0] == x[0] else Fault("sinusoidal2d.start", {}, apart)
         for side in (int(x.max() - x.min()) + 1, int((y == y[0]).sum())):
             if side and (y - y[0] == t // side).all() and (x - x[0] == t % side).all():
                 return Fault("sinusoidal2d.grid_shape_square", {}, {"words": f"{words}: a grid of {side} columns"})
