@@ -31,7 +31,7 @@ _MODULES = {
     "families.buckets": "bucket_fn",
     "families.builders": "mrope_positions_fn",
     "families.axes": "mrope_fn rope2d_table_fn rope_axes_fn",
-    "additive.check": "additive_module additive_2d_module relative_table_fn",
+    "families.added": "additive_module additive_2d_module relative_table_fn",
     "families.counts": "position_fn packed_position_fn learned_rows_fn",
     "families.cache": "cached_model",
     "families.attention": "attention",

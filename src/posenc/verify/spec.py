@@ -54,10 +54,9 @@ _ROTATION = (
 _SCALED = (
     f"{_ROTATION} attention_factor beta_fast beta_slow mscale mscale_all_dim truncate short_factor long_factor alpha"
 )
-_ADDED = (
-    "dim d_model base layout variant start order offset table_rows max_positions padding padding_idx cls grid scale "
-    "normalize normalise normalized normalised temperature activation_dtype config"
-)
+_ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
+_OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
+_OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
     "bias_max variant score_scale start offset order interleaved section"
@@ -72,9 +71,9 @@ READS = {  # words that change what is right, by convention
     "mrope_fn": f"{_ROTATION} section interleaved",
     **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_ROTATION} order interleaved ladder"),
     "mrope_positions_fn": "next_after",
-    "additive_module": _ADDED,
-    "additive_2d_module": _ADDED,
-    "relative_table_fn": _ADDED,
+    "additive_module": f"{_ADDED} {_OF_A_TEXT}",
+    "additive_2d_module": f"{_ADDED} {_OF_AN_IMAGE}",
+    "relative_table_fn": f"{_ADDED} direction",
     "relative_index_fn": "window table_rows",
     "slopes_fn": _BIAS,
     "bias_fn": _BIAS,

@@ -69,7 +69,7 @@ def judge(family: Family, subject: Any) -> Verdict:
         fault = family.raised(cause, case) or Fault(cause.code)
         values = {"message": cause.message, "fix": cause.help, **fault.values}
         fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
-        verdict = Verdict("fail", [fault], cause.evidence, wrong=frozenset({case.kind}))
+        verdict = Verdict("fail", [fault], cause.evidence, dict(fault.case), wrong=frozenset({case.kind}))
     assert verdict is not None
     verdict.not_judged += [*observed.not_judged, *family.not_judged(observed.seen)]
     return verdict

@@ -1,1 +1,0 @@
-"""Codes that are added to the tokens."""

@@ -1,0 +1,298 @@
+"""Modules that add a code to their input: how they are called, what they add, and how the input comes back."""
+
+import contextlib
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posenc.verify import codes, guard
+from posenc.verify.engine import Case, Family, Fault, Kind, Seen
+from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
+from posenc.verify.sentences import filled
+
+Shape = tuple[int, ...]  # (batch, tokens) of a text, (batch, height, width) of images, (n,) of a table of distances
+TRIED_DIMS = (16, 32, 64, 8, 12, 24, 48, 96, 128, 256, 512, 768, 4, 6, 20, 10, 7, 9, 15, 1024)
+FLAGS = ("tokens", "grad", "trained")  # cases whose answer is one number
+SAME = 1e-4  # of a factor or a gradient
+
+
+def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
+    """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
+    rule = codes.rule(code)
+    message = values.get("message") or filled(rule.says or rule.title, values)
+    return SubjectError(Cause(code, message, evidence, case or {}))
+
+
+def ready(subject: Any) -> Any:
+    """Return a fresh copy of a subject in evaluation mode, as a callable."""
+    made = fresh(subject)
+    for module in modules(made):
+        module.eval()
+    return made if callable(made) else made.forward
+
+
+def modules(subject: Any) -> list[nn.Module]:
+    """Return the modules behind a callable: itself, that of a bound method, those that a function closes over."""
+    held = [subject, getattr(subject, "__self__", None), getattr(subject, "func", None)]
+    for cell in getattr(subject, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            held.append(cell.cell_contents)
+    return [m for m in held if isinstance(m, nn.Module)]
+
+
+def leaves(out: Tensor) -> list[Tensor]:
+    """Return the tensors that train through a result, found in its graph: parameters, wherever they are kept."""
+    nodes: list[Any] = [out.grad_fn]
+    seen: set[Any] = set()
+    found = [out] if out.is_leaf and out.requires_grad else []
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        nodes += [n for n, _ in node.next_functions]
+    return found
+
+
+class Calls:
+    """How a convention is called.
+
+    Args:
+        convention: Its name.
+        dim: Dimensions of the code; 0 where they are still to be found.
+
+    Attributes:
+        keep: The factor that the input comes back with; 1 where the module only adds.
+    """
+
+    def __init__(self, convention: str, dim: int) -> None:
+        self.dim, self.keep = dim, 1.0
+        self.image = convention == "additive_2d_module"
+        self.table = convention == "relative_table_fn"
+
+    def full(self, shape: Shape) -> Shape:
+        """Return the shape of the input of a call, or of the table."""
+        if self.table:
+            return (2 * shape[0] - 1, self.dim)
+        return (shape[0], self.dim, *shape[1:]) if self.image else (*shape, self.dim)
+
+    def words(self, shape: Shape) -> str:
+        """Return a call in words."""
+        return f"table({shape[0]})" if self.table else f"forward(x) with x of {self.full(shape)}"
+
+    def case(self, shape: Shape) -> dict[str, Any]:
+        """Return a call as the smallest case of a finding has it."""
+        return {"n": shape[0]} if self.table else {"x": list(self.full(shape))}
+
+    def tokens(self, shape: Shape, seed: int = 0) -> Tensor:
+        """Return a random input."""
+        generator = torch.Generator().manual_seed(seed + math.prod(shape))
+        return torch.randn(self.full(shape), generator=generator, dtype=torch.float64).float()
+
+    def raw(self, subject: Any, shape: Shape, x: Tensor | None = None, *, grad: bool = False) -> Tensor:
+        """Return what a call gives.
+
+        Raises:
+            SubjectError: The call cannot be used.
+        """
+        what = self.words(shape)
+        given = shape[0] if self.table else self.tokens(shape) if x is None else x
+        found = guard.call(subject, given, what=what, grad=grad)
+        if isinstance(found, tuple | list) and len(found) == 1:
+            found = found[0]
+        while self.table and isinstance(found, Tensor) and found.ndim > 2 and found.shape[0] == 1:
+            found = found[0]
+        found = guard.shaped(found, self.full(shape), what)
+        if share := float(found.isinf().double().mean()):
+            message = f"{what} returned infinity in {share:.1%} of its numbers"
+            raise SubjectError(Cause("subject.not_finite", message, share, {"call": what}))
+        return found
+
+    def code(self, subject: Any, shape: Shape, x: Tensor | None = None) -> Array:
+        """Return what a call adds, one row for each token or cell."""
+        given = None if self.table else self.tokens(shape) if x is None else x
+        out = self.raw(subject, shape, given).detach().double()
+        if given is not None:
+            out = out - self.keep * given.double()
+        rows: Array = (out.movedim(1, -1) if self.image else out).reshape(-1, self.dim).numpy()
+        return rows
+
+    def works(self, subject: Any, shape: Shape) -> bool:
+        """Return whether a fresh copy takes a call."""
+        with contextlib.suppress(SubjectError):
+            self.raw(ready(subject), shape)
+            return True
+        return False
+
+    def find(self, subject: Any, shape: Shape) -> None:
+        """Find the number of dimensions that a subject works with, by calling it.
+
+        Raises:
+            SubjectError: None was found.
+        """
+        if self.table:
+            found = guard.call(ready(subject), shape[0], what=self.words(shape))
+            self.dim = int(found.shape[-1]) if isinstance(found, Tensor) and found.ndim >= 2 else 0
+            return
+        held = [t for m in modules(subject) for t in (*m.buffers(), *m.parameters())]
+        sizes = [n for t in held for s in t.shape[::-1] for n in (s, 2 * s) if 1 < s <= 4096]
+        for self.dim in dict.fromkeys((*sizes, *TRIED_DIMS)):
+            if self.works(subject, shape):
+                return
+        self.raw(ready(subject), shape)  # whose error is the finding
+
+
+class Added(Family):
+    """A code that is added: the input must come back as it is, with its gradient, and equal calls must be equal.
+
+    Attributes:
+        word: The first word of the codes of what every added code shares.
+        shapes: Calls of different sizes, the smallest first; no two sizes of one call are equal.
+        ignores: Words of a specification that its convention reads, and this code does not.
+    """
+
+    word = "sinusoidal"
+    shapes: Sequence[Shape]
+    ignores = ""
+    kinds: Sequence[Kind] = ()
+
+    def __init__(self, convention: str, spec: Any) -> None:
+        super().__init__(convention, spec)
+        self.calls = Calls(convention, int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0))
+        self.kinds = (
+            kind(f"{self.word}.input.scaled", "tokens"),
+            kind(f"{self.word}.grad.severed", "grad"),
+            kind(f"{self.word}.trainable", "trained"),
+        )
+        self.heard: list[Seen] = []
+
+    @property
+    def call_shape(self) -> Shape:
+        """The call that shows how the input comes back."""
+        return next(s for s in self.shapes if min(s) > 1 or self.calls.table)
+
+    def flags(self, *kinds: str) -> Iterator[Case]:
+        """Yield the cases whose answer is one number."""
+        for name in kinds:
+            if not (self.calls.table and name != "trained"):
+                yield Case(name, (self.call_shape,), self.calls.words(self.call_shape))
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the answer to one question; where a call fails, what other calls say of it."""
+        if not self.calls.dim:
+            self.calls.find(subject, self.call_shape)
+        asked: dict[str, Callable[[Any, Case], Seen]] = {
+            "tokens": self._tokens,
+            "grad": self._grad,
+            "trained": self._trained,
+        }
+        try:
+            return asked.get(case.kind, self.added)(subject, case)
+        except SubjectError as error:
+            usable = case.optional or error.cause.code not in {"subject.raises", "subject.shape"}
+            raise error if usable else self.refusal(subject, case, error) from error
+
+    @abstractmethod
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return what the calls of a case add."""
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails, if other calls show it."""
+        return error
+
+    def flag(self, model: Model, case: Case) -> Array:
+        """Return the right answer to a case whose answer is one number."""
+        return np.array([{"tokens": model["keep"], "grad": 1.0, "trained": 0.0}[case.kind]])
+
+    def _tokens(self, subject: Any, case: Case) -> Seen:
+        """Return the factor that the input comes back with."""
+        called, calls, shape = ready(subject), self.calls, case.args[0]
+        a, b = calls.tokens(shape), calls.tokens(shape, seed=1)
+        one, again = (calls.raw(called, shape, a).detach().double() for _ in range(2))
+        if not torch.equal(one, again):
+            raise self._unequal(subject, shape, one, again)
+        two = calls.raw(called, shape, b).detach().double()
+        step, moved = (a - b).double(), one - two
+        keep = float((step * moved).sum() / (step * step).sum())
+        off = float((moved - keep * step).abs().max())
+        if off > SAME * max(abs(keep), 1.0):
+            raise finding(f"{self.word}.input.changed", calls.case(shape), off, off=off, factor=keep)
+        calls.keep = 1.0 if abs(keep - 1) < SAME else keep
+        return Seen(case, np.array([calls.keep]))
+
+    def _unequal(self, subject: Any, shape: Shape, one: Tensor, again: Tensor) -> SubjectError:
+        """Return the finding behind two equal calls whose results differ."""
+        off, case = float((one - again).abs().max()), {**self.calls.case(shape), "calls": 2}
+        first = self.calls.raw(ready(subject), shape, self.calls.tokens(shape)).detach().double()
+        if fresh(subject) is not subject and torch.equal(one, first):
+            return finding(f"{self.word}.state_kept", case, off, what="the second of two equal calls", off=off)
+        x = self.calls.tokens(shape).double()
+        dropped = max(float((one == value).double().mean()) for value in (torch.zeros(()), x)) > 0.005
+        return finding(f"{self.word}.{'dropout_in_eval' if dropped else 'random'}", case, off, off=off)
+
+    def _grad(self, subject: Any, case: Case) -> Seen:
+        """Return 1 where the gradient of the input is right."""
+        shape, keep = case.args[0], self.calls.keep
+        x = self.calls.tokens(shape).requires_grad_()
+        out = self.calls.raw(ready(subject), shape, x, grad=True)
+        weight = self.calls.tokens(shape, seed=2).to(out.dtype)
+        if abs(keep) < SAME:
+            return Seen(case, np.ones(1))
+        got = None
+        if out.requires_grad:
+            (got,) = torch.autograd.grad((out * weight).sum(), x, allow_unused=True)
+        right = got is not None and float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0)
+        return Seen(case, np.array([float(right)]))
+
+    def _trained(self, subject: Any, case: Case) -> Seen:
+        """Return how many numbers of the code train."""
+        out = self.calls.raw(ready(subject), case.args[0], grad=True)
+        return Seen(case, np.array([float(sum(t.numel() for t in leaves(out) if t.numel() > 1))]))
+
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
+        """Return what rounding explains of an answer of one number."""
+        return SAME * max(1.0, float(np.abs(predicted).max(initial=0.0)))
+
+    def same(self, seen: Seen, predicted: Array) -> bool:
+        """Return True: every number has been compared."""
+        return True
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Keep the answers, for what is read off them."""
+        self.heard = list(seen)
+        self.pairs = min(self.pairs, max(12_000 // max(self.calls.dim, 1), 30))  # wide codes take long to compare
+        self.calls.keep = next((float(s.value[0]) for s in seen if s.case.kind == "tokens"), 1.0)
+
+    def about_the_input(self) -> Iterator[Fault]:
+        """Yield the faults of an input that comes back scaled, or not at all."""
+        keep = self.calls.keep
+        if keep != 1 and abs(keep) < SAME:
+            yield Fault(f"{self.word}.input.lost", {"keep": keep})
+        elif keep != 1:
+            yield Fault(f"{self.word}.input.scaled", {"keep": keep}, {"factor": keep})
+            yield Fault(
+                f"{self.word}.input.scaled", {"keep": keep, "gain": keep}, {"factor": keep}
+            )  # the sum is scaled
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return a fault that shows by a kind of case, with its number."""
+        if fault.code == f"{self.word}.input.scaled" and not fault.change:
+            return next(self.about_the_input(), fault)
+        if fault.code == f"{self.word}.trainable":
+            return Fault(fault.code, values={"n": int(next(s.value[0] for s in seen if s.case.kind == "trained"))})
+        return fault
+
+    def ignored(self) -> list[str]:
+        """Return the words of the specification that are not looked at, in sentences."""
+        said = [word for word in self.ignores.split() if self.spec.get(word) is not None]
+        return [f"{word!r} of the specification, which does not apply to this code" for word in said]

@@ -1,0 +1,311 @@
+"""Trained tables that are added to texts and images: which row each token gets, which entry each cell."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from posenc import verify
+from posenc.verify.codes import rules
+
+D = 16
+LEARNED = {"encoding": "learned", "dim": D}
+IMAGE = {"encoding": "learned2d", "dim": D}
+
+
+def judge(subject, convention, spec):
+    report = verify.check(subject, convention=convention, spec=spec)
+    assert {cause.code for cause in report.causes} <= set(rules())
+    return report.status, report.causes[0].code if report.causes else report.because
+
+
+class Learned(nn.Module):
+    """x + table[at(x)], with the usual switches of nn.Embedding."""
+
+    def __init__(self, at=lambda p: p, rows=40, tail=lambda x, c: x + c, padding=None, zeros=False, longest=10**9):
+        super().__init__()
+        self.table = nn.Embedding(rows, D, padding_idx=padding)
+        self.at, self.tail, self.longest = at, tail, longest
+        if zeros:
+            nn.init.zeros_(self.table.weight)
+
+    def forward(self, x):
+        if x.shape[1] > self.longest:
+            raise ValueError("too long")
+        return self.tail(x, self.table(self.at(torch.arange(x.shape[1]))))
+
+
+class ByBatch(Learned):
+    def forward(self, x):
+        rows = self.table(torch.arange(x.shape[0]))
+        return x + (rows[:, None] if self.longest else rows)
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pe = nn.Parameter(torch.zeros(1, 40, D))
+
+    def forward(self, x):
+        return x + self.pe[:, : x.shape[1]]
+
+
+class Grows(nn.Module):
+    """A table of 12 rows that makes `more(table, n)` of them for longer texts; it may keep them."""
+
+    def __init__(self, more, keeps=False):
+        super().__init__()
+        self.table, self.more, self.keeps = nn.Parameter(torch.randn(12, D)), more, keeps
+
+    def forward(self, x):
+        n, table = x.shape[1], self.table
+        if n > len(table):
+            table = self.more(table, n)
+            if self.keeps:
+                self.table = nn.Parameter(table.detach().clone())
+        return x + table[:n]
+
+
+def restarted(t, n):
+    return t.repeat(n // len(t) + 1, 1)
+
+
+def repeated(t, n):
+    return torch.cat([t, t[-1:].expand(n - len(t), -1)])
+
+
+def new_rows(t, n):
+    generator = torch.Generator().manual_seed(n)
+    return torch.cat([t, 0.02 * torch.randn(n - len(t), D, generator=generator)])
+
+
+def stretched(corners):
+    def more(t, n):
+        return F.interpolate(t.T[None], size=n, mode="linear", align_corners=corners)[0].T
+
+    return more
+
+
+def without_middles(t, n):
+    """Stretch by t * rows / n, which is neither of the two rules."""
+    at = torch.arange(n) * len(t) / n
+    low = at.long()
+    return torch.lerp(t[low], t[(low + 1).clamp(max=len(t) - 1)], (at - low)[:, None])
+
+
+def skipping(p):
+    return p + (p >= 12)
+
+
+def short(p):
+    return p.to(torch.int16).long() % 40_000  # as a table that is indexed from behind
+
+
+TEXTS = [
+    ("pass", Learned(), LEARNED),
+    ("pass", Learned(zeros=True), LEARNED),
+    ("pass", Flat(), LEARNED),
+    ("pass", Learned(lambda p: p + 2), {**LEARNED, "offset": 2}),
+    ("pass", Learned(lambda p: p + 2, padding=1), {**LEARNED, "padding": 1}),
+    ("pass", Learned(lambda p: p + 2, padding=1), {**LEARNED, "padding_idx": 1}),
+    ("pass", Learned(tail=lambda x, c: F.dropout(x + c, 0.0)), LEARNED),
+    ("pass", Learned(rows=40_000), {**LEARNED, "max_positions": 40_000}),
+    ("pass", Learned(rows=40_000, longest=30_000), LEARNED),
+    ("learned.table_too_short", Learned(rows=40_000, longest=30_000), {**LEARNED, "max_positions": 40_000}),
+    ("learned.wrapped", Learned(short, rows=40_000), LEARNED),
+    ("learned.wrapped", Learned(short, rows=40_000), {**LEARNED, "max_positions": 40_000}),
+    ("learned.offset_missing", Learned(), {**LEARNED, "offset": 2}),
+    ("learned.offset_hardwired", Learned(lambda p: p + 2), LEARNED),
+    ("learned.padding_idx_as_offset", Learned(lambda p: p + 1, padding=0), LEARNED),
+    ("learned.start", Learned(lambda p: p + 1), LEARNED),
+    ("learned.start", Learned(lambda p: p + 7), LEARNED),
+    ("learned.axis.batch", ByBatch(), LEARNED),
+    ("learned.axis.batch", ByBatch(longest=0), LEARNED),
+    ("learned.slice.single_row", Learned(lambda p: p[-1:] + 1), LEARNED),
+    ("learned.position.reversed", Learned(lambda p: p.flip(0)), LEARNED),
+    ("learned.padding_row_zeroed", Learned(padding=0), LEARNED),
+    ("learned.padding_row_zeroed", Learned(padding=3), LEARNED),
+    ("learned.offset_missing", Learned(rows=20), {**LEARNED, "max_positions": 20, "offset": 2}),
+    (
+        "learned.table_too_short",
+        Learned(lambda p: p + 2, rows=20),
+        {**LEARNED, "max_positions": 20, "offset": 2},
+    ),
+    ("learned.table_too_short", Learned(rows=20), {**LEARNED, "table_rows": 22}),
+    ("learned.table_too_short", Learned(lambda p: p.clamp(max=39)), LEARNED),
+    ("learned.frozen", Learned().requires_grad_(False), LEARNED),
+    ("learned.frozen", Learned(tail=lambda x, c: x + c.detach()), LEARNED),
+    ("learned.grad.severed", Learned(tail=lambda x, c: x.detach() + c), LEARNED),
+    ("learned.added_twice", Learned(tail=lambda x, c: x + 2 * c), LEARNED),
+    ("learned.scaled", Learned(tail=lambda x, c: x + 0.5 * c), LEARNED),
+    ("learned.input.scaled", Learned(tail=lambda x, c: 4 * x + c), LEARNED),
+    ("learned.not_used", Learned(tail=lambda x, c: x * 1), LEARNED),
+    # tables that grow, with and without a length that is asked for
+    ("pass", Grows(new_rows, keeps=True), {**LEARNED, "max_positions": 30}),
+    ("pass", Grows(stretched(False)), LEARNED),
+    ("pass", Grows(stretched(True)), {**LEARNED, "max_positions": 30}),
+    ("learned.table.restarts", Grows(restarted), LEARNED),
+    ("learned.table.restarts", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
+    ("learned.table_too_short", Grows(repeated), LEARNED),
+    ("learned.table.interpolated_wrong", Grows(without_middles), LEARNED),
+    ("learned.table.row_skipped", Learned(skipping), {**LEARNED, "max_positions": 30}),
+    ("learned.table.row_repeated", Learned(lambda p: p - (p >= 12).long()), {**LEARNED, "max_positions": 30}),
+]
+
+
+@pytest.mark.parametrize(("want", "subject", "spec"), TEXTS)
+def test_a_trained_table_of_a_text_is_judged(want, subject, spec):
+    status, code = judge(subject, "additive_module", spec)
+    assert want == (code if status == "fail" else status)
+
+
+def test_a_finding_of_a_far_row_says_which_it_is():
+    report = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED)
+    assert "token 32768 gets row 7232 of the table, where row 32768 is its own" in report.causes[0].message
+    report = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED)
+    assert "row 12 has position 0: the count starts again there" in report.causes[0].message
+    assert "Refuse longer texts" in report.causes[0].help
+
+
+class Table(nn.Module):
+    """Tables of the given shapes, laid over an image by a function of them, the rows and the columns."""
+
+    def __init__(self, shape, lay, *more):
+        super().__init__()
+        self.tables = nn.ParameterList(nn.Parameter(torch.zeros(*s)) for s in (shape, *more))
+        self.lay = lay
+
+    def forward(self, x):
+        return x + self.lay(*self.tables, *x.shape[-2:])
+
+
+def cells(h, w):
+    return torch.arange(h)[:, None].expand(h, w), torch.arange(w).expand(h, w)
+
+
+def side_by_side(columns_first):
+    def lay(rows, columns, h, w):
+        y, x = cells(h, w)
+        both = [rows[y], columns[x]]
+        return torch.cat(both[::-1] if columns_first else both, -1).permute(2, 0, 1)
+
+    return Table((40, D // 2), lay, (40, D // 2))
+
+
+def added(rows, columns, h, w):
+    y, x = cells(h, w)
+    return (rows[y] + columns[x]).permute(2, 0, 1)
+
+
+def numbered(width, first=0):
+    def lay(table, h, w):
+        y, x = cells(h, w)
+        return table[first + y * (width or w) + x].permute(2, 0, 1)
+
+    return lay
+
+
+def middle(table, h, w):
+    top, left = (9 - h) // 2, (9 - w) // 2
+    return table[0, :, top : top + h, left : left + w]
+
+
+def resized(table, h, w, first=0, **how):
+    grid = table[first:].reshape(1, 7, 7, D).permute(0, 3, 1, 2)
+    return F.interpolate(grid, size=(h, w), **how)[0]
+
+
+def sides(table, h, w):
+    grid = table.reshape(1, 7, 7, D).permute(0, 3, 1, 2)
+    return F.interpolate(grid, size=(w, h), mode="bilinear").reshape(D, h, w)
+
+
+def line(table, h, w):
+    return F.interpolate(table.T[None], size=h * w, mode="linear")[0].reshape(D, h, w)
+
+
+def viewed(table, h, w):
+    return F.interpolate(table.reshape(1, D, 7, 7), size=(h, w), mode="bilinear")[0]
+
+
+def by_height(rows, columns, h, w):
+    number = torch.arange(h * w)
+    return torch.cat([columns[number % h], rows[number // h]], -1).T.reshape(D, h, w)
+
+
+def only(table, h, w):
+    """Number entries by the width, which is right where there is one width."""
+    if (h, w) != (6, 9):
+        raise ValueError("another image")
+    return numbered(None)(table, h, w)
+
+
+TURNED = Table((1, D, 9, 9), lambda t, h, w: t[0, :, :w, :h].transpose(1, 2))
+COLUMNS, ROWS = side_by_side(True), side_by_side(False)
+IMAGES = [
+    ("pass", COLUMNS, {}),
+    ("pass", ROWS, {}),
+    *[("pass", ROWS, {"order": said}) for said in ("yx", "rows first", "h,w")],
+    *[("pass", COLUMNS, {"order": said}) for said in ("xy", "columns first", "w,h")],
+    ("learned.grid.axes_swapped", COLUMNS, {"order": "yx"}),
+    ("learned.grid.axes_swapped", COLUMNS, {"order": "rows first"}),
+    ("learned.grid.axes_swapped", ROWS, {"order": "xy"}),
+    ("pass", Table((40, D), added, (40, D)), {}),
+    ("pass", Table((40, D), added, (40, D)), {"order": "xy"}),
+    ("pass", Table((49, D), numbered(7)), {}),
+    ("pass", Table((D, 6, 6), lambda t, h, w: t), {}),
+    ("pass", Table((1, D, 9, 9), lambda t, h, w: t[0, :, :h, :w]), {}),
+    ("pass", Table((1, D, 9, 9), middle), {}),
+    ("pass", Table((9, 9, D), lambda t, h, w: t[:h, :w].permute(2, 0, 1)), {}),
+    ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bilinear")), {}),
+    ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bicubic")), {}),
+    ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bicubic", align_corners=True)), {}),
+    ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="nearest")), {}),
+    ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bilinear", antialias=True)), {}),
+    ("pass", Table((50, D), lambda t, h, w: resized(t, h, w, first=1, mode="bicubic")), {}),
+    ("pass", Table((36, D), lambda t, h, w: t.T.reshape(D, h, w)), {}),
+    ("pass", Table((40, D), lambda r, c, gate, h, w: (1 + gate.sum()) * added(r, c, h, w), (40, D), (1, 2)), {}),
+    ("pass", Table((54, D), only), {"grid": [6, 9]}),
+    ("equivalent", TURNED, {}),
+    ("pass", TURNED, {"order": "xy"}),
+    ("learned.grid.axes_swapped", TURNED, {"order": "yx"}),
+    ("learned.grid.stride", Table((400, D), numbered(None)), {}),
+    ("learned.grid.stride", Table((49, D), numbered(None)), {}),
+    ("learned.grid.stride", Table((40, D // 2), by_height, (40, D // 2)), {}),
+    ("learned.grid.interpolated_wrong", Table((49, D), sides), {}),
+    ("learned.grid.interpolated_wrong", Table((49, D), line), {}),
+    ("learned.grid.lanes_mixed", Table((49, D), viewed), {}),
+    ("learned.grid.class_row", Table((50, D), numbered(7)), {"cls": True}),
+    ("learned.table_too_short", Table((1, D, 9, 9), lambda t, h, w: t[0, :, :h, :w]), {"grid": [9, 12]}),
+    ("learned.cells_collide", Table((40, D), lambda t, h, w: t[:h].T[:, :, None].expand(D, h, w)), {}),
+    ("learned.added_twice", Table((40, D), lambda r, c, h, w: 2 * added(r, c, h, w), (40, D)), {}),
+    ("learned.not_used", Table((40, D), lambda t, h, w: 0 * t[0][:, None, None]), {}),
+]
+
+
+@pytest.mark.parametrize(("want", "subject", "more"), IMAGES)
+def test_a_trained_table_of_an_image_is_judged(want, subject, more):
+    status, code = judge(subject, "additive_2d_module", IMAGE | more)
+    assert want == (code if status == "fail" else status)
+
+
+def test_what_is_only_another_name_is_said():
+    assert "another name for its entries" in judge(TURNED, "additive_2d_module", IMAGE)[1]
+    with pytest.raises(ValueError, match="order cannot be 'snake'"):
+        judge(TURNED, "additive_2d_module", IMAGE | {"order": "snake"})
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 8), nn.Linear(8, D)
+
+    def forward(self, x):
+        at = torch.stack(cells(*x.shape[-2:]), -1).float()
+        return x + self.second(self.first(at).tanh()).permute(2, 0, 1)
+
+
+def test_what_passes_through_a_network_is_no_table():
+    status, because = judge(Net(), "additive_2d_module", IMAGE)
+    assert status == "cannot_tell"
+    assert "no trained table was found" in because
