@@ -189,10 +189,28 @@ def test_a_planted_fault_is_named_in_several_layers(fault, bias):
     assert code(Model(fault, layers=2, bias=bias), {**ROPE, "layers": 2}) == expected
 
 
+def windowed(window, kept):
+    return type("Windowed", (Model,), {"window": window, "kept": kept})
+
+
 def by_hand(fault):
     model = Model(fault)
     model.by_hand = True
     return model
+
+
+def with_sink(fault):
+    class Sink(windowed(6, 5) if fault != "again" else Model):
+        """A window, and a learned sink behind the keys, as gpt-oss has."""
+
+        def attend(self, q, k, v, first):
+            n, m = q.shape[2], k.shape[2]
+            apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
+            scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~self.shown(apart, first), -math.inf)
+            sink = torch.full((*scores.shape[:-1], 1), 0.5)
+            return torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ v
+
+    return Sink(fault)
 
 
 def one_at_a_time(fault=""):
@@ -218,7 +236,7 @@ def routed(fault):
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("make", [by_hand, one_at_a_time, routed])
+@pytest.mark.parametrize("make", [by_hand, one_at_a_time, routed, with_sink])
 @pytest.mark.parametrize("fault", ["ignored", "one too far", "double", "again", "early"])
 def test_faults_are_named_however_scores_are_formed(make, fault):
     assert code(make(fault)) == FAULTS[fault]
@@ -249,10 +267,6 @@ class Spoilt(Model):
 
     def beyond(self, p):
         return p + 1 if self.fault == "both" else p
-
-
-def windowed(window, kept):
-    return type("Windowed", (Model,), {"window": window, "kept": kept})
 
 
 @pytest.mark.sample(6)

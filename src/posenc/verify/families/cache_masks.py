@@ -27,7 +27,7 @@ def visible(b: Bench, chunks: Sequence[int]) -> tuple[Array, Array]:
     at = [i for i, look in enumerate(whole) if look.scores.shape[1] == n <= look.scores.shape[2]]
     if {len(looks) for looks in calls} != {len(whole)} or not at:
         return nothing, nothing
-    parts = np.stack([_of_layer([looks[i].scores for looks in calls], chunks) for i in at])
+    parts = np.stack([_of_layer([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
     full = np.stack([_of_layer([whole[i].scores], (n,)) for i in at])
     if n > TOKENS:
         parts[:, : -chunks[-1]] = full[:, : -chunks[-1]]

@@ -29,11 +29,13 @@ class Table:
         at: (heads, queries, keys), less each token's score for itself; NaN where it was not seen.
         itself: A token's mean score for itself; None where a constant per row was taken out.
         noise: What counts as equal.
+        extra: Columns behind the keys that are no keys.
     """
 
     at: Array
     itself: float | None
     noise: float
+    extra: int
 
     def look_up(self, q: Array, k: Array) -> Array:
         """Return scores (heads, queries, keys) at positions, NaN where they are not known."""
@@ -78,8 +80,9 @@ class Tables:
             return np.zeros((0, sum(sizes)))
         rows: list[Array] = []
         self.keys[sizes] = []
-        for n in self.tables:
-            scores = [looks[n].scores.numpy()[..., : sum(sizes[: c + 1])] for c, looks in enumerate(calls)]
+        for n, table in self.tables.items():
+            shown = [looks[n].without(table.extra).numpy() for looks in calls]
+            scores = [s[..., : sum(sizes[: c + 1])] for c, s in enumerate(shown)]
             self.keys[sizes].append([s.shape[-1] for s in scores])
             rows += scores
         return _stacked(rows, sum(sizes))
@@ -192,7 +195,7 @@ def _table(s: Look, n: int, family: str, tolerance: float) -> Table | None:
     at = at - itself
     if family in BIASES:  # a bias of keys ahead is hidden: of the distance's size, if any
         at = np.where(np.isnan(at), at.swapaxes(-1, -2), at)
-    return Table(at, float(itself[:, 0].mean()) if s.whole else None, noise)
+    return Table(at, float(itself[:, 0].mean()) if s.whole else None, noise, s.extra())
 
 
 def _itself(at: Array) -> Array:

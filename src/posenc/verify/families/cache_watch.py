@@ -39,6 +39,14 @@ class Look:
         """Return the rows of the new tokens, where a model runs the older ones again."""
         return Look(self.scores[:, -n:], None if self.product is None else self.product[:, -n:], self.whole)
 
+    def extra(self) -> int:
+        """Return how many columns of one pass are no keys, but seen: the sink that gpt-oss puts behind the keys."""
+        return int(self.scores[..., self.scores.shape[-2] :].isfinite().any(0).any(0).sum())
+
+    def without(self, extra: int) -> Tensor:
+        """Return the scores of keys only."""
+        return self.scores[..., : self.scores.shape[-1] - extra]
+
 
 class _Watch(TorchFunctionMode):
     """Keep products, and note every softmax."""
