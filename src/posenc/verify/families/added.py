@@ -299,9 +299,8 @@ class Sinusoid(Asking):
             return super().refine(fault, wrong, right, seen)
         if case.case.kind == "half":
             return added_reading.rounding(self, case, model)[0]
-        return (
-            added_reading.far(self, case, model) if case.case.kind == "far" else added_reading.again(self, case, model)
-        )
+        ask = added_reading.far if case.case.kind == "far" else added_reading.again
+        return ask(self, case, model)
 
     # What is said
 

@@ -108,7 +108,7 @@ def permutation(family: "Sinusoid", near: Sequence[Seen], model: Model) -> list[
             return None
         for lane in range(d):
             fits[lane] &= (np.abs(s.value[:, lane, None] - code) / (slack + 16 * FLOAT32)).max(0) <= 1
-    owner: dict[int, int] = {}  # dimensions too slow to be told apart fit several: any assignment of all will do
+    owner: dict[int, int] = {}  # slow dimensions fit several: any assignment of all will do
     if not all(_give(lane, fits, owner, set()) for lane in range(d)):
         return None
     taken = {lane: target for target, lane in owner.items()}
