@@ -256,7 +256,7 @@ def test_other_faults_are_named_by_layer(name, spoil, code, words):
     report = judged(name, spoil)
     assert (report.status, report.causes[0].code) == ("fail", code)
     assert words in report.causes[0].message
-    assert codes.rule(code).mend
+    assert codes.rule(code).fix
 
 
 def test_what_no_product_explains_cannot_be_told(monkeypatch):

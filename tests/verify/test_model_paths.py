@@ -190,7 +190,7 @@ def test_faults_are_found(name, spoil, found):
     assert report.status == "fail"
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
-        assert cause.help == codes.rule(cause.code).mend
+        assert cause.help == codes.rule(cause.code).fix
         assert "of the largest entry, where rounding leaves 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 

@@ -257,7 +257,7 @@ def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code,
     assert fault(report) == ("fail", layer, [wanted, *paths])
     assert [one["layer"] for one in report.measured["layers"] if one["status"] == "wrong"] == [layer]
     assert f"layer {layer} " in report.causes[0].message
-    assert codes.rule(wanted).mend
+    assert codes.rule(wanted).fix
 
 
 def test_numbers_of_messages():

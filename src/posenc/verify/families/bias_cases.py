@@ -95,7 +95,7 @@ class Asked(Family):
         """Return the longest row that can be asked for; a table may end before."""
         usual = int(min(2200, math.sqrt(1.2e7 / max(n, 1))))
         beyond = min(2 * (self.window or 0) + 8, LONGEST)  # a window twice as wide must be seen to end too
-        lengths = (SHORTEST, 300, 520, usual, max(usual, beyond)) if self.causal else (SHORTEST, 300)
+        lengths = sorted({SHORTEST, 520, usual, max(usual, beyond)} if self.causal else {SHORTEST, 300})
         case = None
         for k_len in lengths:
             kind, q_len = ("cached", 1) if self.causal else ("near", k_len)

@@ -17,7 +17,7 @@ from posenc.verify.families.masks import HIDDEN, Mask, on_both_sides, window
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-HEADS = (4, 8, 12, 6, 3, 2, 16, 1)
+HEADS = (4, 8, 12, 6, 3, 2, 16, 1, 5, 10, 20, 24, 32)
 UNKNOWN = "which row of the table a distance has: the table is not shown"
 EMPTY = "all distances have one bias: the table is empty, or the bias has no effect"
 NO_PLACE, FLAT = 1e3, 2e3  # of a row of the bias: no query has it; it is the same for all keys
