@@ -1,16 +1,12 @@
 """The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
 
-import ast
-from pathlib import Path
-
 import pytest
 
 import posenc
 from posenc import registry, verify
 from posenc.verify import spec
-from posenc.verify.rotary import expected
+from posenc.verify.families import rotation_asked
 
-SOURCE = Path(verify.__file__).parent
 ROPE = {"encoding": "rope", "head_dim": 64, "base": 10000.0, "layout": "half"}
 # the words that the issue of this command lists, with the values that it names
 LISTED = {
@@ -78,35 +74,20 @@ def test_a_foreign_base_is_judged_by():
 def test_what_nobody_reads_is_told():
     words = {"encoding": "alibi", "heads": 8, "comment": "ours", "score_scale": 1.0}
     report = verify.check(lambda n: [2.0 ** -(h + 1) for h in range(n)], convention="slopes_fn", spec=words)
-    assert report.measured["unread"] == ["'comment' is not read", "'score_scale' is not read"]
-    assert spec.read({"encoding": "xyzzy"}) == ({"encoding": "xyzzy"}, ["'xyzzy' is not read"])
+    assert [said.split()[0] for said in report.not_judged] == ["'comment'", "'score_scale'"]
+    assert spec.read({"encoding": "xyzzy"})[1] == ["'xyzzy' of the specification, which is no word that posenc reads"]
 
 
-def test_the_words_are_those_that_are_listed_and_those_that_are_read():
-    read = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(word)), *_]):
-                    pass
-                case ast.Subscript(value=owner, slice=ast.Constant(value=str(word))):
-                    pass
-                case ast.Compare(left=ast.Constant(value=str(word)), ops=[ast.In() | ast.NotIn()], comparators=[owner]):
-                    pass
-                case _:
-                    continue
-            named = ast.unparse(owner) in ("spec", "asked.said", "self.spec")
-            if named and path.parent.name not in ("child", "models"):
-                read.add(word)
-    assert len(read) > 30
-    assert sorted(read - spec.WORDS) == []
-    by_loops = {"layers", "window", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}
-    assert sorted(spec.WORDS - read - by_loops) == ["kind", "packed"]  # which conventions say already
+def test_the_words_are_those_that_are_listed_and_those_that_conventions_read():
+    read = {word for words in spec.READS.values() for word in words.split()}
+    assert sorted(read - spec.WORDS) == ["score_scale"]  # of models, which have a list of their own
+    assert sorted(spec.WORDS - read - {"encoding", "kind"}) == []  # which all do
     assert spec.WORDS >= LISTED
+    assert set(rotation_asked.PARAMETERS) <= set(spec.READS["rope_fn"].split())
 
 
 def test_every_scaling_and_every_encoding_is_known():
-    assert set(expected._NAMES) | {"none", "default"} == spec.SCALINGS
+    assert {*rotation_asked.KINDS, *rotation_asked.NAMES, "none"} == spec.SCALINGS
     for encoding in (*registry.names(), "learned_1d", "RoPE", "alibi@falcon", *spec.ENCODINGS):
         assert spec.read({"encoding": encoding}) == ({"encoding": encoding.lower()}, [])
 

@@ -86,8 +86,9 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
             return _right(family, seen, choice, model)
     counts = [[s for s in seen if not explains(family, model, [s])] for model in models]
     tied = [(wrong, model) for wrong, model in zip(counts, models, strict=True) if len(wrong) == min(map(len, counts))]
-    wrong, best = tied[0] if len(tied) == 1 else min(tied, key=lambda pair: _far(family, seen, pair[1]))
-    return _wrong(Reading(family, seen, wrong, best))
+    if len(tied) > 1:
+        tied.sort(key=lambda pair: _far(family, seen, pair[1]))
+    return _wrong([Reading(family, seen, wrong, model) for wrong, model in tied])
 
 
 def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
@@ -110,12 +111,11 @@ def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -
     return Verdict("equivalent", because=family.unlike(seen), measured=measured)
 
 
-def _wrong(reading: Reading) -> Verdict:
-    """Return the verdict on answers of which some are wrong."""
+def _wrong(readings: Sequence[Reading]) -> Verdict:
+    """Return the verdict on answers of which some are wrong, by the models that explain most."""
+    reading, explained = explanation(readings)
     family, first = reading.family, reading.wrong[0]
-    faults = [
-        family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explanation(reading)
-    ]
+    faults = [family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explained]
     predicted = family.predict(reading.best, first.case)
     case = family.smallest(first, predicted, family.off(first, predicted, reading.best))
     return Verdict(
@@ -141,25 +141,33 @@ def _evidence(family: Family, reading: Reading) -> float:
     return largest or 1.0
 
 
-def explanation(reading: Reading) -> list[Fault]:
-    """Return the faults that explain the wrong answers, the first one first."""
+def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
+    """Return the faults that explain the wrong answers, the first one first, and of which model they are faults."""
+    reading = readings[0]
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
-        return [by_kind]
+        return reading, [by_kind]
     faults = [fault for fault in reading.family.faults() if reading.family.plausible(fault, reading.wrong)]
-    parts = list(_parts(reading))
-    whole, of_kinds = (parts[:2], parts[2:]) if reading.family.reads_first else (parts, [])
-    if (fault := _first(reading, faults, whole)) is not None:
+    for each in readings:
+        if (fault := _first(each, faults, [each.seen, each.wrong])) is not None:
+            return each, [fault]
+    return reading, _weaker(reading, faults, by_kind)
+
+
+def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) -> list[Fault]:
+    """Return what is read off the answers, explains some of them, or explains them with another fault."""
+    family, of_kinds = reading.family, list(_of_kinds(reading))
+    if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault]
-    if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
+    if (fault := family.read(reading.seen, reading.wrong, reading.best)) is not None:
         return [fault]
-    if (fault := _first(reading, faults, of_kinds)) is not None:
+    if family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault]
-    if (pair := _two(reading, faults[: reading.family.pairs])) is not None:
+    if (pair := _two(reading, faults[: family.pairs])) is not None:
         return list(pair)
     if by_kind is not None:
         return [by_kind]
-    return [_most(reading, faults) or reading.family.unknown(reading.seen, reading.wrong, reading.best)]
+    return [_most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)]
 
 
 def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:
@@ -175,10 +183,8 @@ def _by_kind(reading: Reading) -> Fault | None:
     return None
 
 
-def _parts(reading: Reading) -> Iterator[Sequence[Seen]]:
-    """Yield what a fault may explain: everything, all that is wrong, what is wrong of one kind."""
-    yield reading.seen
-    yield reading.wrong
+def _of_kinds(reading: Reading) -> Iterator[Sequence[Seen]]:
+    """Yield the wrong answers of each kind."""
     for kind in dict.fromkeys(s.case.kind for s in reading.wrong):
         yield [s for s in reading.wrong if s.case.kind == kind]
 

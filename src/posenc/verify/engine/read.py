@@ -164,9 +164,7 @@ def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None
     return None if np.abs(found - np.eye(len(found))).max() < 1e-4 else found
 
 
-def whole_ends(
-    pos: Array, z: NDArray[np.complex128], freq: Array, slack: float
-) -> Iterator[tuple[str, float]]:
+def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: float) -> Iterator[tuple[str, float]]:
     """Yield where positions may begin again ("wraps") or stay ("stays"): right before, and not from there on.
 
     Args:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from posenc.verify.engine import Case, Choice, Family, Fault, Kind, Seen
-from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.families import rotation_asked, rotation_cases, rotation_faults, rotation_read
@@ -25,7 +24,7 @@ OF_DECAY = 5e-4  # of xPos's powers
 HALF = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # what rounding to a half precision changes
 EDGES = 0.3  # of the numbers that float32 before a rounding may move to a neighbour
 ROUNDED = ("round_positions", "round_frequencies", "round_product", "round_table", "round_x", "round_y")
-Lanes = tuple[Array, Array, Array]
+Lanes = tuple[Any, Any, Any]  # whole numbers of pairs and of partners, and signs
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -99,11 +98,11 @@ class Rotation(Family):
         return x.to(getattr(torch, ask.dtype))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return vectors rotated by a model: (2, vectors, positions, head_dim), queries first; for "grad" its transpose."""
+        """Return vectors rotated by a model, (2, vectors, positions, head_dim), queries first; for "grad" backwards."""
         ask: Ask = case.args[0]
         if case.kind == "grad":
             basis = self.predict(model, Case("near", (replace(ask, vectors="basis"),)))
-            return np.einsum("svpd,wpd->swpv", basis, weights(self, ask))
+            return np.asarray(np.einsum("svpd,wpd->swpv", basis, weights(self, ask)))
         where, x = places(self.convention, ask), self.fed(ask).double().numpy()
         if ask.rows:
             backwards = replace(where, pos=where.pos[::-1])
@@ -129,7 +128,8 @@ class Rotation(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return how far an answer is from a prediction; what is not finite is infinitely far, or left out."""
-        off = super().off(seen, predicted, model)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # wrong powers grow beyond all numbers
+            off = super().off(seen, predicted, model)
         off = np.where(np.isfinite(seen.value) | (np.isfinite(predicted) & (not model["lost"])), off, 0.0)
         wrong = off > 1
         if not wrong.any() or wrong.mean() > EDGES or not _rounds(model):
@@ -218,11 +218,13 @@ class Rotation(Family):
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Read off the answers what no known fault explains."""
-        return rotation_read.read(self, seen, wrong, model)
+        with np.errstate(all="ignore"):
+            return rotation_read.read(self, seen, wrong, model)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is measured where nothing explains it."""
-        return rotation_read.unknown(self, seen, wrong, model)
+        with np.errstate(all="ignore"):
+            return rotation_read.unknown(self, seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Name faults of long texts, and of tables that are kept by the wrong key."""
@@ -301,6 +303,8 @@ def _lanes(head_dim: int, n_pairs: int, pairing: str, first: int, apart: int) ->
     numbers = np.arange(n_pairs)
     a, b = (numbers, numbers + apart) if pairing == "half" else (2 * numbers, 2 * numbers + 1)
     a, b = a + first, b + first
+    inside = b < head_dim
+    numbers, a, b = numbers[inside], a[inside], b[inside]
     pair[a], pair[b], partner[a], partner[b], sign[a], sign[b] = numbers, numbers, b, a, -1.0, 1.0
     return pair, partner, sign
 
@@ -361,7 +365,7 @@ def _rows(m: Model, name: str, where: Places, heads: int) -> Array:
     return np.stack([np.atleast_1d(m[name](int(n))) for n in lengths])[back]
 
 
-def _times(of: Callable[[int], Array], factor: float) -> Callable[[int], Array]:
+def _times(of: Any, factor: float) -> Callable[[int], Array]:
     """Return frequencies times a factor, by the length of the text."""
     return Fixed(of.value * factor) if isinstance(of, Fixed) else partial(_product, of, factor)
 

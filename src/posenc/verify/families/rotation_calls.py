@@ -100,9 +100,7 @@ def runs(listed: Sequence[int]) -> list[tuple[int, int, list[int]]]:
 @cache
 def places(convention: str, ask: Ask) -> Places:
     """Return where each token of an answer stood."""
-    rows = [
-        (call[i], i, call[0], max(call), len(call)) for call, wanted in calls(convention, ask) for i in wanted
-    ]
+    rows = [(call[i], i, call[0], max(call), len(call)) for call, wanted in calls(convention, ask) for i in wanted]
     return Places(*np.array(rows, dtype=np.float64).T)
 
 

@@ -13,7 +13,6 @@ from posenc.verify.engine.precision import SHORT
 from posenc.verify.engine.read import Structure, base_of, known, speeds, structure, turns, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation
-from posenc.verify.families.rotation_asked import Fixed
 from posenc.verify.families.rotation_calls import Ask, Places
 
 if TYPE_CHECKING:
@@ -155,7 +154,8 @@ def _elsewhere(family: "Rotation", seen: Seen, model: Model, z: Complex) -> Faul
     z_slow, f = z[:, slow], freq[slow]
     for found in (pos + np.angle(z_slow * np.exp(-1j * pos * f)) / f, np.angle(z_slow) / f):
         for at in (np.round(found), np.round(2 * found) / 2):
-            if (at != pos).any() and _stands(family, seen, model, partial(_given, at)):
+            is_factor = np.allclose(at * pos[-1], at[-1] * pos)  # which frequencies are said of
+            if (at != pos).any() and not is_factor and _stands(family, seen, model, partial(_given, at)):
                 i = int(np.flatnonzero(at != pos)[0])
                 return Fault("rope.positions.other", {}, {"position": int(pos[i]), "at": float(at[i])})
     return None
