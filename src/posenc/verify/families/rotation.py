@@ -1,8 +1,8 @@
 """Rotations in seven ways to call them: one formula whose every choice is a parameter, asked near and far."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posenc.verify.engine import Case, Choice, Family, Fault, Kind, Seen
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import rotation_asked, rotation_cases, rotation_faults, rotation_read
 from posenc.verify.families.rotation_asked import Asked, Fixed
 from posenc.verify.families.rotation_calls import REACH, Ask, Places, places
@@ -77,6 +77,7 @@ class Rotation(Family):
             "order": None,  # in which order dimensions come back
             "lost": False,  # whether what is not finite counts
             **dict.fromkeys(ROUNDED),
+            "drift": 1.0,  # what float32 multiplies frequencies by
             "growth": rotation_faults.growth(asked) if asked.xpos else None,
             "growth_lanes": None,
             "centre": False,  # whether xPos counts powers from the middle of the text
@@ -157,12 +158,7 @@ class Rotation(Family):
 
     def _edges(self, model: Model, case: Case) -> Array:
         """Return how a prediction changes where float32 before the rounding ends a little lower or higher."""
-        ends: list[Array] = []
-        for way in (1 - 1e-6, 1 + 1e-6):
-            moved = {side: dict(model[side]) for side in "qk"}
-            for part in (moved["q"], moved["k"]):
-                part["freq"] = _times(part.get("freq", model["freq"]), way)
-            ends.append(self.predict({**model, **moved}, case))
+        ends = [self.predict({**model, "drift": drift}, case) for drift in (1 - 1e-6, 1 + 1e-6)]
         with np.errstate(invalid="ignore"):
             return np.asarray(np.abs(ends[1] - ends[0]))
 
@@ -314,7 +310,7 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     freq, gain = _rows(m, "freq", where, heads), _rows(m, "gain", where, heads)
     pair, partner, sign = lanes(x.shape[1], freq.shape[1], m)
     pos = where.pos if m["pos"] is None else m["pos"](where)
-    angle = rounded(pos, m["round_positions"])[:, None] * rounded(freq, m["round_frequencies"])
+    angle = rounded(pos, m["round_positions"])[:, None] * rounded(freq * m["drift"], m["round_frequencies"])
     angle = m["sign"] * rounded(angle, m["round_product"])
     numbers = pair if m["tables"] is None else lanes(x.shape[1], freq.shape[1], m, m["tables"])[0]
     turning, at = pair >= 0, np.maximum(numbers, 0)
@@ -363,15 +359,3 @@ def _rows(m: Model, name: str, where: Places, heads: int) -> Array:
     }[m["by"] if name == "freq" else "end"]
     lengths, back = np.unique(by, return_inverse=True)
     return np.stack([np.atleast_1d(m[name](int(n))) for n in lengths])[back]
-
-
-def _times(of: Any, factor: float) -> Callable[[int], Array]:
-    """Return frequencies times a factor, by the length of the text."""
-    return Fixed(of.value * factor) if isinstance(of, Fixed) else partial(_product, of, factor)
-
-
-def _product(of: Callable[[int], Array], factor: float, seq_len: int) -> Array:
-    return np.asarray(of(seq_len) * factor)
-
-
-__all__ = ["FLOAT32", "Rotation", "family", "lanes", "rotated", "weights"]

@@ -176,18 +176,17 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if np.abs(q - k).max() > CLOSE:
         wrong_side = [name for name, z in zip(SIDES, (q, k), strict=True) if np.abs(z - right).max() > CLOSE * 4]
         return Fault("rope.side.differ", {}, {"side": " and ".join(wrong_side) or "one side", "why": family.mismatch})
-    basis = s.case.args[0].vectors == "basis"
-    if basis and (np.abs(_second(family, s, model) - q) > CLOSE).any():
+    if asked.xpos is None and not _are_rotations(family, s, model, q):
         return Fault(family.mismatch)
     return _of_speeds(family, pos, q, right)
 
 
-def _second(family: "Rotation", seen: Seen, model: Model) -> Complex:
-    """Return gain * exp(i angle) as the second dimensions of pairs show it."""
-    swapped = replace(seen, value=seen.value[:, ::-1, :, ::-1])
-    n = family.asked.head_dim
-    mirrored = {**model, "first": n - family.asked.rotary_dim - model["first"]}
-    return np.conj(sides_of(family, swapped, mirrored)[1])[:, ::-1]
+def _are_rotations(family: "Rotation", seen: Seen, model: Model, q: Complex) -> bool:
+    """Return whether the second dimensions of pairs show the same angles as the first ones."""
+    pair, partner, sign = rotation.lanes(family.asked.head_dim, family.asked.n_pairs, model)
+    firsts = sorted(np.flatnonzero(sign < 0), key=lambda lane: pair[lane])
+    second = turns(seen.value[0].transpose(1, 2, 0), [(int(partner[a]), int(a)) for a in firsts])
+    return bool(np.abs((second if model["sign"] < 0 else second.conj()) - q).max() < CLOSE)
 
 
 def _are_angles_wrong(family: "Rotation", seen: Seen, model: Model) -> bool:
