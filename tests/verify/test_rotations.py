@@ -8,9 +8,6 @@ import pytest
 import torch
 
 from posenc.verify import check, identify
-from posenc.verify.engine import Seen
-from posenc.verify.engine.judge import settle
-from posenc.verify.families.rotation import family
 
 DIM = 32
 SPEC = {"encoding": "rope", "head_dim": DIM, "base": 10000.0, "layout": "half"}
@@ -100,7 +97,6 @@ def refuses(end, **switches):
 
 HALF_WRONG = rope(freq=lambda p: FREQ * (1 + 0.3 * (p[:, None] > 700)))
 CUT = {"table": True, "dtype": BF16}
-MIXED_ANGLES = rope(after=lambda out, p: torch.cat((out[..., :16], out.roll(1, -1)[..., 16:]), -1))
 
 
 def two_bases(x, positions):
@@ -192,7 +188,7 @@ FAR = {  # name: subject, more of the spec, code or status, what its message say
         {}, "rope.table.wraps", "again at 6,000",
     ),
     "a refusal": (refuses(5000), {}, "pass", ""),
-    "a refusal of what is declared": (refuses(5000), {"max_positions": 32768}, "rope.table.too_short", "32,768 are asked"),
+    "a refusal of what is declared": (refuses(5000), {"max_positions": 32768}, "rope.table.too_short", "32,768"),
     "wrong before a refusal": (refuses(40000, place=lambda p: p % 20000), {}, "rope.table.wraps", "20,000"),
     "zeros": (lost(0.0, 7), {}, "rope.table.zeros", "from position 8 on"),
     "far zeros": (lost(0.0, 5000), {}, "rope.table.zeros", "from position 8,192 on"),
@@ -204,7 +200,7 @@ FAR = {  # name: subject, more of the spec, code or status, what its message say
     },
     **{
         f"stays at {end}": (
-            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"from {end:,} on are those"
+            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"from {end:,} on are"
         )
         for end in (100, 777, 5001, 20000)
     },
@@ -275,19 +271,21 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "permuted": ("rope_fn", rope(after=lambda out, p: out.roll(1, -1)), {}, "equivalent", "another order"),
     "pairing open": ("rope_fn", rope(layout="interleaved"), {"layout": None}, "pass", ""),
     "noise": ("rope_fn", rope(after=lambda o, p: o + 1e-2 * torch.randn_like(o)), {}, "rope.not_deterministic", ""),
-    "dropout": ("rope_fn", rope(after=lambda o, p: o.dropout(0.1, True)) if 0 else rope(after=lambda o, p: o * torch.rand(())), {}, "rope.not_deterministic", ""),
+    "a random gain": ("rope_fn", rope(after=lambda o, p: o * torch.rand(())), {}, "rope.not_deterministic", ""),
     "counting": ("rope_fn", counts_calls(), {}, "rope.not_deterministic", ""),
     "counting object": ("bshd_module", Counting(), {}, "rope.state_kept", ""),
     "relu": ("rope_fn", rope(after=lambda o, p: o.relu()), {}, "rope.not_linear", "zeros stay zeros"),
     "plus one": ("rope_fn", rope(after=lambda o, p: o + 1), {}, "rope.not_linear", "something is added"),
     "a bound": ("rope_fn", rope(after=lambda o, p: o.clamp(-10, 10)), {}, "rope.not_linear", ""),
-    "a norm": ("rope_fn", rope(before=lambda x: x / x.norm(dim=-1, keepdim=True).clamp(1e-6)), {}, "rope.not_linear", ""),
+    "a norm": ("rope_fn", rope(before=lambda x: x / x.norm(dim=-1).clamp(1e-6)[..., None]), {}, "rope.not_linear", ""),
     "all heads": ("rope_fn", over_all_heads, {}, "rope.heads.differ", ""),
     "along heads": (
         "rope_fn", lambda x, p: rope()(x.transpose(1, 2), torch.arange(x.shape[1])).transpose(1, 2), {},
         "rope.axis.heads", "axis",
     ),
-    "keys in the other layout": ("bshd_module", Sides(rope(), rope(layout="interleaved")), {}, "rope.layout.mixed", "keys"),
+    "keys in the other layout": (
+        "bshd_module", Sides(rope(), rope(layout="interleaved")), {}, "rope.layout.mixed", "keys"
+    ),
     "both in the other layout": (
         "bshd_module", Sides(*[rope(layout="interleaved")] * 2), {}, "rope.layout.wrong_pairing", "interleaved"
     ),
@@ -331,5 +329,8 @@ def test_what_is_not_judged_is_said():
     report = judged(viewed)
     assert any(said.startswith("views in which heads and tokens are exchanged: ") for said in report.not_judged)
     assert "half precision: no activation_dtype is given" in report.not_judged
-    assert any(said.startswith("positions from 8,192 on: ") for said in judged(refuses(5000)).not_judged)
+    assert any(
+        said.startswith("positions from 8,192 on, where the code raises IndexError")
+        for said in judged(refuses(5000)).not_judged
+    )
     assert judged(rope(), activation_dtype="bfloat16", max_positions=4096).not_judged == ()

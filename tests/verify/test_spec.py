@@ -1,6 +1,5 @@
 """The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
 
-from pathlib import Path
 
 import pytest
 
@@ -8,7 +7,6 @@ import posenc
 from posenc import registry, verify
 from posenc.verify import spec
 
-SOURCE = Path(verify.__file__).parent
 ROPE = {"encoding": "rope", "head_dim": 64, "base": 10000.0, "layout": "half"}
 # the words that the issue of this command lists, with the values that it names
 LISTED = {

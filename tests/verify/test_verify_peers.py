@@ -97,7 +97,7 @@ def test_rotary_embedding_torch_is_right_in_float32(declared):
 def test_rotary_embedding_torch_is_wrong_in_bfloat16_from_position_257():
     report = verify.check(lucid(), convention="lucidrains", spec=SPEC | {"activation_dtype": "bfloat16"})
     assert report.causes[0].code == "rope.precision.positions_bf16"
-    assert report.causes[0].evidence == 257.0
+    assert report.causes[0].smallest_case["position"] == 257
 
 
 def test_gptj_turns_pairs_of_neighbours():
@@ -148,7 +148,7 @@ def test_deepseeks_rotations_are_right(version, function, layout, status, parame
     report = verify.check(subject, convention="hf_rope", spec=spec | {"layout": layout})
     assert (report.status, report.causes) == (status, ())
     assert report.definitions == ("yarn@transformers-5",) if parameters else ("rope",)
-    assert ("lanes are put in another order" in report.because) == (status == "equivalent")
+    assert ("dimensions come back in another order" in report.because) == (status == "equivalent")
     other = {"half": "interleaved", "interleaved": "half"}[layout]
     report = verify.check(subject, convention="hf_rope", spec=spec | {"layout": other})
     assert report.causes[0].code == "rope.layout.wrong_pairing"

@@ -93,9 +93,9 @@ class Family(ABC):
         got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
         if got.shape != want.shape:
             return np.full(1, np.inf)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             difference = np.where(got == want, 0.0, np.abs(got - want))
-        return np.nan_to_num(difference / self.slack(seen, predicted, model), nan=np.inf, posinf=np.inf)
+            return np.nan_to_num(difference / self.slack(seen, predicted, model), nan=np.inf, posinf=np.inf)
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether an answer equals the definition also in what scores do not see."""

@@ -89,10 +89,7 @@ def settle(family: Family, seen: Sequence[Seen]) -> Verdict:
     tied = [(wrong, model) for wrong, model in zip(counts, models, strict=True) if len(wrong) == min(map(len, counts))]
     if len(tied) > 1:
         tied.sort(key=lambda pair: _far(family, seen, pair[1]))
-    verdicts = (_wrong(Reading(family, seen, wrong, best)) for wrong, best in tied)
-    first = next(verdicts)
-    named = (verdict for verdict in (first, *verdicts) if verdict.faults[0].code != family.mismatch)
-    return next(named, first)
+    return _wrong([Reading(family, seen, wrong, model) for wrong, model in tied])
 
 
 def _far(family: Family, seen: Sequence[Seen], model: Model) -> float:
@@ -115,12 +112,11 @@ def _right(family: Family, seen: Sequence[Seen], choice: Choice, model: Model) -
     return Verdict("equivalent", because=family.unlike(seen), measured=measured)
 
 
-def _wrong(reading: Reading) -> Verdict:
-    """Return the verdict on answers of which some are wrong."""
+def _wrong(readings: Sequence[Reading]) -> Verdict:
+    """Return the verdict on answers of which some are wrong, by the models that explain most."""
+    reading, explained = explanation(readings)
     family, first = reading.family, reading.wrong[0]
-    faults = [
-        family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explanation(reading)
-    ]
+    faults = [family.refine(fault, reading.wrong_kinds, reading.right_kinds, reading.seen) for fault in explained]
     predicted = family.predict(reading.best, first.case)
     case = family.smallest(first, predicted, family.off(first, predicted, reading.best))
     return Verdict(
@@ -146,25 +142,33 @@ def _evidence(family: Family, reading: Reading) -> float:
     return largest or 1.0
 
 
-def explanation(reading: Reading) -> list[Fault]:
-    """Return the faults that explain the wrong answers, the first one first."""
+def explanation(readings: Sequence[Reading]) -> tuple[Reading, list[Fault]]:
+    """Return the faults that explain the wrong answers, the first one first, and of which model they are faults."""
+    reading = readings[0]
     by_kind = _by_kind(reading)
     if by_kind is not None and "near" not in reading.wrong_kinds:
-        return [by_kind]
+        return reading, [by_kind]
     faults = [fault for fault in reading.family.faults() if reading.family.plausible(fault, reading.wrong)]
-    parts = list(_parts(reading))
-    whole, of_kinds = (parts[:2], parts[2:]) if reading.family.reads_first else (parts, [])
-    if (fault := _first(reading, faults, whole)) is not None:
+    for each in readings:
+        if (fault := _first(each, faults, [each.seen, each.wrong])) is not None:
+            return each, [fault, *_of_branches(each, faults, fault)]
+    return reading, _weaker(reading, faults, by_kind)
+
+
+def _weaker(reading: Reading, faults: Sequence[Fault], by_kind: Fault | None) -> list[Fault]:
+    """Return what is read off the answers, explains some of them, or explains them with another fault."""
+    family, of_kinds = reading.family, list(_of_kinds(reading))
+    if not family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault, *_of_branches(reading, faults, fault)]
-    if (fault := reading.family.read(reading.seen, reading.wrong, reading.best)) is not None:
+    if (fault := family.read(reading.seen, reading.wrong, reading.best)) is not None:
         return [fault]
-    if (fault := _first(reading, faults, of_kinds)) is not None:
+    if family.reads_first and (fault := _first(reading, faults, of_kinds)) is not None:
         return [fault]
-    if (pair := _two(reading, faults[: reading.family.pairs])) is not None:
+    if (pair := _two(reading, faults[: family.pairs])) is not None:
         return list(pair)
     if by_kind is not None:
         return [by_kind]
-    return [_most(reading, faults) or reading.family.unknown(reading.seen, reading.wrong, reading.best)]
+    return [_most(reading, faults) or family.unknown(reading.seen, reading.wrong, reading.best)]
 
 
 def _first(reading: Reading, faults: Sequence[Fault], parts: Sequence[Sequence[Seen]]) -> Fault | None:
@@ -180,13 +184,8 @@ def _by_kind(reading: Reading) -> Fault | None:
     return None
 
 
-def _parts(reading: Reading) -> Iterator[Sequence[Seen]]:
-    """Yield what a fault may explain: everything, all that is wrong, what is wrong of one kind.
-
-    With the last, a fault that leaves what is right as it is goes before one that does not.
-    """
-    yield reading.seen
-    yield reading.wrong
+def _of_kinds(reading: Reading) -> Iterator[Sequence[Seen]]:
+    """Yield the wrong answers of each kind, first with all that is right: a fault should leave that as it is."""
     is_wrong = {id(s) for s in reading.wrong}
     right = [s for s in reading.seen if id(s) not in is_wrong]
     kinds = dict.fromkeys(s.case.kind for s in reading.wrong)

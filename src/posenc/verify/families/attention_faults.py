@@ -20,7 +20,9 @@ def other(here: Asked) -> str:
 
 def faults(here: Asked, spec: Mapping[str, Any], *, open_pairing: bool = False) -> Iterator[Fault]:
     """Yield the faults of an encoding; those of a rotation also in the other pairing, where either is right."""
-    yield Fault("positions.given_ignored", {"given": False}, {"how": "tokens are counted, whatever positions are given"})
+    yield Fault(
+        "positions.given_ignored", {"given": False}, {"how": "tokens are counted, whatever positions are given"}
+    )
     if here.encoding == "alibi":
         yield from _of_alibi(here)
         return

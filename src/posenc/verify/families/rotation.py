@@ -1,8 +1,8 @@
 """Rotations in seven ways to call them: one formula whose every choice is a parameter, asked near and far."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from posenc.verify.engine import Case, Choice, Family, Fault, Kind, Seen
-from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.records import FLOAT32, Array, Model, kind
+from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import rotation_asked, rotation_cases, rotation_faults, rotation_read
 from posenc.verify.families.rotation_asked import Asked, Fixed
 from posenc.verify.families.rotation_calls import REACH, Ask, Places, places
@@ -25,7 +24,7 @@ OF_DECAY = 5e-4  # of xPos's powers
 HALF = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # what rounding to a half precision changes
 EDGES = 0.3  # of the numbers that float32 before a rounding may move to a neighbour
 ROUNDED = ("round_positions", "round_frequencies", "round_product", "round_table", "round_x", "round_y")
-Lanes = tuple[Array, Array, Array]
+Lanes = tuple[Any, Any, Any]  # whole numbers of pairs and of partners, and signs
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -78,6 +77,7 @@ class Rotation(Family):
             "order": None,  # in which order dimensions come back
             "lost": False,  # whether what is not finite counts
             **dict.fromkeys(ROUNDED),
+            "drift": 1.0,  # what float32 multiplies frequencies by
             "growth": rotation_faults.growth(asked) if asked.xpos else None,
             "growth_lanes": None,
             "centre": False,  # whether xPos counts powers from the middle of the text
@@ -99,11 +99,11 @@ class Rotation(Family):
         return x.to(getattr(torch, ask.dtype))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return vectors rotated by a model: (2, vectors, positions, head_dim), queries first; for "grad" its transpose."""
+        """Return vectors rotated by a model, (2, vectors, positions, head_dim), queries first; for "grad" backwards."""
         ask: Ask = case.args[0]
         if case.kind == "grad":
             basis = self.predict(model, Case("near", (replace(ask, vectors="basis"),)))
-            return np.einsum("svpd,wpd->swpv", basis, weights(self, ask))
+            return np.asarray(np.einsum("svpd,wpd->swpv", basis, weights(self, ask)))
         where, x = places(self.convention, ask), self.fed(ask).double().numpy()
         if ask.rows:
             backwards = replace(where, pos=where.pos[::-1])
@@ -129,7 +129,8 @@ class Rotation(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return how far an answer is from a prediction; what is not finite is infinitely far, or left out."""
-        off = super().off(seen, predicted, model)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # wrong powers grow beyond all numbers
+            off = super().off(seen, predicted, model)
         off = np.where(np.isfinite(seen.value) | (np.isfinite(predicted) & (not model["lost"])), off, 0.0)
         wrong = off > 1
         if not wrong.any() or wrong.mean() > EDGES or not _rounds(model):
@@ -157,12 +158,7 @@ class Rotation(Family):
 
     def _edges(self, model: Model, case: Case) -> Array:
         """Return how a prediction changes where float32 before the rounding ends a little lower or higher."""
-        ends: list[Array] = []
-        for way in (1 - 1e-6, 1 + 1e-6):
-            moved = {side: dict(model[side]) for side in "qk"}
-            for part in (moved["q"], moved["k"]):
-                part["freq"] = _times(part.get("freq", model["freq"]), way)
-            ends.append(self.predict({**model, **moved}, case))
+        ends = [self.predict({**model, "drift": drift}, case) for drift in (1 - 1e-6, 1 + 1e-6)]
         with np.errstate(invalid="ignore"):
             return np.asarray(np.abs(ends[1] - ends[0]))
 
@@ -218,11 +214,13 @@ class Rotation(Family):
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Read off the answers what no known fault explains."""
-        return rotation_read.read(self, seen, wrong, model)
+        with np.errstate(all="ignore"):
+            return rotation_read.read(self, seen, wrong, model)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is measured where nothing explains it."""
-        return rotation_read.unknown(self, seen, wrong, model)
+        with np.errstate(all="ignore"):
+            return rotation_read.unknown(self, seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Name faults of long texts, and of tables that are kept by the wrong key."""
@@ -301,6 +299,8 @@ def _lanes(head_dim: int, n_pairs: int, pairing: str, first: int, apart: int) ->
     numbers = np.arange(n_pairs)
     a, b = (numbers, numbers + apart) if pairing == "half" else (2 * numbers, 2 * numbers + 1)
     a, b = a + first, b + first
+    inside = b < head_dim
+    numbers, a, b = numbers[inside], a[inside], b[inside]
     pair[a], pair[b], partner[a], partner[b], sign[a], sign[b] = numbers, numbers, b, a, -1.0, 1.0
     return pair, partner, sign
 
@@ -310,7 +310,7 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     freq, gain = _rows(m, "freq", where, heads), _rows(m, "gain", where, heads)
     pair, partner, sign = lanes(x.shape[1], freq.shape[1], m)
     pos = where.pos if m["pos"] is None else m["pos"](where)
-    angle = rounded(pos, m["round_positions"])[:, None] * rounded(freq, m["round_frequencies"])
+    angle = rounded(pos, m["round_positions"])[:, None] * rounded(freq * m["drift"], m["round_frequencies"])
     angle = m["sign"] * rounded(angle, m["round_product"])
     numbers = pair if m["tables"] is None else lanes(x.shape[1], freq.shape[1], m, m["tables"])[0]
     turning, at = pair >= 0, np.maximum(numbers, 0)
@@ -359,15 +359,3 @@ def _rows(m: Model, name: str, where: Places, heads: int) -> Array:
     }[m["by"] if name == "freq" else "end"]
     lengths, back = np.unique(by, return_inverse=True)
     return np.stack([np.atleast_1d(m[name](int(n))) for n in lengths])[back]
-
-
-def _times(of: Callable[[int], Array], factor: float) -> Callable[[int], Array]:
-    """Return frequencies times a factor, by the length of the text."""
-    return Fixed(of.value * factor) if isinstance(of, Fixed) else partial(_product, of, factor)
-
-
-def _product(of: Callable[[int], Array], factor: float, seq_len: int) -> Array:
-    return np.asarray(of(seq_len) * factor)
-
-
-__all__ = ["FLOAT32", "Rotation", "family", "lanes", "rotated", "weights"]

@@ -13,6 +13,7 @@ from posenc.verify.engine.records import Array
 ByLength = Callable[[int], Array]  # frequencies of a text of so many tokens
 LENGTH = "original_max_position_embeddings"
 NAMES = {"ntk": "dynamic", "su": "longrope"}  # other names of a scaling
+KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 PARAMETERS = (  # of scalings, which a specification may have next to their name
     *("factor", LENGTH, "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow"),
     *("mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor", "alpha"),
@@ -130,6 +131,7 @@ class Fixed:
     value: Any
 
     def __call__(self, seq_len: int) -> Any:
+        """Return the value."""
         return self.value
 
 
@@ -145,6 +147,7 @@ def read(spec: Mapping[str, Any]) -> Asked:
     if source is not None and rotary is not None and spec.get("rotary_dim") not in (None, rotary.rotary_dim):
         source = {key: value for key, value in source.items() if key != "model_type"}  # the spec outweighs the type
         rotary = config.rotary(source, pairing=pairing)
+    _agree(spec, rotary)
     head_dim = spec.get("head_dim") or (rotary and rotary.head_dim) or spec.get("dim") or spec.get("rotary_dim")
     if head_dim is None:
         raise ValueError("verify: a rotation needs head_dim in the spec, the dimensions of a head. Give head_dim=64.")
@@ -163,6 +166,20 @@ def read(spec: Mapping[str, Any]) -> Asked:
         activation_dtype=None if dtype is None else str(dtype).removeprefix("torch."),
         parameters=dict(rotary.parameters) if rotary is not None else {},
     )
+
+
+def _agree(spec: Mapping[str, Any], rotary: config.Rotary | None) -> None:
+    """Refuse a scaling next to a configuration that has another one.
+
+    Raises:
+        ValueError: Likewise.
+    """
+    said = spec.get("scaling")
+    said = said.get("rope_type", said.get("type")) if isinstance(said, Mapping) else said
+    said = {"none": "default"}.get(str(said), NAMES.get(str(said), said))
+    if said in KINDS and rotary is not None and rotary.rope_type != said:
+        found = rotary.rope_type
+        raise ValueError(f"verify: scaling is {said!r}, and the config's is {found!r}. Say one of them in the spec.")
 
 
 def _longest(spec: Mapping[str, Any], rotary: config.Rotary | None) -> int | None:

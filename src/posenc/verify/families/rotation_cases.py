@@ -23,7 +23,7 @@ FAR = 4096  # positions that must work where nothing is said
 FARTHEST = 2**17  # of positions that are declared
 UNSAID = 2**16 + 2  # where none are: beyond what 16 bits hold
 LONGEST = 20_000  # tokens that are fed at once
-NUMBERS = 2**24  # of one tensor of basis vectors
+NUMBERS = 2**23  # of one tensor of basis vectors
 STEPS = (3, 5, 7, 11, 100, 101, 257, 258, 1000, 1001)
 ODD = (511, 1023, 2047, 4099, 9001, 17003, 32771)  # far ones that are no power of two, which all dtypes hold
 OF_HALF = (255, 256, 257, 259, 511, 1023, 2049)  # around those that a half precision does not hold
@@ -204,7 +204,8 @@ def _as_far_as(family: "Rotation", take: Callable[[], Any], case: Case) -> tuple
     if lost:
         gone = np.full((*value.shape[:2], len(ask.pos) - good, value.shape[3]), np.nan)
         return np.concatenate((value, gone), 2), ask
-    family.unseen.append(f"positions from {ask.pos[good]:,} on: {cause.message}")
+    why = cause.message.split(" raised ")[-1]
+    family.unseen[:] = family.unseen or [f"positions from {ask.pos[good]:,} on, where the code raises {why}"]
     return value, prefix(ask, good)
 
 
@@ -259,7 +260,7 @@ def _origin(family: "Rotation", subject: Any) -> Array | None:
 
 
 def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
-    """Return the gradient of the answer's sum after it was multiplied by `weights`: (2, vectors, positions, head_dim)."""
+    """Return the gradient of the sum of answers times `weights`, (2, vectors, positions, head_dim)."""
     positions, wanted = calls(family.convention, ask)[0]
     x = family.two[:, None, None].expand(-1, HEADS, len(positions), -1).contiguous()
     sides = [x.clone().requires_grad_() for _ in range(2)]

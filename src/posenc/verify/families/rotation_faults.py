@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc.verify.engine import Fault
 from posenc.verify.engine.precision import SHORT, rounded
@@ -31,10 +32,10 @@ PARAMETERS = ("round_positions", "round_frequencies", "round_product")
 
 def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
     """Yield all known faults of a specification, for one way to call it."""
-    both = [*_blocks(asked, truth), *_gains(asked), *_precision(), *_places(asked, reach)]
-    both += [*of_scaling(asked), *_bases(asked), *_exponents(asked), *of_factor(asked)]
-    yield from _sides(asked, truth)
+    both = [*_gains(asked), *of_scaling(asked), *_bases(asked), *_exponents(asked), *of_factor(asked)]
+    both += [*_blocks(asked, truth), *_places(asked, reach), *_precision()]
     yield from both
+    yield from _sides(asked, truth)
     if asked.xpos:
         yield from _decay(asked)
     yield Fault("subject.not_finite", {"lost": True}, {"message": "the answer is not finite from some position on"})
@@ -58,8 +59,8 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Fault]:
     for side, name in SIDES.items():
         yield Fault("rope.side.not_turned", {side: {**truth[side], **nothing}}, {"side": name})
     yield Fault("rope.not_turned", nothing)
-    for side, sign in (("k", -1.0), ("q", -1.0), ("k", 1.0), ("q", 1.0)):  # the other one may rotate either way
-        yield Fault("rope.sign.one_side", {side: {**truth[side], "sign": sign}}, {"side": SIDES[side]})
+    for side, name in SIDES.items():
+        yield Fault("rope.sign.one_side", {side: {**truth[side], "sign": -truth["sign"]}}, {"side": name})
     for side, name in SIDES.items():
         for by in (1, -1, 2, -2):
             change = {side: {**truth[side], "pos": partial(_shifted, by)}}
@@ -71,7 +72,7 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Fault]:
             yield Fault("rope.layout.output_not_reinterleaved", {side: {**truth[side], "order": order}}, {"side": name})
 
 
-def _orders(asked: Asked) -> list[Array]:
+def _orders(asked: Asked) -> list[NDArray[np.intp]]:
     """Return the orders of dimensions that a missing or an added interleaving makes."""
     lanes = np.arange(asked.head_dim)
     part = lanes[asked.first : asked.first + asked.rotary_dim]
@@ -87,11 +88,10 @@ def _blocks(asked: Asked, truth: Model) -> Iterator[Fault]:
     what = "cos and sin are laid out for one pairing, and dimensions are paired in the other"
     yield Fault("rope.layout.mixed", {"tables": other}, {"what": what})
     yield Fault("rope.layout.mixed", {"pairing": other, "tables": pairing}, {"what": what})
-    for sign in (1.0, -1.0):  # either direction is free
-        yield Fault("rope.sign.same_twice", {"form": "same", "sign": sign})
-        yield Fault("rope.sign.reflection", {"form": "reflection", "sign": sign})
-        for form, how in (("first", "y' = y cos + x' sin with x' = x cos - y sin"), ("second", "x' = x cos - y' sin")):
-            yield Fault("rope.aliased_write", {"form": form, "sign": sign}, {"how": how})
+    yield Fault("rope.sign.same_twice", {"form": "same"})
+    yield Fault("rope.sign.reflection", {"form": "reflection"})
+    for form, how in (("first", "y' = y cos + x' sin with x' = x cos - y sin"), ("second", "x' = x cos - y' sin")):
+        yield Fault("rope.aliased_write", {"form": form}, {"how": how})
     if width == head_dim:
         return
     over_head = asked.plain(width=head_dim)

@@ -13,7 +13,6 @@ from posenc.verify.engine.precision import SHORT
 from posenc.verify.engine.read import Structure, base_of, known, speeds, structure, turns, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation
-from posenc.verify.families.rotation_asked import Fixed
 from posenc.verify.families.rotation_calls import Ask, Places
 
 if TYPE_CHECKING:
@@ -155,7 +154,8 @@ def _elsewhere(family: "Rotation", seen: Seen, model: Model, z: Complex) -> Faul
     z_slow, f = z[:, slow], freq[slow]
     for found in (pos + np.angle(z_slow * np.exp(-1j * pos * f)) / f, np.angle(z_slow) / f):
         for at in (np.round(found), np.round(2 * found) / 2):
-            if (at != pos).any() and _stands(family, seen, model, partial(_given, at)):
+            is_factor = np.allclose(at * pos[-1], at[-1] * pos)  # which frequencies are said of
+            if (at != pos).any() and not is_factor and _stands(family, seen, model, partial(_given, at)):
                 i = int(np.flatnonzero(at != pos)[0])
                 return Fault("rope.positions.other", {}, {"position": int(pos[i]), "at": float(at[i])})
     return None
@@ -176,18 +176,17 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if np.abs(q - k).max() > CLOSE:
         wrong_side = [name for name, z in zip(SIDES, (q, k), strict=True) if np.abs(z - right).max() > CLOSE * 4]
         return Fault("rope.side.differ", {}, {"side": " and ".join(wrong_side) or "one side", "why": family.mismatch})
-    basis = s.case.args[0].vectors == "basis"
-    if basis and (np.abs(_second(family, s, model) - q) > CLOSE).any():
+    if asked.xpos is None and not _are_rotations(family, s, model, q):
         return Fault(family.mismatch)
     return _of_speeds(family, pos, q, right)
 
 
-def _second(family: "Rotation", seen: Seen, model: Model) -> Complex:
-    """Return gain * exp(i angle) as the second dimensions of pairs show it."""
-    swapped = replace(seen, value=seen.value[:, ::-1, :, ::-1])
-    n = family.asked.head_dim
-    mirrored = {**model, "first": n - family.asked.rotary_dim - model["first"]}
-    return np.conj(sides_of(family, swapped, mirrored)[1])[:, ::-1]
+def _are_rotations(family: "Rotation", seen: Seen, model: Model, q: Complex) -> bool:
+    """Return whether the second dimensions of pairs show the same angles as the first ones."""
+    pair, partner, sign = rotation.lanes(family.asked.head_dim, family.asked.n_pairs, model)
+    firsts = sorted(np.flatnonzero(sign < 0), key=lambda lane: pair[lane])
+    second = turns(seen.value[0].transpose(1, 2, 0), [(int(partner[a]), int(a)) for a in firsts])
+    return bool(np.abs((second if model["sign"] < 0 else second.conj()) - q).max() < CLOSE)
 
 
 def _are_angles_wrong(family: "Rotation", seen: Seen, model: Model) -> bool:

@@ -176,7 +176,7 @@ def _of_llama3(asked: Asked) -> Iterator[Fault]:
     for trained in dict.fromkeys((length, asked.max_positions or length)):
         grown = partial(_grown, asked, factor, trained)
         yield from _fault("rope.llama3.as_dynamic", grown)
-    for end in {asked.max_positions, 4096} - {None}:
+    for end in dict.fromkeys((asked.max_positions or 4096, 4096)):
         if end > length:
             yield from _fault("rope.llama3.as_dynamic", _grown(asked, factor, length, end))
     yield from _fault("rope.llama3.as_dynamic", asked.plain(_stretched(asked)))
@@ -187,12 +187,14 @@ def _of_dynamic(asked: Asked) -> Iterator[Fault]:
     factor, trained = asked.factor, asked.original
     for used in (1.0, 2.0, 4.0, 8.0):
         if used != factor:
-            freq = partial(_grown, asked, used, trained)
-            yield from _fault("rope.dynamic.factor_not_read", freq, used=used, asked=factor)
+            yield from _fault(
+                "rope.dynamic.factor_not_read", partial(_grown, asked, used, trained), used=used, asked=factor
+            )
     yield from _fault("rope.dynamic.static", _grown(asked, factor, trained, int(trained * factor)), factor=factor)
     for times, how in ((factor, "multiplied"), (1 / factor, "divided")):
-        for freq in (asked.plain() * times, partial(_over, asked, 1 / times)):
-            yield from _fault("rope.dynamic.positions_scaled", freq, how=how, factor=factor)
+        yield from _fault("rope.dynamic.positions_scaled", asked.plain() * times, how=how, factor=factor)
+        grown = partial(_over, asked, 1 / times)
+        yield from _fault("rope.dynamic.positions_scaled", grown, how=how, factor=factor)
     for form, how in enumerate(FORMS):
         yield from _fault("rope.dynamic.formula", partial(_of_form, asked, form), how=how)
     for by, code in (("first", "by_offset"), ("tokens", "by_tokens"), ("heads", "length_from_head_axis")):

@@ -1,0 +1,244 @@
+"""Scaled frequencies, xPos, and how a specification says them; no fault is taken for another."""
+
+import math
+from functools import cache
+
+import pytest
+import torch
+from test_rotations import DIM, FREQ, SPEC, code, rope, rotate
+
+from posenc.verify import check
+from posenc.verify.engine import Seen
+from posenc.verify.engine.judge import explains, settle
+from posenc.verify.families.rotation import family
+
+LENGTH = "original_max_position_embeddings"
+CONFIG = {"head_dim": DIM, "hidden_size": 8 * DIM, "num_attention_heads": 8, "rope_theta": 10000.0}
+SHORT, LONG = (torch.tensor([1.0 + step * i for i in range(16)], dtype=torch.float64) for step in (0.02, 0.4))
+
+
+def configured(scaling, **more):
+    return {**SPEC, "config": {**CONFIG, "max_position_embeddings": 8192, "rope_scaling": scaling, **more}}
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 1024}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, LENGTH: 2048}
+LONGROPE = configured(
+    {"rope_type": "longrope", "short_factor": SHORT.tolist(), "long_factor": LONG.tolist(), LENGTH: 512},
+    **{LENGTH: 512},
+)
+
+
+def llama3(low=1.0, high=4.0, factor=8.0):
+    turns = 1024 * FREQ / (2 * math.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    return rope(freq=(1 - smooth) * FREQ / factor + smooth * FREQ)
+
+
+def yarn(length=2048, gain=0.1 * 1.3862944 + 1, fast=32.0):
+    def at(turns):
+        return DIM * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(10000.0))
+
+    low, high = max(math.floor(at(fast)), 0), min(math.ceil(at(1.0)), DIM - 1)
+    ramp = ((torch.arange(16).double() - low) / (high - low)).clamp(0, 1)
+    return rope(freq=FREQ / 4 * ramp + FREQ * (1 - ramp), gain=gain)
+
+
+def longrope(chooses_long):
+    def freq(positions):
+        return FREQ / torch.where(chooses_long(positions), LONG, SHORT)
+
+    return rope(freq=freq, gain=math.sqrt(1 + math.log(8192 / 512) / math.log(512)))
+
+
+def dynamic(trained=256, factor=4.0, of=lambda p: int(p.max()) + 1, less=3.0, base=10000.0):
+    def freq(positions):
+        growth = factor * of(positions) / trained - less if of(positions) > trained else 1.0
+        return (base * growth ** (DIM / (DIM - 2))) ** (-torch.arange(0, DIM, 2).double() / DIM)
+
+    return rope(freq=freq)
+
+
+SCALED = {  # subject, spec, code or status, words
+    "llama3": (llama3(), configured(LLAMA3), "pass", ""),
+    "llama3, ends swapped": (llama3(4.0, 1.0), configured(LLAMA3), "rope.llama3.ramp_inverted", "fast pairs are"),
+    "llama3, another factor": (llama3(factor=32.0), configured(LLAMA3), "rope.llama3.factor_hardcoded", "is 32 "),
+    "llama3, left out": (rope(), configured(LLAMA3), "rope.config.scaling_ignored", "'llama3'"),
+    "yarn": (yarn(), configured(YARN), "pass", ""),
+    "yarn, no gain": (yarn(gain=1.0), configured(YARN), "rope.yarn.gain_lost", "should be 1.1386"),
+    "yarn, odd gain": (yarn(gain=1.2), configured(YARN), "rope.yarn.attention_factor", "1.2"),
+    "yarn, the stretched length": (yarn(8192), configured(YARN), "rope.yarn.original_length_wrong", "8,192"),
+    "yarn, both": (yarn(8192, gain=1.0), configured(YARN), "rope.yarn.gain_lost", ""),
+    "head_dim of the quotient": (
+        rope(freq=10000.0 ** (-torch.arange(0, DIM, 2).double() / 40)), configured(None, hidden_size=320),
+        "rope.config.head_dim_not_read", "= 40 dimensions; head_dim is 32",
+    ),
+    "nothing explains the quotient": (
+        rope(freq=10000.0 ** (-torch.arange(0, DIM, 2).double() / 40)), SPEC, "rope.frequency.base", "1,584"
+    ),
+    "longrope": (longrope(lambda p: p.max() >= 512), LONGROPE, "pass", ""),
+    "longrope, swapped": (longrope(lambda p: p.max() < 512), LONGROPE, "rope.longrope.lists_swapped", ""),
+    "longrope, long": (longrope(lambda p: p.max() >= 0), LONGROPE, "rope.longrope.always_long", ""),
+    "longrope, short": (longrope(lambda p: p.max() < 0), LONGROPE, "rope.longrope.always_short", ""),
+    "longrope, at once": (longrope(lambda p: p.max() >= 511), LONGROPE, "rope.longrope.boundary", ""),
+    "longrope, by token": (longrope(lambda p: (p >= 512)[:, None]), LONGROPE, "rope.longrope.list_by_token", ""),
+    "longrope, by offset": (longrope(lambda p: p.min() >= 512), LONGROPE, "rope.longrope.by_offset", ""),
+    "exponents by integers": (rope(freq=torch.ones(16).double()), SPEC, "rope.frequency.whole_exponents", ""),
+    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.factor", "1.5 times"),
+    "nothing that is known": (rope(freq=FREQ * torch.linspace(1, 2, 16)), SPEC, "rope.frequency.mismatch", "pair 15"),
+}  # fmt: skip
+BARE = {name: value for name, value in SPEC.items() if name != "base"}
+OF_256 = {**DYNAMIC, LENGTH: 256}
+SPELLINGS = {
+    "words": {**SPEC, "scaling": "dynamic", "factor": 4.0, LENGTH: 256},
+    "ntk": {**SPEC, "scaling": "ntk", "factor": 4.0, LENGTH: 256, "max_positions": 1024},
+    "rope_type": {**SPEC, "rope_type": "dynamic", "factor": 4.0, LENGTH: 256},
+    "scaling": {**SPEC, "scaling": OF_256},
+    "rope_scaling": {**SPEC, "rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 256},
+    "rope_parameters": {**BARE, "rope_parameters": {**OF_256, "rope_theta": 10000.0}},
+    "config": {**BARE, "config": {**CONFIG, "max_position_embeddings": 256, "rope_scaling": DYNAMIC}},
+}
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", SCALED)
+def test_scalings(name):
+    subject, spec, expected, words = SCALED[name]
+    report = check(subject, convention="rope_fn", spec=spec)
+    assert code(report) == expected, report
+    assert words in (report.causes[0].message if report.causes else "")
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_dynamic_scaling_in_every_spelling(name):
+    spec = SPELLINGS[name]
+    right = check(dynamic(), convention="rope_fn", spec=spec)
+    assert (right.status, right.definitions) == ("pass", ("dynamic@transformers-5",))
+    assert code(check(rope(), convention="rope_fn", spec=spec)) == "rope.config.scaling_ignored"
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (dynamic(factor=2.0, less=1.0), "rope.dynamic.factor_not_read"),
+        (dynamic(less=0.0), "rope.dynamic.formula"),
+        (dynamic(of=lambda p: 1024), "rope.dynamic.static"),
+        (dynamic(of=lambda p: int(p.min()) + 1), "rope.dynamic.by_offset"),
+    ],
+)
+def test_faults_of_dynamic_scaling(subject, expected):
+    assert code(check(subject, convention="rope_fn", spec=SPELLINGS["words"])) == expected
+
+
+@pytest.mark.parametrize("key", ["scaling", "rope_scaling", "rope_parameters"])
+def test_a_mapping_of_plain_rope_has_a_base(key):
+    spec = {**BARE, key: {"rope_type": "default", "rope_theta": 500000.0}}
+    million = rope(freq=500000.0 ** (-torch.arange(16).double() / 16))
+    assert check(million, convention="rope_fn", spec=spec).status == "pass"
+    assert code(check(rope(), convention="rope_fn", spec=spec)) == "rope.config.theta_not_read"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {**SPEC, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            "base is 10000, and rope_theta 500000",
+        ),
+        ({**SPEC, "scaling": {"rope_type": "dinamic", "factor": 4.0}}, "Did you mean 'dynamic'"),
+        ({**SPEC, "scaling": "dynamic", "factor": 4.0}, "max_position_embeddings is missing"),
+        ({**SPEC, "scaling": "linear"}, "factor is missing"),
+        ({**configured(YARN), "scaling": "linear", "factor": 2.0}, "scaling is 'linear', and the config's is 'yarn'"),
+        ({"encoding": "rope", "base": 10000.0}, "needs head_dim"),
+    ],
+)
+def test_what_a_specification_cannot_say(spec, message):
+    with pytest.raises(ValueError, match=message):
+        check(rope(), convention="rope_fn", spec=spec)
+
+
+XPOS = {"encoding": "xpos", "head_dim": DIM, "base": 10000.0, "layout": "half", "scale_base": 100.0, "gamma": 0.4}
+
+
+def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), blocks=True, gamma=0.4, centred=True, first=0):
+    """Return xpos(q, k) with a power of positions, on the sides to the power of `sides`."""
+
+    def call(q, k):
+        t = torch.arange(q.shape[-2]).double()
+        zeta = (torch.arange(0, DIM, 2).double() / DIM + gamma) / (1 + gamma)
+        log = power(t - len(t) // 2 * centred)[:, None] * zeta.log()
+        log = torch.cat((log, log), -1) if blocks else log.repeat_interleave(2, -1)
+        angle = (t + first)[:, None] * FREQ
+        return tuple(
+            (rotate(x.double(), angle) * (side * log).exp()).to(x) for x, side in zip((q, k), sides, strict=True)
+        )
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [
+        ({}, "pass"),
+        ({"centred": False}, "pass"),
+        ({"first": 5}, "equivalent"),
+        ({"sides": (1.0, 0.0)}, "xpos.scale.key_missing"),
+        ({"sides": (0.0, -1.0), "centred": False}, "xpos.scale.query_missing"),
+        ({"sides": (0.0, 0.0)}, "xpos.scale.missing"),
+        ({"sides": (1.0, 1.0)}, "xpos.scale.not_inverted"),
+        ({"sides": (-1.0, 1.0)}, "xpos.scale.sign"),
+        ({"gamma": 1.0}, "xpos.gamma.not_read"),
+        ({"power": lambda t: t / 512}, "xpos.scale_base.too_large"),
+        ({"power": lambda t: t}, "xpos.power.precedence"),
+        ({"power": lambda t: t // 100}, "xpos.power.stepped"),
+        ({"power": lambda t: t // 100, "centred": False}, "xpos.power.stepped"),
+        ({"power": lambda t: t // 16 * 16 / 100}, "xpos.scale.mismatch"),
+        ({"power": lambda t: (t / 100).clamp(max=1), "centred": False}, "xpos.scale.mismatch"),
+        ({"blocks": False}, "xpos.scale.layout"),
+    ],
+)
+def test_xpos(switches, expected):
+    report = check(xpos(**switches), convention="xpos_fn", spec=XPOS)
+    assert code(report) == expected, report
+
+
+FAMILIES = {
+    "plain": ("rope_fn", {"encoding": "rope", "head_dim": 16, "rotary_dim": 8, "base": 20000.0, "layout": "half"}),
+    "offsets": (
+        "rope_offset_fn",
+        {**SPEC, "head_dim": 16, "layout": "interleaved", **{"scaling": "linear", "factor": 3}},
+    ),
+    "yarn": ("rope_fn", {**configured({**YARN, "beta_fast": 16.0, "attention_factor": 1.3})}),
+    "llama3": ("rope_fn", configured(LLAMA3)),
+    "dynamic": ("hf_rope", SPELLINGS["words"]),
+    "longrope": ("hf_rope", LONGROPE),
+    "xpos": ("xpos_fn", {**XPOS, "head_dim": 16}),
+}
+
+
+@cache
+def asked(name):
+    """Return a family, its cases and its faults."""
+    convention, spec = FAMILIES[name]
+    found = family(convention, spec)
+    found.reached = 1023
+    return found, list(found.cases()), list(found.faults())
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_fault_is_taken_for_another(name):
+    found, cases, faults = asked(name)
+    cases = [case for case in cases if case.kind in ("short", "near", "far", "wide", "tail", "first_of_length")]
+    for number, fault in enumerate(faults):
+        if "why" in fault.values:
+            continue  # one of the others, on one side
+        seen = [Seen(case, found.predict({**found.truth, **fault.change}, case)) for case in cases]
+        verdict = settle(found, seen)
+        if verdict.status == "fail":
+            name = verdict.faults[0].code
+            alike = [other.change for other in faults[:number] if other.code == name]
+        else:
+            name, alike = "", [{}, *(choice.change for choice in found.free())]
+        assert name == fault.code or any(explains(found, {**found.truth, **change}, seen) for change in alike), fault
