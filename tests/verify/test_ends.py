@@ -157,4 +157,4 @@ def test_one_table_for_the_largest_window():
 
 
 def test_words_near_ours_that_mean_something_else():
-    assert words.read({"kv_heads": 2}) == ({}, ["'kv_heads' is not read"])
+    assert words.read({"kv_heads": 2}) == ({}, ["'kv_heads' of the specification, which is no word that posenc reads"])

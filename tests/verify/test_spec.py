@@ -1,6 +1,5 @@
 """The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
 
-
 import pytest
 
 import posenc

@@ -30,37 +30,32 @@ def report(verdict: Verdict, convention: str, definition: str) -> Report:
 def _cause(fault: Fault, verdict: Verdict) -> Cause:
     """Return one fault in words."""
     rule = codes.rule(fault.code)
-    message = fault.values.get("message") or _said(rule.says, fault.values) or fault.values.get("words") or rule.title
+    message = message_of(rule, fault)
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
     found = {name: case[name] for name in ("found", "expected") if name in case}
     if found and "message" not in fault.values:
         message += "; " + ", ".join(f"{name} {_short(value)}" for name, value in found.items())
-    help_ = fault.values.get("fix") or filled(rule.fix, fault.values)
+    help_ = fault.values.get("fix") or filled(rule.fix, fault.values) or rule.fix
     return Cause(fault.code, message, float(fault.values.get("evidence", verdict.evidence)), case, help_)
 
 
-def _said(template: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence with its slots filled; nothing where a value is missing."""
-    try:
-        return template.format(**values) if values else template
-    except KeyError:
-        return ""
-
-
-class _Slots(dict[str, Any]):
-    """Values of slots; one that is missing stays as it is written."""
-
-    def __missing__(self, name: str) -> str:
-        return f"{{{name}}}"
+def message_of(rule: codes.Rule, fault: Fault) -> str:
+    """Return what a finding says: the fault's own message, the rule's with its slots filled, or the title."""
+    own = fault.values.get("message")
+    said = str(own) if own else filled(rule.says, fault.values)
+    return said or fault.values.get("words") or rule.title
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence with its slots filled.
+    """Return a sentence with its slots filled; nothing where a value is missing.
 
     >>> filled("the base is {base:g}; it should be {asked:g}", {"base": 1e4, "asked": 5e5})
     'the base is 10000; it should be 500000'
     """
-    return template.format_map(_Slots(values)) if values else template
+    try:
+        return template.format(**values) if "{" in template else template
+    except (KeyError, ValueError):
+        return ""
 
 
 def _short(value: Any) -> str:

@@ -59,7 +59,7 @@ _OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
 _OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
 _MODEL = (
     f"{_ROTATION} heads layers causal window chunked scale_base gamma num_buckets max_distance bidirectional slopes "
-    "bias_max variant score_scale start offset order interleaved section"
+    "bias_max variant start offset order interleaved section"
 )
 _SCORES = (
     f"{_ROTATION} heads layers causal bidirectional window scale_base gamma order direction num_buckets max_distance"
