@@ -5,12 +5,12 @@ from functools import cache
 
 import pytest
 import torch
-from test_rotations import DIM, FREQ, SPEC, code, rope, rotate
 
 from posenc.verify import check
 from posenc.verify.engine import Seen
 from posenc.verify.engine.judge import explains, settle
 from posenc.verify.families.rotation import family
+from rotation_subjects import DIM, FREQ, SPEC, code, rope, rotate
 
 LENGTH = "original_max_position_embeddings"
 CONFIG = {"head_dim": DIM, "hidden_size": 8 * DIM, "num_attention_heads": 8, "rope_theta": 10000.0}

@@ -226,7 +226,7 @@ def test_full_precision_is_another_definition_than_falcons(spec):
     report = verify.check(bias_of("bloom"), convention="bias_fn", spec=spec)
     assert (report.status, report.definitions) == ("fail", ("alibi@falcon",))
     assert report.causes[0].code == "alibi.definition.other_version"
-    assert "This is alibi@authors, formed in full precision" in report.causes[0].message
+    assert "this is alibi@authors, formed in full precision" in report.causes[0].message
     if spec.get("heads") == 8:  # whose slopes are powers of two: what is left shows with many keys
         assert report.causes[0].smallest_case["k_len"] > 256
 

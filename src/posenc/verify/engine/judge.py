@@ -123,7 +123,7 @@ def _wrong(readings: Sequence[Reading]) -> Verdict:
         "fail",
         faults,
         _evidence(family, reading),
-        {**case, **faults[0].case},
+        {**case, **faults[0].case} or {"case": first.case.words or first.case.kind},
         wrong=reading.wrong_kinds,
         measured=family.measured(reading.seen, reading.best),
     )

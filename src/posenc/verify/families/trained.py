@@ -104,7 +104,8 @@ class Trained(Rows):
         listed = f"tokens 0, 1, 2, ... get rows {[int(row) for row in rows[0]]}"
         right = self._rows(self.truth, near[-1].case.args[0])
         if (rows == ZERO).any() and ((rows == right) | (rows == ZERO)).all():
-            return Fault("learned.padding_row_zeroed", {}, {"row": self.first + int((rows[0] == ZERO).argmax())})
+            row = {"row": self.first + int((rows[0] == ZERO).argmax())}
+            return Fault("learned.padding_row_zeroed", {}, row, row)
         if (rows != rows[:1]).any():
             return Fault(
                 "learned.axis.batch", {}, _said("learned.axis.batch", f"rows differ from text to text: {rows.tolist()}")
