@@ -1,15 +1,21 @@
 """Programs and their faults: every fault is found and named, and nothing correct is accused."""
 
 import difflib
+import os
 import re
+import shlex
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import programs
 from posenc import verify
+from posenc.verify import remote
 
 CASES = programs.cases()
+HOST = Path(__file__).parents[1] / "verify_host.py"
 CORPUS = [name for name in CASES if name.startswith("corpus/")]
 UNSEEN = [name for name in CASES if name.startswith("unseen/")]
 RIGHT = [name for name, case in CASES.items() if not case.is_fault]
@@ -94,3 +100,18 @@ def test_the_example_for_contributors_is_the_real_one():
 def test_a_change_that_does_nothing_or_too_much_is_refused(old, said):
     with pytest.raises(ValueError, match=said):
         programs.changed("corpus/name", "def f(x):\n    return x\n", [(old, "return x")])
+
+
+# no line of JSON shows a gradient, or what is written into an argument
+UNSEEN_IN_LINES = ("grad.severed", "trainable", "input.mutated", "writes_input")
+IN_LINES = [n for n, c in CASES.items() if not c.expect.endswith(UNSEEN_IN_LINES) and not n.startswith("before/")]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", IN_LINES)
+def test_a_program_that_is_asked_over_lines_of_json_gets_the_same_status(name, monkeypatch):
+    module, here = CASES[name].load(), checked(name)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOST.parent), *sys.path]))
+    with remote.Program(shlex.join([sys.executable, str(HOST), name]), seconds=120, memory=16 << 30) as program:
+        report = verify.check(remote.subject(module.STYLE, program), convention=module.STYLE, spec=module.SPEC)
+    assert report.status == here.status, (report, here)

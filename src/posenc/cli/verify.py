@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,7 +99,7 @@ def _remote(
     with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
         report = check(remote.subject(convention, program), convention=convention, spec=spec)
     repeat(program.text())
-    return command, report
+    return command, replace(report, not_judged=(*report.not_judged, "whether the program writes into its arguments"))
 
 
 def _asked(convention: str | None, spec: dict[str, Any] | None, where: str) -> tuple[str, dict[str, Any]]:

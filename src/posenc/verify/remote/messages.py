@@ -63,12 +63,15 @@ def result(fields: Mapping[str, Any], number: int, directory: Path | None = None
     if "result" not in fields:
         raise ValueError(f'the answer to call {number} must have "result" or "error"; got {str(list(fields))[:80]}')
     found = fields["result"]
-    if isinstance(found, list) and not all(type(x) in (int, float) for x in found):
-        return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
-    return _value(found, Answer(number), directory)
+    if not isinstance(found, list):
+        return _value(found, Answer(number), directory)
+    if all(type(x) in (int, float) for x in found):
+        return found
+    return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
 
 
 def _value(found: Any, place: Answer, directory: Path | None) -> Any:
+    """Return an array or a number; of anything else, such as a cache, its place in the answer."""
     if arrays.is_array(found):
         return arrays.decode(found, directory)
-    return found if type(found) in (int, float, list) else place
+    return found if type(found) in (int, float) else place
