@@ -114,7 +114,7 @@ def a_module_with_learned_frequencies_that_are_frozen():
     return Rotary()
 
 
-@right("slopes_fn", encoding="alibi")  # heads can be exchanged: with weights of their own they learn it so
+@right("slopes_fn", encoding="alibi", order="any")  # heads can be exchanged: with weights of their own they learn it so
 def slopes_from_the_last_head():
     def slopes(n_heads):
         near = 2 ** math.floor(math.log2(n_heads))
