@@ -512,9 +512,14 @@ def test_the_right_image_is_the_definition(d):
 CONFUSED = [
     ("additive_module", {"dim": D, "layout": "interleaved"}),
     ("additive_module", {"dim": 20, "layout": "half", "variant": "tensor2tensor"}),
-    ("additive_2d_module", {"dim": D, "layout": "interleaved", "order": "yx"}),
-    ("additive_2d_module", {"dim": 24, "layout": "half", "order": "yx", **DETR}),
     ("relative_table_fn", {"dim": D, "layout": "interleaved"}),
+    *(
+        pytest.param("additive_2d_module", spec, marks=pytest.mark.slow)
+        for spec in (
+            {"dim": D, "layout": "interleaved", "order": "yx"},
+            {"dim": 24, "layout": "half", "order": "yx", **DETR},
+        )
+    ),
 ]
 
 
