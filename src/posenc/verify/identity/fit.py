@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from posenc.verify.identity.lines import BASES, LEAST, Fit, Line, is_likely, is_round, line_of, slack, snap
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.ramps import blended
-from posenc.verify.rotary.matrix import Array
 
 
 def fit(freq: Array, resolution: float | Array, width: int, other: int) -> Fit:

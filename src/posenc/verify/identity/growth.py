@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from posenc.verify.identity.angles import Turns
 from posenc.verify.identity.lines import Fit, snap
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.reading import Reader
-from posenc.verify.rotary.angles import Turns
-from posenc.verify.rotary.matrix import Array
 
 _CLOSE = 1e-3  # of growth
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.guard import SubjectError
+from posenc.verify.identity.angles import Turns, slopes
 from posenc.verify.identity.fit import fit
 from posenc.verify.identity.lines import Fit, snap
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.reading import DENSE, SAME, Reader
-from posenc.verify.rotary.angles import Turns, slopes
-from posenc.verify.rotary.matrix import Array
 
 FIRST = 4  # tokens of the shortest text
 SECONDS = 1.0  # for one long text

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.rotary.matrix import Array
+from posenc.verify.identity.matrix import Array
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 5000000.0, 100.0, 1000.0, 160000.0, 8000000.0, 50000.0, 150000.0)
 ROUND = 2e-5  # how far a number may be from a round one that it is taken for

@@ -15,7 +15,7 @@ from posenc.verify.guard import SubjectError, call
 from posenc.verify.identity.fit import fit
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.lines import snap
-from posenc.verify.rotary.matrix import Array
+from posenc.verify.identity.matrix import Array
 
 HEADS = (8, 12, 6, 20)
 FAR = (1 << 20, 2000, 500, 120)

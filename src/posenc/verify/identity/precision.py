@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from posenc.verify.guard import SubjectError
+from posenc.verify.identity.angles import Turns
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.lines import Fit
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.reading import ODD, Reader, positions
-from posenc.verify.rotary.angles import Turns
-from posenc.verify.rotary.matrix import Array
 
 FINE = 1.5e-6  # of cos and sin in float32: what is closer than this is not told apart
 PARTS = ("positions", "frequencies", "products")

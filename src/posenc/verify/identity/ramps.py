@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posenc.verify.identity.lines import BASES, LEAST, Fit, Line, line_of, slack, snap
-from posenc.verify.rotary.matrix import Array
+from posenc.verify.identity.matrix import Array
 
 FEW = 8  # pairs, none of them on a straight line, that a base is guessed for
 Which = NDArray[np.bool_]

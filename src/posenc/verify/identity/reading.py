@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from posenc.verify.guard import SubjectError, call
+from posenc.verify.identity.angles import Pairs, Turns, probe
+from posenc.verify.identity.matrix import Matrices, Structure, read, structure
+from posenc.verify.identity.turner import HFRope, Turner, Undone
 from posenc.verify.report import Cause
-from posenc.verify.rotary.angles import Pairs, Turns, probe
-from posenc.verify.rotary.matrix import Matrices, Structure, read, structure
-from posenc.verify.rotary.turner import HFRope, Turner, Undone
 
 SIZES = (64, 32, 128, 16, 8, 96, 80, 256, 72, 40, 48, 24, 112, 160, 192, 4, 512)
 FAR = 2**17  # positions that are tried; halved until they work

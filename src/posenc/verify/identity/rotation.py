@@ -8,12 +8,16 @@ from torch import Tensor
 
 from posenc.verify.guard import SubjectError, call
 from posenc.verify.identity import lengths, precision
+from posenc.verify.identity.angles import Turns
 from posenc.verify.identity.fit import fit as fitted
 from posenc.verify.identity.fit import proportional
 from posenc.verify.identity.growth import bounded, decaying, growth
 from posenc.verify.identity.identify import Identification
+from posenc.verify.identity.matrix import Structure
 from posenc.verify.identity.reading import Reader, reader, width_of
 from posenc.verify.identity.rounded import Rounded
+from posenc.verify.identity.steady import unsteady
+from posenc.verify.identity.turner import TURNERS, Turner
 from posenc.verify.identity.turns import (
     CLOSE,
     Angles,
@@ -27,10 +31,6 @@ from posenc.verify.identity.turns import (
     with_first,
     with_gain,
 )
-from posenc.verify.rotary.angles import Turns
-from posenc.verify.rotary.matrix import Structure
-from posenc.verify.rotary.steady import unsteady
-from posenc.verify.rotary.turner import TURNERS, Turner
 
 
 class Encoded(Turner):

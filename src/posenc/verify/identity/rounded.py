@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from posenc.verify.identity.lines import Fit
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.reading import Reader
-from posenc.verify.rotary.matrix import Array
 
 NEAR = 257  # positions below are whole in all types, however they are rounded
 FINE = 2e-6  # of an angle that was read from cosines and sines in float32

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from posenc.verify.identity.angles import Turns, slopes
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.lines import snap
+from posenc.verify.identity.matrix import Array
 from posenc.verify.identity.reading import Reader, positions
 from posenc.verify.identity.rounded import NEAR, Rounded, behind
-from posenc.verify.rotary.angles import Turns, slopes
-from posenc.verify.rotary.matrix import Array
 
 CLOSE = 1e-3  # of a gain or a turned lane
 BENT = 0.05  # radians beside a straight line, beyond what float32 does at the farthest position

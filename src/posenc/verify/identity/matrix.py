@@ -9,8 +9,8 @@ from torch import Tensor
 
 from posenc.verify.engine.read import Structure, structure
 from posenc.verify.guard import SubjectError
+from posenc.verify.identity.turner import Turner
 from posenc.verify.report import Cause
-from posenc.verify.rotary.turner import Turner
 
 Array = NDArray[np.float64]
 HEADS = 3

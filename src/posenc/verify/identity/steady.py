@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from posenc.verify.identity.matrix import HEADS, Array, at
+from posenc.verify.identity.turner import Turner
 from posenc.verify.report import Cause
-from posenc.verify.rotary.matrix import HEADS, Array, at
-from posenc.verify.rotary.turner import Turner
 
 REPEATS = 1e-4  # of the largest lane: what two runs of one call may differ by
 LINEAR = 1e-2  # of the largest lane: x may be rounded to half precision on the way

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from posenc.verify.rotary.matrix import HEADS, Array, at
-from posenc.verify.rotary.turner import Turner
+from posenc.verify.identity.matrix import HEADS, Array, at
+from posenc.verify.identity.turner import Turner
 
 Pairs = tuple[tuple[int, int], ...]
 

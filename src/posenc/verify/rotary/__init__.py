@@ -1,1 +1,0 @@
-"""Checks of rotations: by matrices, by angles, by tables of angles."""
