@@ -390,9 +390,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("convention", "spec", "right", "subject"), CASES, ids=lambda v: getattr(v, "__name__", str(v))[:40]
-)
+@pytest.mark.parametrize(("convention", "spec", "right", "subject"), CASES, ids=named)
 def test_a_way_to_count_is_judged(convention, spec, right, subject):
     report = verify.check(subject, convention=convention, spec=spec)
     assert (report.causes[0].code if report.causes else report.status) == right

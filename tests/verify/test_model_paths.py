@@ -52,7 +52,7 @@ HONEST = [
 @pytest.mark.parametrize(("name", "options"), HONEST)
 def test_models_of_transformers_are_right(name, options):
     report = judged(name, **options)
-    assert (report.causes, report.measured["not_judged"]) == ((), {})
+    assert (report.causes, report.not_judged) == ((), ())
 
 
 NO_CACHE = {"decoding token by token with a cache, decoding several tokens in one call with a cache, decoding with a "
@@ -73,7 +73,7 @@ NO_CACHE = {"decoding token by token with a cache, decoding several tokens in on
 )  # fmt: skip
 def test_what_differs_by_design_is_said_and_not_judged(name, options, left):
     report = judged(name, **options)
-    assert (report.causes, report.measured["not_judged"]) == ((), left)
+    assert (report.causes, report.not_judged) == ((), tuple(f"{what}: {why}" for what, why in left.items()))
 
 
 def test_a_path_that_raises_is_not_judged():
@@ -89,18 +89,13 @@ def test_a_path_that_raises_is_not_judged():
 
     report = judged("llama", spoil)
     assert report.status == "pass"
-    assert report.measured["not_judged"] == {
-        "decoding token by token with a cache, decoding with a cache in a batch padded on the left": (
-            "TypeError: one token is too few"
-        )
-    }
+    paths = "decoding token by token with a cache, decoding with a cache in a batch padded on the left"
+    assert report.not_judged == (f"{paths}: TypeError: one token is too few",)
 
 
 def test_coarse_numbers_are_not_judged():
     report = judged("gpt2", lambda model: model.bfloat16())
-    assert report.measured["not_judged"] == {
-        "padded batches and a cache": "hidden states in torch.bfloat16 are too coarse"
-    }
+    assert report.not_judged == ("padded batches and a cache: hidden states in torch.bfloat16 are too coarse",)
 
 
 def test_llama_4_whose_temperature_counts_padding_is_found():

@@ -147,6 +147,23 @@ def test_what_a_recording_does_not_answer_is_not_judged(tmp_path):
             remote.Recording(tmp_path)
 
 
+def test_questions_that_cannot_be_written_are_refused_in_one_line(tmp_path, capsys):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    spec = written(tmp_path, TABLE | {"convention": "rope2d_table_fn"})
+    for out in (taken, taken / "inside"):
+        assert cli.run(["cases", "--spec", spec, "--out", str(out)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_specification_names_the_convention_of_python_code_too(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("def build():\n    return lambda a: [2.0 ** -(h + 1) for h in range(a)]\n")
+    assert cli.run(["verify", str(path), "--spec", written(tmp_path, SLOPES), "--json", "--in-process"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["status"], report["convention"], report["not_judged"]) == ("pass", "slopes_fn", [])
+
+
 ARRAY = {"dtype": "float32", "shape": [2], "data": [1, 2]}
 
 

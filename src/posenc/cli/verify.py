@@ -61,9 +61,11 @@ def verify_implementation(
     from posenc.verify.child.target import parse
 
     wanted = _format(as_json, output_format)
-    if convention is not None:
-        conventions.named(convention, "--convention")
     asked = None if spec is None else _read_spec(spec)
+    named = None if asked is None else asked.pop("convention", None)
+    convention = convention or named
+    if convention is not None:
+        conventions.named(convention, "--convention" if named is None else "convention")
     if (command is None) == (target is None):
         raise ValueError("verify: give either TARGET or --exec COMMAND.")
     if command is not None or Path(str(target)).is_dir():
@@ -89,7 +91,7 @@ def _remote(
     """Judge a program, or the answers in a directory; return what it is called and the report."""
     from posenc.verify import check, child, remote
 
-    convention, spec = _asked(convention, spec, "--exec" if command else str(target))
+    convention = _known(convention, "--exec" if command else str(target))
     if command is None:
         recording = remote.Recording(Path(str(target)))
         return str(target), check(remote.subject(convention, recording), convention=convention, spec=spec)
@@ -102,16 +104,13 @@ def _remote(
     return command, replace(report, not_judged=(*report.not_judged, "whether the program writes into its arguments"))
 
 
-def _asked(convention: str | None, spec: dict[str, Any] | None, where: str) -> tuple[str, dict[str, Any]]:
-    """Return a convention and a specification, of which the latter may name the former."""
+def _known(convention: str | None, where: str) -> str:
+    """Return a convention, which nothing can find out here."""
     from posenc.verify import conventions
 
-    fields = dict(spec or {})
-    named = fields.pop("convention", None)
-    convention = convention or named
     if convention is None:
         raise ValueError(f'verify: {where} needs a convention. Name it by --convention, or as "convention" in --spec.')
-    return conventions.named(convention, "convention"), fields
+    return conventions.named(convention, "convention")
 
 
 def write_cases(
@@ -127,7 +126,9 @@ def write_cases(
     """
     from posenc.verify import family_of, remote
 
-    name, asked = _asked(convention, _read_spec(spec), "cases")
+    asked = _read_spec(spec)
+    named = asked.pop("convention", None)
+    name = _known(convention or named, "cases")
     count = remote.write_questions(family_of(name, asked), out)
     output.write(f"{out / 'questions.jsonl'}: {count:,} calls by {name}. Write answers.jsonl next to it.")
 

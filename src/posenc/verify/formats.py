@@ -25,8 +25,6 @@ def text(report: Report, target: str, width: int = 80) -> str:
     for cause in report.causes:
         lines += _cause(cause, width)
     lines += [_wrapped(f"not judged: {what}", width, "  ") for what in report.not_judged]
-    for what, why in report.measured.get("not_judged", {}).items():
-        lines.append(_wrapped(f"not judged: {what}: {why}", width, "  "))
     if report.definitions:
         lines.append(_wrapped(f"compared with: {', '.join(report.definitions)}", width, "  "))
     if report.causes:

@@ -66,6 +66,7 @@ class Findings:
         unknown: What could not be found out, so that no "pass" may be said; None if all was.
         definitions: Names as "yarn@transformers-5".
         measured: What was read off the subject.
+        not_judged: What was not looked at, and why.
     """
 
     causes: list[Cause] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Findings:
     unknown: str | None = None
     definitions: list[str] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
+    not_judged: dict[str, str] = field(default_factory=dict)
 
     def report(self, convention: str) -> Report:
         """Return the report: a fault outweighs what is open, and that what is merely different."""
@@ -84,7 +86,8 @@ class Findings:
         elif self.equivalent:
             status = "equivalent"
         because = {"equivalent": self.equivalent, "cannot_tell": self.unknown}.get(status) or ""
-        return Report(status, convention, tuple(self.causes), because, tuple(self.definitions), self.measured)
+        left = tuple(f"{what}: {why}" for what, why in self.not_judged.items())
+        return Report(status, convention, tuple(self.causes), because, tuple(self.definitions), self.measured, left)
 
 
 def first(causes: Sequence[Cause]) -> list[Cause]:

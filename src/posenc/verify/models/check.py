@@ -56,10 +56,8 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
             loaded = loading.load(Path(target), small=small)
         except loading.CannotBuildError as error:
             return Findings(unknown=f"{error}").report(CONVENTION)
-        report = check_model(loaded.model, loaded.fields)
+        report = check_model(loaded.model, loaded.fields, _UNSEEN[loaded.weights])
     report.measured.update(weights=loaded.weights, weights_because=loaded.why)
-    if "not_judged" in report.measured:  # it ran
-        report.measured["not_judged"] |= _UNSEEN[loaded.weights]
     return report
 
 
@@ -82,16 +80,17 @@ def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
     )
 
 
-def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
-    """Hold a model of transformers against a configuration, which is the truth here.
+def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: Mapping[str, str] | None = None) -> Report:
+    """Compare a model of transformers with a configuration, which is the truth here.
 
     Args:
         model: A bare model (`AutoModel`); it is as before afterwards.
         fields: The configuration, as config.json has it.
+        unseen: What these weights cannot show, and why.
 
     Returns:
-        A report, whose `measured` has the layers, the first wrong one, the largest angle error, the gain error, the
-        mean cosine of the angle error by position, and `not_judged`: what did not run, with the reason.
+        A report, whose `measured` has the layers, the first wrong one, the largest angle error, the gain error, and
+        the mean cosine of the angle error by position; `not_judged` has what did not run, with the reason.
     """
     try:
         opened = open_model(Checked(config.read(dict(fields))))
@@ -113,7 +112,7 @@ def check_model(model: nn.Module, fields: Mapping[str, Any]) -> Report:
         return Findings(unknown=because).report(CONVENTION)
     causes, not_judged = paths.check(model)
     found.causes += causes
-    found.measured["not_judged"] = not_judged
+    found.not_judged = {**not_judged, **(unseen or {})}
     return found.report(CONVENTION)
 
 

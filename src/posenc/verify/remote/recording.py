@@ -159,7 +159,7 @@ def write_questions(family: Family, directory: Path) -> int:
     """Write the questions of a check to a directory, and return how many there are.
 
     Raises:
-        ValueError: The directory holds questions already, or the convention cannot be recorded.
+        ValueError: The directory holds questions already or cannot be written, or the convention cannot be recorded.
     """
     if family.convention == "meta_complex":
         raise ValueError("verify: rows are taken out of the table of meta_complex; ask a program by --exec instead.")
@@ -173,8 +173,11 @@ def write_questions(family: Family, directory: Path) -> int:
             with contextlib.suppress(SubjectError, NotAnsweredError):  # the stand-in's answers mean nothing
                 family.observe(stand_in, asked)
             asked = asked.otherwise
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / QUESTIONS).write_bytes(b"".join(map(arrays.line, recorder.lines)))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / QUESTIONS).write_bytes(b"".join(map(arrays.line, recorder.lines)))
+    except OSError as error:
+        raise ValueError(f"verify: the questions cannot be written to {directory}: {error.strerror}.") from None
     return len(recorder.lines)
 
 
