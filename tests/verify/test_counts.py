@@ -390,6 +390,11 @@ CASES = [
 ]
 
 
+def named(value):
+    """Return a name that is the same in each process: no address of an object."""
+    return getattr(value, "__name__", str(value) if isinstance(value, str | dict) else type(value).__name__)[:40]
+
+
 @pytest.mark.parametrize(("convention", "spec", "right", "subject"), CASES, ids=named)
 def test_a_way_to_count_is_judged(convention, spec, right, subject):
     report = verify.check(subject, convention=convention, spec=spec)
