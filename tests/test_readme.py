@@ -24,5 +24,5 @@ def test_every_block_of_the_readme_runs(monkeypatch):
 
 def test_the_readme_names_files_that_are_there():
     text = (ROOT / "README.md").read_text()
-    for name in [*re.findall(r"\]\(([^)#]+)\)", text), "constraints.txt", "CITATION.cff", "benchmarks/RESULTS.md"]:
+    for name in [*re.findall(r"\]\(([^)#]+)\)", text), "constraints.txt", "CITATION.cff", "benchmarks/ATTEND.md"]:
         assert (ROOT / name).exists(), f"README.md names {name}"

@@ -38,24 +38,23 @@ def bench(*arguments, code=""):
 
 @pytest.mark.slow
 def test_the_json_has_its_schema():
-    done = bench(*QUICK, "--only", "sandwich.forward", "--json")
+    done = bench(*QUICK, "--only", "kerple.forward", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
-    assert list(report) == ["schema", "command", "machine", "shape", "options", "asked", "complete", "rows", "growth"]
-    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (1, "attend", True, 1)
+    assert list(report) == ["schema", "command", "machine", "options", "asked", "complete", "rows"]
+    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (2, "attend", True, 1)
     machine = report["machine"]
     assert machine["threads"] == 1
     assert all(isinstance(machine[key], str) for key in ("cpu", "vectors", "torch", "python", "platform", "allocator"))
     assert report["options"]["lengths"] == [64]
     [row] = report["rows"]
-    assert (row["name"], row["length"], row["dtype"], row["mode"]) == ("sandwich.forward", 64, "float32", "forward")
+    assert (row["name"], row["length"], row["dtype"], row["mode"]) == ("kerple.forward", 64, "float32", "forward")
     plain, own = row["candidates"][:2]
-    assert (plain["role"], own["role"], own["auto"]) == ("baseline", "posenc", True)
+    assert (plain["role"], own["role"]) == ("baseline", "posenc")
     for candidate in (plain, own):
         assert candidate["seconds"]["low"] <= candidate["seconds"]["median"] <= candidate["seconds"]["high"]
         assert candidate["rounds"] == 2
         if sys.platform == "linux":
-            assert candidate["process_mib"] > 50
             assert candidate["memory_mib"] >= 8 * 64 * 64 * 4 / 2**20 * 0.5  # the output at least, in whole pages
     assert plain["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
 
@@ -78,19 +77,16 @@ def test_the_json_of_rotary_has_its_schema():
     done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
-    assert list(report) == ["schema", "command", "machine", "tries", "options", "asked", "complete", "rows"]
-    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (1, "rotary", True, 1)
-    assert report["tries"] == 5
+    assert list(report) == ["schema", "command", "machine", "options", "asked", "complete", "rows"]
+    assert (report["schema"], report["command"], report["complete"], report["asked"]) == (2, "rotary", True, 1)
     assert {"numba", "transformers", "timm"} <= {*report["machine"]["versions"]}
     [row] = report["rows"]
-    assert (row["name"], row["dtype"], row["kind"], row["goals"]) == ("decode.half", "float32", "forward", [])
-    assert row["shape"] == {"batch": 2, "length": 1, "n_heads": 32, "n_kv_heads": 8, "head_dim": 128}
-    assert row["pages"]["state"] in ("fresh", "reused")
+    assert (row["name"], row["dtype"], row["kind"], row["goals"]) == ("decode.half", "float32", "rotary", [])
+    assert (row["batch"], row["length"]) == (2, 1)
     found = {candidate["name"]: candidate for candidate in row["candidates"]}
-    assert {"copy", "clone", "rotate_:blocked", "out:numba", "rotate:formula", "compiled", "timm"} <= {*found}
+    assert {"copy", "rotate_:blocked", "out:numba", "rotate:formula", "compiled", "timm"} <= {*found}
     assert found["copy"]["ratio"] == {"low": 1.0, "median": 1.0, "high": 1.0}
-    assert "--quick" in found["compiled"]["skipped"]
-    for name in ("copy", "clone", "rotate_:auto", "out:auto", "rotate:auto"):
+    for name in ("copy", "rotate_:auto", "out:auto", "rotate:auto"):
         assert found[name]["skipped"] is None
         assert found[name]["seconds"]["low"] <= found[name]["seconds"]["median"] <= found[name]["seconds"]["high"]
         assert found[name]["rounds"] == 2
@@ -106,7 +102,7 @@ posenc.RoPE.rotate_ = lambda *given, **options: (time.sleep(0.2), quick(*given, 
     done = bench("bench", "rotary", "--quick", "--only", "decode.half", "--dtype", "bfloat16", code=slow)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "decode.half: (2, 32+8, 1, 128), bfloat16" in done.stdout
+    assert "decode.half: 2 x 1 keys, bfloat16" in done.stdout
     lines = {line[2:32].strip(): line[32:].split() for line in done.stdout.splitlines() if line.startswith("  p")}
     assert float(lines["posenc in place, auto"][0]) >= 200
     assert lines["posenc in place, auto"][1] == "ms"
@@ -152,20 +148,20 @@ def test_explain_lists_every_backend_and_measures_nothing():
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize(
-    ("command", "only", "row"), [("attend", "sandwich", "sandwich.forward"), ("rotary", "decode", "decode.half")]
+    ("command", "only", "row"), [("attend", "kerple.[fd]*", "kerple.forward"), ("rotary", "decode", "decode.half")]
 )
 def test_an_interrupt_prints_what_was_measured(command, only, row, as_json, tmp_path):
     """The second row waits until it is interrupted; the first is there already."""
     code = f"""
-from posenc.bench import {command}
+from posenc.bench import report
 import pathlib, time
-first = {command}.measure_row
-def measure_row(row, **options):
+first = report.measure_row
+def measure_row(row):
     if row.name == {row!r}:
-        return first(row, **options)
+        return first(row)
     pathlib.Path({str(tmp_path / "there")!r}).touch()
     time.sleep(60)
-{command}.measure_row = measure_row
+report.measure_row = measure_row
 """
     arguments = ["bench", command, "--quick", "--only", only, *(["--json"] if as_json else [])]
     process = subprocess.Popen(

@@ -1,8 +1,7 @@
 """One query that sees all keys, a step of generation: two products of vectors and matrices.
 
 torch's kernel is made for blocks of queries. With one it is slow where heads share keys, with numbers of two bytes
-where no library has products of such for the processor, and with large caches where that has no tiles
-(benchmarks/ONE_QUERY.md).
+where no library has products of such for the processor, and with large caches where that has no tiles.
 """
 
 import time
@@ -23,7 +22,7 @@ from posenc.positions.checks import all_plain
 
 AT_ONCE = 2**20  # keys' numbers that are made wider at a time, which caches hold
 LEAST_KEYS = 256  # and keys of each head at least, for short products cost their calls
-# numbers multiplied with q from which on this is faster than torch's kernel, by two threads (benchmarks/ONE_QUERY.md)
+# numbers multiplied with q from which on this is faster than torch's kernel, by two threads
 LEAST_HALF = 2**18  # of numbers of two bytes
 LEAST_SHARED = 2**21  # of others, where heads of q share a key
 LEAST = 2**23  # else, where the processor has no tiles: k and v lie in no cache

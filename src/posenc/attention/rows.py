@@ -12,7 +12,7 @@ from posenc.attention.scratch import Scratch
 from posenc.attention.spans import Block
 from posenc.families import ContentBias
 
-LINE = 16  # numbers of a cache line: rows of whole ones come out of a product 1.7 times as fast (benchmarks/BLOCKS.md)
+LINE = 16  # numbers of a cache line: rows of whole ones come out of a product 1.7 times as fast
 
 
 class Rows:

@@ -1,26 +1,17 @@
 """Facts of the machine and the process that measured numbers depend on."""
 
-import ctypes
 import os
 import platform
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-_TUNABLES: tuple[str, ...] = (
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-    "MALLOC_ARENA_MAX",
-    "MALLOC_CONF",
-    "MALLOC_MMAP_THRESHOLD_",
-)
-_TUNABLES += ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "THP_MEM_ALLOC_ENABLE", "PYTORCH_CUDA_ALLOC_CONF")
+PEERS = ("numba", "transformers", "x_transformers", "rotary_embedding_torch", "timm")
 
 
-def examine(peers: Iterable[str] = ("transformers", "x_transformers")) -> dict[str, Any]:
+def examine(peers: Iterable[str] = PEERS) -> dict[str, Any]:
     """Return what a reader of measured numbers needs to know of where they were measured, peers' versions included."""
     return {
         "cpu": _name_cpu(),
@@ -53,19 +44,10 @@ def _name_cpu() -> str:
 
 
 def _describe_allocator() -> str:
-    """Say which allocator hands out memory, and what was set: fresh pages cost more than the arithmetic on them."""
-    tuned = [f"{name}={os.environ[name]}" for name in _TUNABLES if name in os.environ]
-    state = ", ".join(tuned) or "stock, as the process left it"
-    libc = " ".join(platform.libc_ver()).strip()
-    if sys.platform == "linux" and _has_symbol("mallctl"):
-        libc = "jemalloc"
-    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    chosen = huge.read_text().partition("[")[2].partition("]")[0] if huge.exists() else ""
-    return f"{libc or 'the system'}, {state}" + (f", huge pages: {chosen}" if chosen else "")
-
-
-def _has_symbol(name: str) -> bool:
-    return hasattr(ctypes.CDLL(None), name)
+    """Name the C library, and what was set for its malloc: fresh pages cost more than the arithmetic on them."""
+    names = sorted(name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")))
+    tuned = [f"{name}={os.environ[name]}" for name in names]
+    return f"{' '.join(platform.libc_ver()).strip() or 'the system'}, {', '.join(tuned) or 'stock'}"
 
 
 def _version(package: str) -> str | None:

@@ -32,7 +32,6 @@ class Timing(NamedTuple):
     first_s: float  # the first call, compilation included
     rounds: int
     disturbed: int  # samples in which a thread was pushed off its core however often they were taken again
-    samples: tuple[float, ...] = ()  # seconds of one call, round by round
 
 
 def compare(
@@ -65,7 +64,7 @@ def compare(
         except Exception as error:  # a peer may raise anything, and the others are measured all the same
             if name == baseline:
                 raise
-            found[name] = tell(error)
+            found[name] = first_line(error)
         else:
             repeats[name] = max(1, math.ceil(_SAMPLE_S / max(again, 1e-7)))
     samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in repeats}
@@ -80,7 +79,7 @@ def compare(
         ratios = [own[0] / plain[0] for own, plain in zip(taken, samples[baseline], strict=True)]
         seconds = [s for s, _ in taken]
         disturbed = sum(d for _, d in taken)
-        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), disturbed, tuple(seconds))
+        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), disturbed)
     return {name: found[name] for name in candidates}
 
 
@@ -107,16 +106,6 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
             gc.enable()
 
 
-def beside(own: Timing, other: Timing) -> Spread:
-    """Return the ratio of two candidates of one comparison, each round's times within it.
-
-    >>> two, one = (Timing(*[Spread(s, s, s)] * 2, s, 3, 0, (s, 2 * s, s)) for s in (2.0, 1.0))
-    >>> beside(two, one)
-    Spread(low=2.0, middle=2.0, high=2.0)
-    """
-    return spread([mine / theirs for mine, theirs in zip(own.samples, other.samples, strict=True)])
-
-
 def preemptions() -> int:
     """Return how often this process lost its core, where the system tells; else 0."""
     try:
@@ -138,26 +127,16 @@ def spread(numbers: list[float]) -> Spread:
     return Spread(low, middle, high)
 
 
-def exponent(sizes: list[int], costs: list[float]) -> float:
-    """Return p of cost = c * size ** p from the first size to the last, by least squares on logarithms.
-
-    >>> exponent([1, 2, 4], [3.0, 12.0, 48.0])
-    2.0
-    """
-    x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
-    return round(statistics.linear_regression(x, y).slope, 3)
-
-
-def tell(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Return an error as one short sentence.
 
-    >>> tell(KeyError("a")), tell(ValueError("q has no heads."))
+    >>> first_line(KeyError("a")), first_line(ValueError("q has no heads."))
     ("KeyError: 'a'", 'q has no heads')
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     plain = isinstance(error, (ValueError, NotImplementedError))  # whose texts are written for people
-    said = type(error).__name__ if not lines else lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
-    return said.rstrip(".") if len(said) <= 240 else f"{said[:239].rstrip()}…"
+    text = type(error).__name__ if not lines else lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
+    return text.rstrip(".") if len(text) <= 240 else f"{text[:239].rstrip()}…"
 
 
 def _clock(run: Work, settle: Work | None, repeats: int = 1) -> float:

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import torch
 
-from posenc.bench.measure import Work, tell
+from posenc.bench.measure import Work, first_line
 from posenc.study import memory as resident
 
 MIB = 2**20
 Make = Callable[[], Work]  # builds the inputs and returns the call; picklable, since a child runs it
 _GOODBYE_S = 5.0  # for a child that has answered to end by itself, so that what it opened is closed
-_PRELOADED = ["torch", "posenc.bench.candidates"]
+_PRELOADED = ["torch", "posenc.bench.report"]
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 2**15  # bytes, from which on memory is a mapping of its own, which glibc else decides as it goes
 
@@ -100,7 +100,7 @@ def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> No
         try:
             found: Peak | NotMeasured = _measure(make, warm)
         except Exception as error:  # whatever a candidate raises is the answer
-            found = NotMeasured(tell(error))
+            found = NotMeasured(first_line(error))
     pipe.send(found)
 
 

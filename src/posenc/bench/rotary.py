@@ -1,142 +1,234 @@
-"""`posenc bench rotary`: what turning queries and keys costs beside a copy of them, on this machine."""
+"""Rotation of queries and keys next to a copy of them: rows, and the calls that are compared."""
 
-import mmap
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib import import_module
 from typing import Any
 
-from posenc.bench import machine, pages, rotary_calls
-from posenc.bench.measure import TRIES, Spread, Timing, Work, beside, compare
-from posenc.bench.rotary_models import count_tokens
-from posenc.bench.rotary_peers import PEERS
-from posenc.bench.rotary_rows import BACKENDS, HEAD_DIM, N_HEADS, N_KV_HEADS, Goal, Row
+import torch
+from torch import Tensor
 
-SCHEMA = 1
-ROW_BUDGET_S = 20.0  # after which a row of three rounds is done
-FRESH = 2.0  # copies that a clone takes, from which on its memory was new
+from posenc import positions
+from posenc.bench import models
+from posenc.bench.attend import check_compiler
+from posenc.bench.measure import Work
+from posenc.bench.rows import DTYPES, Goal, Row, Template
+from posenc.encodings import RoPE
 
-Found = dict[str, Any]
-
-
-def begin(rows: list[Row], **options: Any) -> Found:
-    """Return the report without its rows: schema, machine and options."""
-    packages = dict.fromkeys(["numba", *(peer.package for peer in PEERS.values() if peer.package)])
-    return {
-        "schema": SCHEMA,
-        "command": "rotary",
-        "machine": machine.examine(packages),
-        "tries": TRIES,
-        "options": options,
-        "asked": len(rows),
-        "complete": False,
-        "rows": [],
-    }
+BACKENDS = ("formula", "blocked", "numba", "auto")
+HEAD_DIM, N_HEADS, N_KV_HEADS = 128, 32, 8
+LAST = 4095  # the position of a decoded token
+QUICK = 64  # tokens of --quick
+PAIRINGS = ("half", "interleaved")
+Pair = tuple[Tensor, Tensor]
+Rotate = Callable[[Tensor, Tensor], Pair]
 
 
-def measure_row(row: Row) -> Found:
-    """Measure one row: all candidates by turns; one that cannot run is skipped with a sentence."""
-    found = describe(row)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peers speak of their own deprecations
-        runs, failed = rotary_calls.build(row)
-        if row.baseline not in runs:
-            return found | {"skipped": f"not measured: {failed[row.baseline]}"}
-        timings = compare(runs, row.baseline, rounds=row.rounds, budget_s=ROW_BUDGET_S)
-        counted = _count_faults({name: runs[name] for name, t in timings.items() if isinstance(t, Timing)})
-    measured = {name: timing for name, timing in timings.items() if isinstance(timing, Timing)}
-    for name in rotary_calls.list_names(row):
-        timing = timings.get(name) or failed[name]
-        found["candidates"].append(_tell(row, name, timing, counted.get(name)))
-    found["pages"] = _judge_pages(row, measured, counted)
-    found["goals"] = [judge(goal, measured, found["pages"], counted) for goal in row.goals]
-    return found
+def templates() -> Iterator[Template]:
+    """Yield all rows of `posenc bench rotary`."""
+    for pairing in PAIRINGS:
+        yield Template(_row(f"long.{pairing}", pairing, 1.4, 3.0))
+    yield Template(_row("transposed.half", "half", 1.4, None, transposed=True))
+    for pairing in PAIRINGS:
+        row = replace(_row(f"decode.{pairing}", pairing, None, None), mode="decode", batch=64)
+        yield Template(row, (1,), fixed=True)
+        peers = tuple(name for name in PEERS if pairing in PEERS[name][1])
+        names = ("copies", *_ways("rotate"), "compiled", *peers)
+        yield Template(Row(f"train.{pairing}", "rotary", names, (), {"pairing": pairing}, "train"))
+    yield from models.templates(("llama", "qwen3"))
 
 
-def describe(row: Row) -> Found:
-    """Return a row without what was measured."""
-    shape = {"batch": row.batch, "length": row.length}
-    if not row.is_model:
-        shape |= {"n_heads": N_HEADS, "n_kv_heads": N_KV_HEADS, "head_dim": HEAD_DIM}
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "dtype": row.dtype,
-        "pairing": row.pairing,
-        "transposed": row.transposed,
-        "shape": shape,
-        "size_mib": None if row.is_model else row.bytes / 2**20,
-        "pages": None,
-        "goals": [],
-        "skipped": None,
-        "candidates": [],
-    }
+def _row(name: str, pairing: str, limit: float | None, torch_only: float | None, **options: Any) -> Row:
+    peers = tuple(peer for peer in PEERS if pairing in PEERS[peer][1])
+    names = ("copy", *_ways("rotate_"), *_ways("out"), *_ways("rotate"), "compiled", *peers)
+    goals = [] if limit is None else [Goal((*_ways("rotate_"), *_ways("out")), limit)]
+    if torch_only is not None:
+        goals.append(Goal(tuple(f"{way}:{b}" for way in ("rotate_", "out") for b in BACKENDS[:2]), torch_only))
+    return Row(name, "rotary", names, tuple(goals), {"pairing": pairing, **options})
 
 
-def judge(goal: Goal, measured: Mapping[str, Timing], state: Found | None, counted: Mapping[str, int | None]) -> Found:
-    """Return the best of a goal's candidates beside the other, and whether that reaches it.
-
-    Reached is None where nothing was measured, or where the goal is for another state of the allocator. The state is
-    told by the clone; a goal for reused pages also asks that the candidate itself got no new ones (`counted`): an
-    allocator may have a block for the one and none for the other, and 544 faults are 64 MiB where pages are of 2 MiB.
-    """
-    told: Found = {"title": goal.title, "limit": goal.limit, "beside": goal.beside, "state": goal.state}
-    told |= dict.fromkeys(("by", "ratio", "reached"))
-    if goal.beside not in measured:
-        return told
-    ratios = {name: beside(measured[name], measured[goal.beside]) for name in goal.ours if name in measured}
-    if not ratios:
-        return told
-    best = min(ratios, key=lambda name: ratios[name].middle)
-    told |= {"by": best, "ratio": _spell(ratios[best])}
-    fits = goal.state == "any" or (state is not None and state["state"] == goal.state)
-    fits = fits and not (goal.state == "reused" and counted.get(best))
-    return told | {"reached": ratios[best].middle <= goal.limit if fits else None}
+def _ways(way: str) -> tuple[str, ...]:
+    """Return posenc's candidates of one way: "rotate_" (in place), "out" (given memory), "rotate" (new memory)."""
+    return tuple(f"{way}:{backend}" for backend in BACKENDS)
 
 
-def _tell(row: Row, name: str, timing: Timing | str, faults: int | None) -> Found:
-    """Return a candidate: its name, its part, and what was measured of it, or why nothing was."""
+@dataclass
+class Setting:
+    """The inputs that all candidates of a row share; memory that only some write to is made when they come."""
+
+    row: Row
+    rope: RoPE
+    pos: Tensor
+    q: Tensor
+    k: Tensor
+
+    @cached_property
+    def placed(self) -> Any:
+        """The tables of ours."""
+        return self.rope.place(self.pos)
+
+    @cached_property
+    def out(self) -> Pair:
+        """Memory that results are written to."""
+        return fill(self.row, torch.empty)
+
+    @cached_property
+    def own(self) -> Pair:
+        """Queries and keys that are rotated in place, over and over."""
+        return self.q.detach().clone(), self.k.detach().clone()
+
+    @cached_property
+    def slopes(self) -> Pair:
+        """The gradients that all go back from."""
+        return fill(self.row, partial(torch.randn, generator=torch.Generator().manual_seed(1)))
+
+    @property
+    def half(self) -> bool:
+        """Whether pairs are halves apart, and not neighbours."""
+        return bool(self.row.options["pairing"] == "half")
+
+    def tables(self) -> Pair:
+        """Return cosines and sines (seq, head_dim) in float32, one number a dimension, as most libraries keep them."""
+        cos, sin = (torch.cat((t, t), -1) if self.half else t.repeat_interleave(2, -1) for t in self.placed.parts)
+        return cos, sin
+
+
+def shape(row: Row) -> tuple[int, int, int]:
+    """Return tokens, heads of q and k, and head_dim of a row."""
+    return row.length, N_HEADS + N_KV_HEADS, HEAD_DIM
+
+
+def tokens(row: Row) -> None:
+    """Return nothing: only whole models have tokens per second."""
+
+
+def prepare(row: Row) -> Setting:
+    """Make the inputs of a row."""
+    torch.manual_seed(0)
+    q, k = (t.requires_grad_(row.mode == "train") for t in fill(row, torch.randn))
+    pos = torch.tensor([LAST]) if row.length == 1 else positions.arange(row.length)
+    return Setting(row, RoPE(head_dim=HEAD_DIM, pairing=row.options["pairing"]), pos, q, k)
+
+
+def fill(row: Row, make: Callable[..., Tensor]) -> Pair:
+    """Return queries and keys (batch, heads, seq, head_dim), their memory in the order that the row asks for."""
+
+    def one(heads: int) -> Tensor:
+        transposed = row.options.get("transposed", False)
+        order = (row.length, heads) if transposed else (heads, row.length)
+        made = make(row.batch, *order, HEAD_DIM, dtype=DTYPES[row.dtype])
+        return made.transpose(1, 2) if transposed else made
+
+    return one(N_HEADS), one(N_KV_HEADS)
+
+
+def title(row: Row, name: str) -> str:
+    """Return a candidate's name for people."""
     way, _, backend = name.partition(":")
-    own = backend in BACKENDS or name in ("compiled", "hf.use")
-    role = "baseline" if name == row.baseline else "posenc" if own else "peer" if name in PEERS else "memory"
-    told: Found = {
-        "name": name,
-        "title": rotary_calls.title(name),
-        "role": role,
-        "way": way,
-        "backend": backend or None,
-    }
-    told |= dict.fromkeys(("seconds", "ratio", "first_s", "rounds", "disturbed", "faults", "tokens_per_s", "skipped"))
-    if isinstance(timing, str):
-        return told | {"skipped": timing}
-    told |= {"seconds": _spell(timing.seconds), "ratio": _spell(timing.ratio), "first_s": timing.first_s}
-    told |= {"rounds": timing.rounds, "disturbed": timing.disturbed, "faults": faults}
-    if row.is_model:
-        low, middle, high = (count_tokens(row) / seconds for seconds in timing.seconds)
-        told["tokens_per_s"] = _spell(Spread(high, middle, low))
-    return told
+    if backend:
+        return f"{ {'rotate_': 'posenc in place', 'out': 'posenc out=', 'rotate': 'posenc'}[way] }, {backend}"
+    plain = {"copy": "copy into given memory", "copies": "two copies", "compiled": "posenc, compiled"}
+    return plain.get(name, name)
 
 
-def _count_faults(runs: Mapping[str, Work]) -> dict[str, int | None]:
-    """Return the page faults of a call of each, which follows another as in `sample`: what new memory costs."""
-    counted: dict[str, int | None] = {}
-    for name, run in runs.items():
-        run()
-        before = pages.faults()
-        run()
-        counted[name] = pages.faults() - before if before >= 0 else None
-    return counted
+def maker(row: Row) -> Callable[[str], Work]:
+    """Return what makes a row's candidates, over inputs that they share."""
+    setting = prepare(row)
+    return lambda name: make(setting, name)
 
 
-def _judge_pages(row: Row, measured: Mapping[str, Timing], counted: Mapping[str, int | None]) -> Found | None:
-    """Tell whether clones of this row got new pages: the state that every fresh output depends on."""
-    clone, copy = ("clones", "copies") if row.kind == "train" else ("clone", "copy")
-    if clone not in measured or copy not in measured:
-        return None
-    ratio, faults = beside(measured[clone], measured[copy]), counted[clone]
-    whole = row.bytes * (2 if row.kind == "train" else 1)
-    fresh = ratio.middle > FRESH or (faults is not None and faults * mmap.PAGESIZE > whole / 2)
-    return {"state": "fresh" if fresh else "reused", "clone": _spell(ratio), "faults": faults}
+def make(setting: Setting, name: str) -> Work:
+    """Return one candidate.
+
+    Raises:
+        ImportError: It is a peer that is not installed.
+        ValueError: It cannot run here.
+    """
+    way, _, backend = name.partition(":")
+    q, k, rope, placed = setting.q, setting.k, setting.rope, setting.placed
+    options: dict[str, Any] = {} if backend in ("", "auto") else {"backend": backend}
+    if way in ("copy", "copies"):
+        out = setting.out
+        pairs = tuple(zip(out, (q, k), strict=True)) * (2 if way == "copies" else 1)
+        return torch.no_grad()(lambda: [into.copy_(t) for into, t in pairs])
+    if way == "rotate_":
+        own = setting.own
+        return torch.no_grad()(lambda: rope.rotate_(*own, placed, **options))
+    if way == "out":
+        out = setting.out
+        return torch.no_grad()(lambda: rope.rotate(q, k, placed, out=out, **options))
+    rotate = _rotate(setting, way, options)
+    if setting.row.mode != "train":
+        return torch.no_grad()(lambda: rotate(q, k))
+    return lambda: torch.autograd.grad(rotate(q, k), (q, k), setting.slopes)
 
 
-def _spell(spread: Spread) -> dict[str, float]:
-    return {"low": spread.low, "median": spread.middle, "high": spread.high}
+def _rotate(setting: Setting, way: str, options: dict[str, Any]) -> Rotate:
+    """Return what makes new queries and keys."""
+    rope, placed = setting.rope, setting.placed
+    if way == "rotate":
+        return lambda q, k: rope.rotate(q, k, placed, **options)
+    if way == "compiled":
+        check_compiler()
+        return torch.compile(lambda q, k: rope.rotate(q, k, placed), fullgraph=True)
+    return PEERS[way][0](setting)
+
+
+def _transformers(setting: Setting) -> Rotate:
+    """Take the function of transformers' Llama, or of its Cohere, which pairs neighbours; tables in q's dtype."""
+    model = "llama" if setting.half else "cohere"
+    apply = import_module(f"transformers.models.{model}.modeling_{model}").apply_rotary_pos_emb
+    cos, sin = (t[None].to(setting.q.dtype) for t in setting.tables())
+    return lambda q, k: apply(q, k, cos, sin)
+
+
+def _transformers_compiled(setting: Setting) -> Rotate:
+    rotate = _transformers(setting)
+    check_compiler()
+    return torch.compile(rotate)
+
+
+def _rotary_embedding_torch(setting: Setting) -> Rotate:
+    """Take rotary-embedding-torch, which keeps its angles."""
+    from rotary_embedding_torch import RotaryEmbedding  # type: ignore[import-untyped]
+
+    rotate, first = RotaryEmbedding(dim=HEAD_DIM).rotate_queries_or_keys, int(setting.pos[0])
+    return lambda q, k: (rotate(q, offset=first), rotate(k, offset=first))
+
+
+def _x_transformers(setting: Setting) -> Rotate:
+    """Take x-transformers' function, its angles given."""
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb  # type: ignore[import-untyped]
+
+    angles, scale = RotaryEmbedding(HEAD_DIM)(setting.pos[None])
+    return lambda q, k: (apply_rotary_pos_emb(q, angles, scale), apply_rotary_pos_emb(k, angles, scale))
+
+
+def _timm(setting: Setting) -> Rotate:
+    """Take timm's function, tables in float32 as its models hold them."""
+    apply = import_module("timm.layers.pos_embed_sincos").apply_rot_embed_cat
+    cos, sin = setting.tables()
+    both, half = torch.cat((sin, cos), -1), setting.half
+    return lambda q, k: (apply(q, both, half=half), apply(k, both, half=half))
+
+
+def _complex_product(setting: Setting) -> Rotate:
+    """Multiply complex numbers in float32, as Meta's Llama does: a plain line of torch."""
+    factors = torch.complex(*setting.placed.parts)
+
+    def one(x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * factors).flatten(-2).to(x.dtype)
+
+    return lambda q, k: (one(q), one(k))
+
+
+PEERS: dict[str, tuple[Callable[[Setting], Rotate], tuple[str, ...]]] = {  # what makes it, and its pairings
+    "transformers": (_transformers, PAIRINGS),
+    "transformers, compiled": (_transformers_compiled, PAIRINGS),
+    "rotary-embedding-torch": (_rotary_embedding_torch, PAIRINGS[1:]),
+    "x-transformers": (_x_transformers, PAIRINGS[1:]),
+    "timm": (_timm, PAIRINGS),
+    "complex product": (_complex_product, PAIRINGS[1:]),
+}

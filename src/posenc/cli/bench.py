@@ -13,7 +13,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 INTERRUPTED = 130  # as a shell reports a program that was interrupted
 
 if TYPE_CHECKING:
-    from posenc.bench.rotary_rows import Row as RotaryRow
     from posenc.bench.rows import Row
 
 Lines = Callable[..., None]  # writes lines
@@ -31,7 +30,7 @@ def _start(ctx: typer.Context) -> None:
         output.write(ctx.get_help())
 
 
-@app.command("attend", short_help="Attention with each bias beside plain SDPA.")
+@app.command("attend", short_help="Attention with each bias next to plain SDPA.")
 def bench_attend(
     ctx: typer.Context,
     length: Length = None,
@@ -45,23 +44,24 @@ def bench_attend(
     explain: Annotated[bool, typer.Option("--explain", help="What each backend says; measures nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure attention with each position bias beside plain SDPA: time and memory.
+    """Measure attention with each position bias next to plain SDPA: time and memory.
 
     Rows with goals are compared with plain SDPA in the same round, and with
     other ways to the same result where they are installed. Ctrl-C prints what
     was measured so far.
     """
     lengths, dtypes = _read_lists(ctx, length, dtype)
-    from posenc.bench import attend, rows  # here, since they import torch
+    from posenc.bench import attend, report, rows  # here, since they import torch
 
-    chosen = rows.choose(lengths, dtypes, only, full=full, quick=quick)
-    _check_any(ctx, chosen, only, [row.name for row in rows.choose([], [], None, full=True)])
+    small = attend.QUICK if quick else None
+    chosen = rows.choose(attend.templates(), lengths, dtypes, only, full=full, quick=small)
+    _check_any(ctx, chosen, only, [template.row.name for template in attend.templates()])
     options = {"lengths": lengths, "dtypes": dtypes, "only": only, "full": full, "quick": quick, "explain": explain}
-    report = attend.begin(chosen, **options)
-    _run(report, as_json, lambda say: _attend(report, chosen, say, explain=explain, full=full))
+    found = report.begin("attend", chosen, **options)
+    _run(found, as_json, lambda write: _measure(found, chosen, write, explain=explain))
 
 
-@app.command("rotary", short_help="Turning queries and keys beside a copy.")
+@app.command("rotary", short_help="Rotation of queries and keys next to a copy.")
 def bench_rotary(
     ctx: typer.Context,
     length: Annotated[
@@ -78,7 +78,7 @@ def bench_rotary(
     quick: Annotated[bool, typer.Option("--quick", help="64 tokens, 2 rounds: shows that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure rotary position on queries and keys beside a copy of them.
+    """Measure rotation of queries and keys next to a copy of them.
 
     Ours by backend, in place, into given memory and with a fresh output,
     other libraries where they are installed, and a small Llama of
@@ -87,57 +87,46 @@ def bench_rotary(
     """
     lengths, dtypes = _read_lists(ctx, length, dtype)
     from posenc import memory
-    from posenc.bench import rotary, rotary_rows  # here, since they import torch
+    from posenc.bench import report, rotary, rows  # here, since they import torch
 
-    chosen = rotary_rows.choose(lengths, dtypes, only, quick=quick)
-    _check_any(ctx, chosen, only, [row.name for row in rotary_rows.choose()])
+    small = rotary.QUICK if quick else None
+    chosen = rows.choose(rotary.templates(), lengths, dtypes, only, quick=small)
+    _check_any(ctx, chosen, only, [template.row.name for template in rotary.templates()])
     if reuse_pages and not memory.reuse_pages():
         said = "malloc is not glibc's here, so nothing can be set. Leave the option out."
         raise typer.BadParameter(said, ctx=ctx, param_hint="--reuse-pages")
     options = {"lengths": lengths, "dtypes": dtypes, "only": only, "quick": quick, "reuse_pages": reuse_pages}
-    report = rotary.begin(chosen, **options)
-    _run(report, as_json, lambda say: _rotary(report, chosen, say))
+    found = report.begin("rotary", chosen, **options)
+    _run(found, as_json, lambda write: _measure(found, chosen, write))
 
 
 def _run(report: dict[str, Any], as_json: bool, measure: Callable[[Lines], None]) -> None:
     """Measure row after row into the report, each written as soon as it is there, until the end or Ctrl-C."""
 
-    def say(*lines: str) -> None:
+    def write(*lines: str) -> None:
         if not as_json:
             output.write("\n".join(_fold(line) for line in lines))
 
     try:
-        measure(say)
+        measure(write)
         report["complete"] = True
     except KeyboardInterrupt:
-        say(f"\nInterrupted: {len(report['rows'])} of {report['asked']} rows are above.")
+        write(f"\nInterrupted: {len(report['rows'])} of {report['asked']} rows are above.")
     if as_json:
         output.write_json(report)
     raise typer.Exit(0 if report["complete"] else INTERRUPTED)
 
 
-def _attend(report: dict[str, Any], chosen: "list[Row]", say: Lines, *, explain: bool, full: bool) -> None:
-    from posenc.bench import attend, machine, text
+def _measure(found: dict[str, Any], chosen: "list[Row]", write: Lines, *, explain: bool = False) -> None:
+    from posenc.bench import attend, machine, report
 
-    say(f"{machine.sentence(report['machine'])}.")
+    write(f"{machine.sentence(found['machine'])}.")
     if not explain:
-        say(text.NOTE, "", text.HEADING)
-    for row in chosen:
-        found = attend.explain_row(row) if explain else attend.measure_row(row, full=full)
-        report["rows"].append(found)
-        say("", *(text.verdict_lines(found) if explain else text.row_lines(found)))
-    for growth in () if explain else attend.grow(report["rows"]):
-        report["growth"].append(growth)
-        say("", *text.growth_lines(growth))
-
-
-def _rotary(report: dict[str, Any], chosen: "list[RotaryRow]", say: Lines) -> None:
-    from posenc.bench import machine, rotary, rotary_text
-
-    say(f"{machine.sentence(report['machine'])}.", rotary_text.NOTE, "", rotary_text.HEADING)
-    for row in chosen:
-        report["rows"].append(rotary.measure_row(row))
-        say("", *rotary_text.row_lines(report["rows"][-1]))
+        write(report.NOTE, "", report.HEADING)
+    for row in (row for row in chosen if row.kind == "attend" or not explain):
+        one = attend.explain_row(row) if explain else report.measure_row(row)
+        found["rows"].append(one)
+        write("", *(attend.verdict_lines(one) if "verdicts" in one else report.row_lines(one)))
 
 
 def _fold(line: str) -> str:
@@ -149,9 +138,8 @@ def _fold(line: str) -> str:
 def _check_any(ctx: typer.Context, chosen: Sequence[object], only: str | None, names: list[str]) -> None:
     if not chosen:
         known = ", ".join(dict.fromkeys(names))
-        behind = ".LENGTH.DTYPE" if ctx.command.name == "attend" else ".DTYPE"
-        said = f"no row matches {only!r}. The rows are {known}, each with {behind} behind."
-        raise typer.BadParameter(said, ctx=ctx, param_hint="--only")
+        why = f"no row matches {only!r}. The rows are {known}, each with .LENGTH.DTYPE behind."
+        raise typer.BadParameter(why, ctx=ctx, param_hint="--only")
 
 
 def _read_lists(ctx: typer.Context, length: list[str] | None, dtype: list[str] | None) -> tuple[list[int], list[str]]:

@@ -8,15 +8,12 @@ import sysconfig
 import warnings
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from posenc.cli import output
 from posenc.cli.requirements import Requirement, is_at_least, read_requirements
-
-if TYPE_CHECKING:
-    from posenc.bench.pages import Child
 
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
@@ -51,11 +48,8 @@ def examine_installation(
 
 def examine() -> dict[str, Any]:
     """Return everything that the doctor finds, as plain JSON values."""
-    from posenc.bench.pages import Child
-
-    with Child() as child:  # it loads torch meanwhile
-        report = _examine_installed()
-        return report | {"new_memory": _examine_memory(child) if report["torch"] else None}
+    report = _examine_installed()
+    return report | {"new_memory": _examine_memory() if report["torch"] else None}
 
 
 def _examine_installed() -> dict[str, Any]:
@@ -170,11 +164,12 @@ def _examine_compiler() -> dict[str, Any]:
     return {"path": path, "python_headers": headers.is_file(), "ok": path is not None and headers.is_file()}
 
 
-def _examine_memory(child: "Child") -> dict[str, Any]:
-    """Measure a clone of a large tensor beside a copy into memory that is there, in a fresh process."""
+def _examine_memory() -> dict[str, Any]:
+    """Measure a clone of a large tensor next to a copy into memory that is there, in a fresh process."""
     from posenc import memory
+    from posenc.bench import pages
 
-    found = dict.fromkeys(("mib", "copy_s", "clone_s", "ratio", "faults", "problem")) | child.ask()
+    found = dict.fromkeys(("mib", "copy_s", "clone_s", "ratio", "faults", "problem")) | pages.ask()
     worth = found["ratio"] is not None and found["ratio"] > MUCH and memory.is_glibc()
     return found | {"set": f"GLIBC_TUNABLES={memory.TUNABLES}" if worth else None}
 
