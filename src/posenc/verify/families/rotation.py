@@ -179,7 +179,7 @@ class Rotation(Family):
         last = case.args[0].pos[-1]
         if cause.code == "subject.raises" and self.asked.max_positions and case.kind in ("near", "far"):
             message = f"positions up to {last:,} fail, and {self.asked.max_positions:,} are asked for: {cause.message}"
-            return Fault("rope.table.too_short", {}, {"how": message}, {"positions": [last]})
+            return Fault("rope.table.too_short", {}, {"message": message, "fix": ""}, {"positions": [last]})
         return None
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:

@@ -167,7 +167,7 @@ def _bases(asked: Asked) -> Iterator[Fault]:
 
 
 def _exponents(asked: Asked) -> Iterator[Fault]:
-    """Yield exponents that count otherwise, and angles in other units."""
+    """Yield exponents that count otherwise."""
     n, width, base, i = asked.n_pairs, asked.rotary_dim, asked.base, np.arange(asked.n_pairs)
     quotient = asked.source.get("hidden_size", asked.head_dim) / asked.source.get("num_attention_heads", 1)
     right = asked.inv_freq(asked.original)
@@ -180,8 +180,6 @@ def _exponents(asked: Asked) -> Iterator[Fault]:
         ("frequency.exponents", base ** (-2.0 * (i + 1) / width), "counted from 1"),
         ("frequency.exponents", right[::-1], "in the other order: the slowest pair comes first"),
         ("frequency.last_is_base", base ** (-1.0 * i / max(n - 1, 1)), "spread so that the last pair reaches the base"),
-        ("frequency.in_turns", right * 2 * np.pi, "multiplied"),
-        ("frequency.in_turns", right / (2 * np.pi), "divided"),
     ):
         yield Fault(f"rope.{code}", {"freq": freq}, {"how": how, "quotient": quotient, "asked": asked.head_dim})
 

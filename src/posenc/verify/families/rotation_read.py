@@ -187,5 +187,5 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair]), "factor": float(ratios.mean())}
     if base is not None and abs(found[0] - 1) < 1e-4:
         return Fault("rope.frequency.base", {}, {"used": known(base), "asked": asked.base})
-    code = "rope.frequency.mismatch" if asked.scaling == "default" else "rope.scaling.mismatch"
-    return Fault("rope.frequency.factor" if np.ptp(ratios) < 1e-4 * abs(ratios.mean()) else code, {}, values)
+    is_factor = np.ptp(ratios) < 1e-4 * abs(ratios.mean())
+    return Fault("rope.frequency.factor" if is_factor else "rope.frequency.mismatch", {}, values)

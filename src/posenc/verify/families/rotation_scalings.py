@@ -158,13 +158,12 @@ def _by_form(asked: Asked, times: float, less: float, exponent: float, seq_len: 
 
 def _longrope(asked: Asked) -> Iterator[Known]:
     """Yield LongRoPE with the wrong list, or with a list that is chosen wrongly."""
-    plain, trained = asked.plain(), asked.original
+    trained = asked.original
     short, long = asked.inv_freq(trained), asked.inv_freq(trained + 1)
     yield "longrope.always_long", long, {}
     yield "longrope.always_short", short, {}
     yield "longrope.boundary", partial(_from, trained, short, long), {}
     yield "longrope.lists_swapped", partial(_from, trained + 1, long, short), {}
-    yield "longrope.factors_multiplied", partial(_from, trained + 1, plain**2 / short, plain**2 / long), {}
 
 
 def _from(first: int, before: Array, after: Array, seq_len: int) -> Array:
