@@ -21,33 +21,33 @@ SIDES = {"q": "queries", "k": "keys"}
 Known = tuple[str, Model, Mapping[str, Any]]  # a code without its first word, a change, what its rule says
 Place = Callable[[Places], Array]
 _OFFSETS: tuple[tuple[str, Place, str], ...] = (  # where a token stands; it should stand at offset + index
-    ("offset.ignored", lambda at: at.index, ""),
-    ("offset.miscounted", lambda at: at.index + 2 * at.first, "the offset counts twice"),
-    ("offset.miscounted", lambda at: at.index - at.first, "the offset is taken off and not added"),
-    ("offset.miscounted", lambda at: at.index + at.first * at.tokens, "the offset is multiplied by the call's tokens"),
-    ("offset.miscounted", lambda at: at.pos + at.tokens, "the call's tokens are added to the offset"),
-    (
-        "offset.miscounted",
-        lambda at: at.pos + at.tokens * (at.first > 0),
-        "the call's tokens are added to an offset that is not 0",
-    ),
-    ("kv_cache.off_by_one", lambda at: at.pos + (at.first > 0), "one too many"),
-    ("kv_cache.off_by_one", lambda at: at.pos - (at.first > 0), "one too few"),
+    ("rope.offset.ignored", lambda at: at.index, ""),
+    ("rope.offset.miscounted", lambda at: at.index + 2 * at.first, "the offset counts twice"),
+    ("rope.offset.miscounted", lambda at: at.index - at.first, "the offset is taken off and not added"),
+    ("rope.offset.miscounted", lambda at: at.index + at.first * at.tokens, "the offset is multiplied by the length"),
+    ("rope.offset.miscounted", lambda at: at.pos + at.tokens, "the length of the call is added to the offset"),
+    ("rope.offset.miscounted", lambda at: at.pos + at.tokens * (at.first > 0), "the length is added to an offset"),
+    ("rope.kv_cache.off_by_one", lambda at: at.pos + (at.first > 0), "one too many"),
+    ("rope.kv_cache.off_by_one", lambda at: at.pos - (at.first > 0), "one too few"),
 )
 _GIVEN: tuple[tuple[str, Place, str], ...] = (
-    ("given_ignored", lambda at: at.index, "the positions that are given are not used, tokens are counted instead"),
-    ("given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
+    ("positions.given_ignored", lambda at: at.index, "given positions are not used, tokens are counted instead"),
+    ("positions.given_ignored", lambda at: at.index + 1, "tokens are counted from 1, whatever positions are given"),
 )
 _ALL: tuple[tuple[str, Place, str], ...] = (
-    ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
-    ("window.positions_constant", lambda at: at.last, "all tokens of a call get the position of the last"),
+    ("rope.window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
+    ("rope.window.positions_constant", lambda at: at.last, "all tokens of a call get the position of the last"),
     (
-        "window.positions_constant",
-        lambda at: np.where(at.first > 0, at.first, at.pos),
-        "all tokens behind an offset get the position of the first",
+        "rope.window.positions_constant",
+        lambda at: np.where(at.first, at.first, at.pos),
+        "all get an offset that is not 0",
     ),
-    ("table.wraps", lambda at: (at.pos + 128) % 256 - 128, "positions are kept in int8, and go on below zero"),
-    ("table.wraps", lambda at: (at.pos + 2**15) % 2**16 - 2**15, "positions are kept in int16, and go on below zero"),
+    ("rope.table.wraps", lambda at: (at.pos + 2**7) % 2**8 - 2**7, "positions are kept in int8, and go on below zero"),
+    (
+        "rope.table.wraps",
+        lambda at: (at.pos + 2**15) % 2**16 - 2**15,
+        "positions are kept in int16, and go on below zero",
+    ),
 )
 
 
@@ -186,16 +186,14 @@ def _exponents(asked: Asked) -> Iterator[Fault]:
 
 def _places(asked: Asked, reach: str) -> Iterator[Fault]:
     """Yield right frequencies at wrong positions."""
-    for code, pos, how in {"run": _OFFSETS, "any": _GIVEN}.get(reach, ()):
-        yield Fault(f"{'positions' if reach == 'any' else 'rope'}.{code}", {"pos": pos}, {"how": how})
+    for code, pos, how in (*{"run": _OFFSETS, "any": _GIVEN}.get(reach, ()), *_ALL):
+        yield Fault(code, {"pos": pos}, {"how": how})
     if reach == "run":
         how = "the offset is added after the division by the factor"
         yield Fault("rope.offset.miscounted", {"pos": lambda at: at.index + asked.factor * at.first}, {"how": how})
         for dtype, short in SHORT.items():
             values = {"dtype": dtype, "what": "offsets", "also": "", "whose": ""}
             yield Fault(f"rope.precision.positions_{short}", {"pos": partial(_rounded_offset, dtype)}, values)
-    for code, pos, how in _ALL:
-        yield Fault(f"rope.{code}", {"pos": pos}, {"how": how})
 
 
 def _rounded_offset(dtype: str, at: Places) -> Array:
