@@ -52,19 +52,6 @@ def two_bases(x, positions):
     return torch.cat((u * a.cos() - v * a.sin(), v * b.cos() + u * b.sin()), -1).to(x.dtype)
 
 
-def in_place(layout, first):
-    lanes = (slice(0, 16), slice(16, 32)) if layout == "half" else (slice(0, None, 2), slice(1, None, 2))
-
-    def call(x, positions):
-        a, y = positions.double()[:, None] * FREQ, x.double().clone()
-        for lane in (first, 1 - first):
-            sign = 1 if lane else -1
-            y[..., lanes[lane]] = y[..., lanes[lane]] * a.cos() + sign * y[..., lanes[1 - lane]] * a.sin()
-        return y.to(x.dtype)
-
-    return call
-
-
 def one_new_token(x, positions):
     """Right but for single tokens, with a base that is not read as well."""
     p = positions if len(positions) > 1 else positions * 0
@@ -83,15 +70,6 @@ def over_all_heads(x, positions):
     h, n, d = x.shape[1:]
     freq = 10000.0 ** (-torch.arange(0, h * d, 2).double() / (h * d))
     return rotate(x, (positions.double()[:, None] * freq).view(n, h, d // 2).transpose(0, 1))
-
-
-def cut_off(lane):
-    def call(x, positions):
-        a = positions.double()[:, None] * FREQ
-        u, v = (t.detach() if i == lane else t for i, t in enumerate((x[..., ::2].double(), x[..., 1::2].double())))
-        return torch.stack((u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()), -1).flatten(-2).to(x.dtype)
-
-    return call
 
 
 FAR = {  # name: subject, more of the spec, code or status, what its message says
@@ -152,7 +130,6 @@ PRECISION = {
     },
 }  # fmt: skip
 LINEAR = {"scaling": "linear", "factor": 4.0}
-PAIRS = {"layout": "interleaved"}
 CALLS = {  # convention, subject, more of the spec, code or status, words
     "offset not read": ("rope_offset_fn", by_offset(lambda o, n: torch.arange(n)), {}, "rope.offset.ignored", ""),
     "offset counted twice": (
@@ -167,10 +144,6 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "linear, twice": ("rope_fn", rope(freq=FREQ / 16), LINEAR, "rope.scaling.factor_twice", "4"),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),
     "bases of two": ("rope_fn", two_bases, {}, "rope.mismatch", ""),
-    "in place, half": ("rope_fn", in_place("half", 0), {}, "rope.aliased_write", "x' = x cos - y sin"),
-    "in place, pairs": ("rope_fn", in_place("interleaved", 1), PAIRS, "rope.aliased_write", "x' = x cos - y' sin"),
-    "gradient, whole": ("rope_fn", cut_off(None), PAIRS, "pass", ""),
-    "gradient, cut": ("rope_fn", cut_off(1), PAIRS, "rope.grad.severed", "16 of 32 dimensions of queries"),
     "clockwise": ("rope_fn", rope(freq=-FREQ), {}, "equivalent", "clockwise"),
     "from seven": ("rope_fn", rope(place=lambda p: p + 7), {}, "equivalent", "position 0 is rotated as well"),
     "permuted": ("rope_fn", rope(after=lambda out, p: out.roll(1, -1)), {}, "equivalent", "another order"),
@@ -181,10 +154,6 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "a bound": ("rope_fn", rope(after=lambda o, p: o.clamp(-10, 10)), {}, "rope.not_linear", ""),
     "a norm": ("rope_fn", rope(before=lambda x: x / x.norm(dim=-1).clamp(1e-6)[..., None]), {}, "rope.not_linear", ""),
     "all heads": ("rope_fn", over_all_heads, {}, "rope.heads.differ", ""),
-    "along heads": (
-        "rope_fn", lambda x, p: rope()(x.transpose(1, 2), torch.arange(x.shape[1])).transpose(1, 2), {},
-        "rope.axis.heads", "axis",
-    ),
     "keys in the other layout": (
         "bshd_module", Sides(rope(), rope(layout="interleaved")), {}, "rope.layout.mixed", "keys"
     ),
