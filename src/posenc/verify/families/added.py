@@ -72,12 +72,10 @@ class Sinusoid(Added):
 
     Attributes:
         prefix: The first word of the codes that texts, images and distances do not share.
-        single: The smallest call.
+        cut_wrong: The code where rows are a constant number of positions off, another one in each call.
         later: Calls of one object, in this order and in the other.
         lengths: Of long texts.
-        parts: Of the faults, the likeliest first.
-        divides: What the width must be a multiple of, where a call fails for its width.
-        cut_wrong: The code where rows are a constant number of positions off, another one in each call.
+        divides: What the width must be a multiple of.
         readings: What the specification may mean, as parameters of the model.
         top: The length that must work; 0 where none is asked for.
         ends: The first length that raises an error; 0 where none did.
@@ -344,11 +342,9 @@ class Sinusoid(Added):
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what can be read off the rows: a factor, positions, a base, an order of dimensions."""
         near = near_ones(wrong)
-        models = [model, *({**self.truth, **choice.change} for choice in self.choices())]
         for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
-            asked = (added_reading.scaled, added_reading.shifted, added_reading.base)
-            for each, ask in itertools.product(models, asked):
-                if (fault := ask(self, some, each)) is not None:
+            for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
+                if (fault := ask(self, some, model)) is not None:
                     return fault
         lanes = None if self.lanes_free else added_reading.permutation(self, near_ones(seen), self.truth)
         if lanes is not None:

@@ -24,73 +24,54 @@ def linear(times: float, plus: float = 0.0, wider: int = 0) -> Frequencies:
     return lambda k, d, b: b ** (-(times * k + plus) / max(d + wider, 1))
 
 
-def _floored(times: int) -> Frequencies:
-    return lambda k, d, b: np.exp(times * k * (-math.log(b) / d // 2))
-
-
-RULES: Mapping[str, tuple[str, Frequencies, Frequencies]] = {  # the fault's code; of the sines; of the cosines
-    words: (code, *rules, *rules[: 2 - len(rules)])
-    for code, written in {
-        "frequency.divisor": {
-            PAPER: (linear(2),),
-            T2T: (lambda k, d, b: b ** (-k / max(d // 2 - 1, 1)),),
-            ROUNDED_UP: (linear(2, wider=1),),
-            T2T_CEIL: (lambda k, d, b: b ** (-k / max(math.ceil(d / 2) - 1, 1)),),
-            "position / base**(k/d)": (linear(1),),
-            "position / base**(4k/d)": (linear(4),),
-            "position / base**(2k/(d - 1))": (linear(2, wider=-1),),
-            "position / base**(k/(d - 1))": (linear(1, wider=-1),),
-        },
-        "frequency.exponent_not_paired": {
-            "position / base**(i/d) for dimension i": (linear(2), linear(2, 1)),
-            "position / base**(2i/d) for dimension i": (linear(4), linear(4, 2)),
-            "position / base**(i/(d - 1)) for dimension i": (linear(2, 0, -1), linear(2, 1, -1)),
-            "sin(position / base**(2k/d)) and cos(position / base**(2(k + 1)/d))": (linear(2), linear(2, 2)),
-            "sin(position / base**(4k/d)) and cos(position / base**(4(k + 1)/d))": (linear(4), linear(4, 4)),
-            "sin(position / base**(2k/d)) and cos(position / base**(4k/d))": (linear(2), linear(4)),
-            "sin(position / base**(4k/d)) and cos(position / base**(2k/d))": (linear(4), linear(2)),
-            "position / base**(2(k // 2)/d), two pairs alike": (lambda k, d, b: b ** (-(k // 2) * 2 / d),),
-            "position / base**(4(k // 2)/d), two pairs alike": (lambda k, d, b: b ** (-(k // 2) * 4 / d),),
-            "position / base**(2i/d), the cosines going on where the sines end": (
-                linear(2),
-                lambda k, d, b: b ** (-2 * (k + len(k)) / d),
-            ),
-        },
-        "frequency.index_from_one": {"position / base**(2(k + 1)/d)": (linear(2, 2),)},
-        "frequency.integer_division": {
-            "position / base**0, the exponent 2k/d rounded down to 0": (linear(0),),
-            "position / base**(2i//d), the exponent rounded down to 0 or 1": (
-                lambda k, d, b: b ** -(4 * k // d),
-                lambda k, d, b: b ** -((4 * k + 2) // d),
-            ),
-        },
-        "frequency.inverted": {
-            "position * base**(2k/d)": (linear(-2),),
-            "position * base**(k/(d/2 - 1))": (lambda k, d, b: b ** (k / max(d // 2 - 1, 1)),),
-        },
-        "frequency.order_reversed": {
-            "position / base**(1 - 2k/d), slowest first": (lambda k, d, b: b ** (-2 * k[::-1] / d),)
-        },
-        "frequency.precedence": {
-            "position * exp(2k * ((-log(base) / d) // 2)), a step rounded down": (_floored(2),),
-            "position * exp(k * ((-log(base) / d) // 2)), a step rounded down": (_floored(1),),
-            "position * exp(-2k log(base)) / d": (lambda k, d, b: b ** (-2 * k) / d,),
-            "position / (base**(2k) / d)": (lambda k, d, b: d * b ** (-2 * k),),
-            "position / base**2 * k / d": (lambda k, d, b: k / (d * b**2),),
-            "position / (base**2 * k / d)": (lambda k, d, b: d / (k * b**2),),
-            "position / (base**2 * (k + 1) / d)": (lambda k, d, b: d / ((k + 1) * b**2),),
-            "position / (base**2 * 2k / d)": (lambda k, d, b: d / (2 * k * b**2),),
-            "position / (base * 2k / d)": (lambda k, d, b: d / (2 * k * b),),
-            "position * exp(-2k) * log(base) / d": (lambda k, d, b: np.exp(-2 * k) * math.log(b) / d,),
-            "position * 2k * (-log(base) / d), no exp": (lambda k, d, b: -2 * k * math.log(b) / d,),
-        },
-        "frequency.logarithm": {
-            "position * exp(-2k log10(base)/d)": (lambda k, d, b: np.exp(-2 * k * math.log10(b) / d),),
-            "position * exp(-2k log2(base)/d)": (lambda k, d, b: np.exp(-2 * k * math.log2(b) / d),),
-        },
-        "frequency.div_term": {"position * exp(+2k log(base)/d) / d": (lambda k, d, b: b ** (2 * k / d) / d,)},
-    }.items()
-    for words, rules in written.items()
+# The fault's code: the formula of the angle: the frequencies, or those of the sines and those of the cosines.
+_RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]] = {
+    "frequency.divisor": {
+        PAPER: linear(2),
+        T2T: lambda k, d, b: b ** (-k / max(d // 2 - 1, 1)),
+        ROUNDED_UP: linear(2, wider=1),
+        T2T_CEIL: lambda k, d, b: b ** (-k / max(math.ceil(d / 2) - 1, 1)),
+        "position / base**(k/d)": linear(1),
+        "position / base**(4k/d)": linear(4),
+        "position / base**(2k/(d - 1))": linear(2, wider=-1),
+        "position / base**(k/(d - 1))": linear(1, wider=-1),
+    },
+    "frequency.exponent_not_paired": {
+        "position / base**(i/d) for dimension i": (linear(2), linear(2, 1)),
+        "position / base**(2i/d) for dimension i": (linear(4), linear(4, 2)),
+        "position / base**(i/(d - 1)) for dimension i": (linear(2, 0, -1), linear(2, 1, -1)),
+        "sin(position / base**(2k/d)) and cos(position / base**(2(k + 1)/d))": (linear(2), linear(2, 2)),
+        "sin(position / base**(4k/d)) and cos(position / base**(4(k + 1)/d))": (linear(4), linear(4, 4)),
+        "sin(position / base**(2k/d)) and cos(position / base**(4k/d))": (linear(2), linear(4)),
+        "sin(position / base**(4k/d)) and cos(position / base**(2k/d))": (linear(4), linear(2)),
+        "position / base**(2(k // 2)/d), two pairs alike": lambda k, d, b: b ** (-(k // 2) * 2 / d),
+        "position / base**(4(k // 2)/d), two pairs alike": lambda k, d, b: b ** (-(k // 2) * 4 / d),
+    },
+    "frequency.index_from_one": {"position / base**(2(k + 1)/d)": linear(2, 2)},
+    "frequency.integer_division": {"position / base**0, the exponent 2k/d rounded down to 0": linear(0)},
+    "frequency.inverted": {"position * base**(2k/d)": linear(-2)},
+    "frequency.order_reversed": {"position / base**(1 - 2k/d)": lambda k, d, b: b ** (-2 * k[::-1] / d)},
+    "frequency.precedence": {
+        "position * exp(2k * ((-log(base) / d) // 2))": lambda k, d, b: np.exp(2 * k * (-math.log(b) / d // 2)),
+        "position * exp(k * ((-log(base) / d) // 2))": lambda k, d, b: np.exp(k * (-math.log(b) / d // 2)),
+        "position * exp(-2k log(base)) / d": lambda k, d, b: b ** (-2 * k) / d,
+        "position / (base**(2k) / d)": lambda k, d, b: d * b ** (-2 * k),
+        "position / base**2 * k / d": lambda k, d, b: k / (d * b**2),
+        "position / (base**2 * k / d)": lambda k, d, b: d / (k * b**2),
+        "position / (base**2 * (k + 1) / d)": lambda k, d, b: d / ((k + 1) * b**2),
+        "position / (base * 2k / d)": lambda k, d, b: d / (2 * k * b),
+        "position * 2k * (-log(base) / d), no exp": lambda k, d, b: -2 * k * math.log(b) / d,
+    },
+    "frequency.logarithm": {
+        "position * exp(-2k log10(base)/d)": lambda k, d, b: np.exp(-2 * k * math.log10(b) / d),
+        "position * exp(-2k log2(base)/d)": lambda k, d, b: np.exp(-2 * k * math.log2(b) / d),
+    },
+    "frequency.div_term": {"position * exp(+2k log(base)/d) / d": lambda k, d, b: b ** (2 * k / d) / d},
+}
+RULES = {  # by formula
+    words: (code, *(rule if isinstance(rule, tuple) else (rule, rule)))
+    for code, rules in _RULES.items()
+    for words, rule in rules.items()
 }
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "1/(2 pi)": 0.5 / math.pi, "2": 2.0, "1/2": 0.5}  # on frequencies
 
@@ -123,7 +104,6 @@ def layouts(d: int) -> Mapping[str, Layout]:
         "only_sin": Layout("sin, 0, sin, 0, ...", _woven(s, zeros), "layout.half_empty"),
         "only_cos": Layout("0, cos, 0, cos, ...", _woven(zeros, c), "layout.half_empty"),
         "first_half": Layout("all sines, then zeros", s + zeros, "layout.half_empty"),
-        "second_half": Layout("zeros, then all cosines", zeros + c, "layout.half_empty"),
         "minus_sin": Layout("-sin, cos, -sin, cos, ...", _woven(minus, c), "sign"),
         "minus_sin_half": Layout("all sines negated, then all cosines", minus + c, "sign"),
         "rows": Layout("sin in the even rows, cos in the odd rows", _woven(s, c), "axis.rows_for_columns"),
@@ -194,13 +174,11 @@ ROWS: Mapping[str, tuple[Written, str]] = {
     "every row has position n, the number of tokens": (lambda b, t, m, n: 0 * t + n, "slice.single_row"),
     "every row has the last position, n - 1": (lambda b, t, m, n: 0 * t + n - 1, "slice.single_row"),
     "every row has the first position": (lambda b, t, m, n: 0 * t, "slice.single_row"),
-    "every row has position 1": (lambda b, t, m, n: 0 * t + 1, "slice.single_row"),
     "row t of n has position n - 1 - t, counted from the end": (lambda b, t, m, n: n - 1 - t, "position.reversed"),
     "row t of n has position n - t, counted from the end": (lambda b, t, m, n: n - t, "position.reversed"),
     "row t has position -t": (lambda b, t, m, n: -t, "position.reversed"),
     "row t of n has position t + n, cut from where it should end": (lambda b, t, m, n: t + n, "slice.tail"),
     "row t of n has position t / n": (lambda b, t, m, n: t / n, "position.normalised"),
     "row t of n has position t / (n - 1)": (lambda b, t, m, n: t / max(n - 1, 1), "position.normalised"),
-    "row t has position t // 2": (lambda b, t, m, n: t // 2, "position.stride"),
     "row t has position 2t": (lambda b, t, m, n: 2 * t, "position.stride"),
 }

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.read import known
 from posenc.verify.engine.records import FLOAT32, Array, Model
-from posenc.verify.families.added_faults import RULES, layouts
 
 if TYPE_CHECKING:
     from posenc.verify.families.added import Sinusoid
@@ -108,25 +107,19 @@ def scaled(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | No
 
 
 def base(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return another base, or another divisor of the exponents, by what the second pair of a text's rows does."""
-    longest = max(near, key=lambda s: s.value.size)
-    d, n = family.calls.dim, longest.case.args[0][-1]
-    lanes = layouts(d)[model["order"]].lanes
-    if len(longest.case.args[0]) != 2 or n < 3 or d < 4:
-        return None
-    z = longest.value[:n, lanes.index(("c", 1))] + 1j * longest.value[:n, lanes.index(("s", 1))]
-    step = float(np.angle(z[1] / z[0]))
-    for by in (2, 4, 8, 16):  # longer steps are more exact
-        if by < n:
-            step += float(np.angle(z[by] / z[0] * np.exp(-1j * by * step))) / by
-    exponent = -math.log(RULES[model["rule"]][1](np.arange(2.0), d, math.e)[1])
-    found = step ** (-1 / exponent) if 0 < step < 1 else 1.0
+    """Return another base, or another divisor of the exponents."""
+    low, high = 1.5, 1e8
+    for _ in range(5):
+        tried = np.geomspace(low, high, 100)
+        off = [np.abs(near[0].value - family.rows({**model, "base": one}, near[0].case)[0]).sum() for one in tried]
+        best = int(np.argmin(off))
+        low, high = tried[max(best - 1, 0)], tried[min(best + 1, 99)]
+    found, asked = float(tried[best]), family.truth["base"]
     for value in (known(found), float(f"{found:.4g}"), found):
-        if value > 1 and family.fits({**model, "base": value}, near, 4.0):
-            asked = family.truth["base"]
-            divisor = d * math.log(asked) / math.log(value)
+        if family.fits({**model, "base": value}, near, 4.0):
+            divisor = family.width * math.log(asked) / math.log(value)
             if value != float(f"{value:.1g}") and abs(divisor - round(divisor)) < 1e-3:
-                words = f"position / base**(2k/{round(divisor)}), the width being {d}"
+                words = f"position / base**(2k/{round(divisor)}), the width being {family.width}"
                 return Fault("sinusoidal.frequency.divisor", {"base": value}, {"words": words, "other": ""})
             return Fault("sinusoidal.frequency.base", {"base": value}, {"base": value, "asked": asked})
     return None

@@ -22,34 +22,31 @@ _WAVES = re.compile(f"{_BLOCKS.pattern}|{_WOVEN.pattern}|sin|cos")
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the number of a row or column becomes a position: (number + start - inner) / over(size) * scale - outer.
+    """How the number of a row or column becomes a position: (number + start) / over * scale - half.
 
     Args:
         start: Added first; a cumulative sum of ones has 1.
-        over: What it is divided by: "" nothing, "size", "last" (size - 1 + start), "less" (size - 1), "beyond"
-            (size + 1), "other" (the size of the other axis).
+        over: "" for nothing, "size", "last" (size - 1 + start), "less" (size - 1), "other" (the other axis's size).
         scale: The factor after the division.
-        inner: Subtracted before the division.
-        outer: Subtracted last.
+        half: Subtracted last.
     """
 
     start: float = 0.0
     over: str = ""
     scale: float = 1.0
-    inner: float = 0.0
-    outer: float = 0.0
+    half: float = 0.0
 
     def __call__(self, number: Any, size: int, other: int) -> Any:
         """Return the positions of rows or columns of an axis of `size`, where the other axis is `other` long."""
         last = (size - 1 + self.start) or 1e-6  # of one cell only; programs add a tiny number to divide by
-        divisor = {"": 1.0, "size": size, "last": last, "beyond": size + 1, "other": other, "less": max(size - 1, 1)}
-        return (number + self.start - self.inner) / divisor[self.over] * self.scale - self.outer
+        divisor = {"": 1.0, "size": size, "last": last, "other": other, "less": max(size - 1, 1)}[self.over]
+        return (number + self.start) / divisor * self.scale - self.half
 
     @property
     def words(self) -> str:
         """The formula of row i of n."""
-        of = {"": "1", "size": "n", "last": "(the last)", "beyond": "(n + 1)", "other": "(the other axis's n)"}
-        return f"(i {self.start - self.inner:+g}) / {of.get(self.over, '(n - 1)')} * {self.scale:.4g} - {self.outer:g}"
+        over = {"": "", "size": " / n", "last": " / (the last)", "other": " / (the other axis's n)"}
+        return f"(i + {self.start:g}){over.get(self.over, ' / (n - 1)')} * {self.scale:.4g} - {self.half:g}"
 
 
 def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]], bool, bool]:

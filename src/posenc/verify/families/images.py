@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,48 +24,43 @@ JOINS = {
     "woven_xy": "the axes taking turns, columns first",
     "sum": "the codes of both axes added",
 }
-# (row, column, height, width) -> what is counted as row and column, and the code
+
+
+def _squared(to_whole: Callable[[float], int], i: Array, j: Array, h: int, w: int) -> tuple[Array, Array]:
+    return np.divmod(i * w + j, to_whole(math.sqrt(h * w)))
+
+
+# By code: (row, column, height, width) -> what is counted as row and column
 Cells = Callable[[Array, Array, int, int], tuple[Array, Array]]
-
-
-def _grid(side: Callable[[int, int], int]) -> Cells:
-    return lambda i, j, h, w: np.divmod(i * w + j, max(side(h, w), 1))
-
-
-CELLS: Mapping[str, tuple[Cells, str]] = {
-    "cells are numbered column by column, then read row by row": (
-        lambda i, j, h, w: ((i * w + j) % h, (i * w + j) // h),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "cells are numbered row by row, then read column by column": (
-        lambda i, j, h, w: ((i + j * h) // w, (i + j * h) % w),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "cells are numbered one after the other on both axes": (
-        lambda i, j, h, w: (i * w + j, i * w + j),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "rows are counted as if the image were as high as wide": (
-        lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
-        "sinusoidal2d.grid_shape_square",
-    ),
-    **{
-        f"cells are laid on a grid of {words} columns": (_grid(side), "sinusoidal2d.grid_shape_square")
-        for words, side in {
-            "sqrt(h * w), rounded down,": lambda h, w: math.isqrt(h * w),
-            "sqrt(h * w), rounded,": lambda h, w: round(math.sqrt(h * w)),
-            "sqrt(h * w), rounded up,": lambda h, w: math.isqrt(h * w - 1) + 1,
-            "h": lambda h, w: h,
-            "7": lambda h, w: 7,
-            "14": lambda h, w: 14,
-            "16 or more": lambda h, w: 16,
-        }.items()
+_CELLS: Mapping[str, Mapping[str, Cells]] = {
+    "sinusoidal2d.grid_flattened_wrong": {
+        "cells are numbered column by column, then read row by row": lambda i, j, h, w: np.divmod(i * w + j, h)[::-1],
+        "cells are numbered row by row, then read column by column": lambda i, j, h, w: np.divmod(i + j * h, w),
+        "cells are numbered one after the other on both axes": lambda i, j, h, w: (i * w + j, i * w + j),
     },
-    "both parts show the row": (lambda i, j, h, w: (i, i), "sinusoidal2d.axis_repeated"),
-    "both parts show the column": (lambda i, j, h, w: (j, j), "sinusoidal2d.axis_repeated"),
-    "rows are counted from below": (lambda i, j, h, w: (h - 1 - i, j), "sinusoidal.position.reversed"),
-    "columns are counted from the right": (lambda i, j, h, w: (i, w - 1 - j), "sinusoidal.position.reversed"),
+    "sinusoidal2d.grid_shape_square": {
+        "rows are counted as if the image were as high as wide": lambda i, j, h, w: (
+            np.minimum(i, w - 1),
+            np.minimum(j, h - 1),
+        ),
+        "cells are laid on a grid of h columns": lambda i, j, h, w: np.divmod(i * w + j, h),
+        "cells are laid on a grid of 14 columns": lambda i, j, h, w: np.divmod(i * w + j, 14),
+        "cells are laid on a grid of 16 columns or more": lambda i, j, h, w: np.divmod(i * w + j, 16),
+        **{
+            f"cells are laid on a grid of {name}(sqrt(h * w)) columns": partial(_squared, to_whole)
+            for name, to_whole in (("int", math.floor), ("round", round), ("ceil", math.ceil))
+        },
+    },
+    "sinusoidal2d.axis_repeated": {
+        "both parts show the row": lambda i, j, h, w: (i, i),
+        "both parts show the column": lambda i, j, h, w: (j, j),
+    },
+    "sinusoidal.position.reversed": {
+        "rows are counted from below": lambda i, j, h, w: (h - 1 - i, j),
+        "columns are counted from the right": lambda i, j, h, w: (i, w - 1 - j),
+    },
 }
+CELLS = {words: (code, cells) for code, written in _CELLS.items() for words, cells in written.items()}
 
 
 class Image(Sinusoid):
@@ -101,7 +97,7 @@ class Image(Sinusoid):
         """Return the positions of rows and of columns of the cells, (1, height, width) each."""
         h, w = shape[1:]
         i, j = np.meshgrid(np.arange(h, dtype=np.float64), np.arange(w, dtype=np.float64), indexing="ij")
-        y, x = CELLS[model["cells"]][0](i, j, h, w) if model["cells"] else (i, j)
+        y, x = CELLS[model["cells"]][1](i, j, h, w) if model["cells"] else (i, j)
         return model["scaling"](y, h, w)[None], model["scaling"](x, w, h)[None]
 
     def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
@@ -165,7 +161,7 @@ class Image(Sinusoid):
 
     def places(self) -> Iterator[Fault]:
         """Yield wrong ways to number cells and to scale positions, and wrong orders of one axis only."""
-        for words, (_, code) in CELLS.items():
+        for words, (code, _) in CELLS.items():
             yield Fault(code, {"cells": words}, {"words": words})
         right = self.truth["scaling"]
         for code, tried in _scalings(right):
@@ -203,13 +199,13 @@ def _joined(parts: Sequence[Array], join: str) -> Array:
 
 def _scalings(right: Scaling) -> Iterator[tuple[str, Scaling]]:
     """Yield wrong ways to scale positions, with their codes."""
-    for over, scale in itertools.product(("", "size", "last", "less", "beyond", "other"), (1.0, 2 * math.pi, math.pi)):
-        code = "normalise_swapped" if over == "other" else "normalise_divisor" if over else "normalise_missing"
-        if not right.over:
-            code = "normalise_unasked"
-        elif over == right.over:
-            code = "scale_missing"
+    for over, scale in itertools.product(("", "size", "last", "less", "other"), (1.0, 2 * math.pi, math.pi)):
         for start in (right.start, 1.0 - right.start):
-            yield code if start == right.start or over != right.over else "start", Scaling(start, over, scale)
-    for inner, outer in ((0.5, 0.0), (0.0, 0.5), (-0.5, 0.0), (1.0, 0.0)):
-        yield "normalise_misplaced_half", replace(right, inner=inner, outer=outer)
+            code = "normalise_swapped" if over == "other" else "normalise_divisor" if over else "normalise_missing"
+            if not right.over:
+                code = "normalise_unasked"
+            elif over == right.over:
+                code = "scale_missing" if start == right.start else "start"
+            yield code, Scaling(start, over, scale)
+    for change in ({"half": 0.5}, {"half": 1.0}, {"start": right.start - 0.5, "over": "size" if right.over else ""}):
+        yield "normalise_misplaced_half", replace(right, **change)
