@@ -46,14 +46,14 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
     from posenc.verify.families import distances, images, trained, trained_images
 
     word = str(spec.get("encoding") or "sin").lower()
-    image, table = convention == "additive_2d_module", convention == "relative_table_fn"
-    if not word.startswith(("sin", "relative_sin", "learned")) or ("2d" in word and not image):
+    learned, image = word.startswith("learned"), convention == "additive_2d_module"
+    unknown = not word.startswith(("sin", "relative_sin", "learned")) or ("2d" in word and not image)
+    if unknown or (learned and convention == "relative_table_fn"):
         raise CannotTellError(f"{convention} with encoding {word!r} has no definition to compare it with")
-    if word.startswith("learned"):
-        if table:
-            raise CannotTellError("a trained table of distances has no numbers to compare it with")
+    if learned:
         return trained_images.TrainedImage(convention, spec) if image else trained.Trained(convention, spec)
-    return (images.Image if image else distances.Distances if table else Sinusoid)(convention, spec)
+    of = {"additive_2d_module": images.Image, "relative_table_fn": distances.Distances}
+    return of.get(convention, Sinusoid)(convention, spec)
 
 
 def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
@@ -74,9 +74,9 @@ class Sinusoid(Added):
         prefix: The first word of the codes that texts, images and distances do not share.
         cut_wrong: The code where rows are a constant number of positions off, another one in each call.
         later: Calls of one object, in this order and in the other.
-        lengths: Of long texts.
         divides: What the width must be a multiple of.
         readings: What the specification may mean, as parameters of the model.
+        free_lanes: Whether any order of dimensions is right.
         top: The length that must work; 0 where none is asked for.
         ends: The first length that raises an error; 0 where none did.
     """
@@ -87,7 +87,6 @@ class Sinusoid(Added):
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
     lengths: Sequence[int] = (40, 130, 600, 2100)
-    parts = ("misplaced", "orders", "rules", "bases", "places")
     pairs, divides = 100, 2
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -105,6 +104,7 @@ class Sinusoid(Added):
             **self.readings[0],
         }
         self.definition = f"{self.prefix}@{'tensor2tensor' if self.truth['rule'] == T2T else 'vaswani'}"
+        self.free_lanes = not self.order_said and not (self.calls.image and self.join_said)
         self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
 
     # What is asked
@@ -125,12 +125,10 @@ class Sinusoid(Added):
         yield from self.flags("grad", "trained")
 
     def _long(self) -> Iterator[Case]:
-        dim, top = self.calls.dim or 1, self.top
-        lengths = [n for n in self.lengths if (not top or n < top) and (n <= HALF or n * dim <= LARGEST // 32)]
-        ends = ([top] if top else []) + ([] if 0 < top <= FAR else [FAR])
-        lengths += [n for n in sorted(ends) if n * dim <= LARGEST]
+        top, dim = self.top, max(self.calls.dim, 1)
+        lengths = sorted({n for n in (*self.lengths, top, FAR) if 0 < n <= (top or FAR) and n * dim <= LARGEST})
         if lengths:
-            yield Case("far", tuple((1, n) for n in lengths), f"{max(lengths)} tokens")
+            yield Case("far", tuple((1, n) for n in lengths), f"{lengths[-1]} tokens")
         if self.spec.get("activation_dtype"):
             yield Case("half", ((1, min(HALF, top or HALF)),), "tokens in bfloat16", optional=True)
 
@@ -242,29 +240,24 @@ class Sinusoid(Added):
         """Over how many dimensions the waves of one axis are spread."""
         return self.calls.dim
 
-    @property
-    def lanes_free(self) -> bool:
-        """Whether the order of dimensions is not declared."""
-        return not self.order_said
-
-    def moved(self) -> Iterator[dict[str, Any]]:
+    def _moved(self) -> Iterator[dict[str, Any]]:
         """Yield the orders of the same dimensions, where none is declared."""
-        if self.lanes_free:
+        if not self.order_said:
             yield from ({"order": name} for name in added_faults.ORDERS)
 
-    def choices(self) -> Iterator[Choice]:
+    def _choices(self) -> Iterator[Choice]:
         """Yield the readings of the specification, and the orders of dimensions that were not declared."""
         known = added_faults.layouts(self.width)
         readings = [reading for reading in self.readings if reading["order"] in known]
         yield from (Choice(reading) for reading in readings)
-        for reading, change in itertools.product(readings, list(self.moved())):
+        for reading, change in itertools.product(readings, list(self._moved())):
             if change["order"] in known:
-                words = self.order_words({**self.truth, **change})
+                words = self._order_words({**self.truth, **change})
                 yield Choice({**reading, **change}, MOVED.format(words=words))
 
     def free(self) -> Iterator[Choice]:
         """Yield the choices, and those that are read off the answers: another origin, any order of dimensions."""
-        choices, near = list(self.choices()), near_ones(self.heard)
+        choices, near = list(self._choices()), near_ones(self.heard)
         yield from choices
         if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
             return
@@ -277,13 +270,12 @@ class Sinusoid(Added):
                     None, (choice.because, ORIGIN.format(by=fault.values["start"] - fault.values["asked"]))
                 )
                 yield Choice({**choice.change, **fault.change}, "; ".join(because))
-            if self.lanes_free and not choice.because:
+            if self.free_lanes and not choice.because:
                 lanes = added_reading.permutation(self, rows, model)
                 if lanes is not None:
                     yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
 
-    def order_words(self, model: Model) -> str:
-        """Return the order of dimensions in words, with the project that has it."""
+    def _order_words(self, model: Model) -> str:
         words = added_faults.layouts(self.width)[model["order"]].words
         return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
 
@@ -299,45 +291,36 @@ class Sinusoid(Added):
         if not any(np.abs(s.value).max() > 1e-6 for s in near_ones(self.heard)):
             yield Fault("sinusoidal.not_used", {"gain": 0.0})
         yield Fault("sinusoidal.added_twice", {"gain": 2.0})
-        for part in self.parts:
-            yield from getattr(self, part)()
+        yield from self._places()
+        yield from self._orders()
+        for words, (code, *_) in RULES.items():
+            if words not in self.said("rule"):
+                yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words, "other": OTHERS.get(words, "")})
+        for words, factor in FACTORS.items():
+            yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words})
+        for base in BASES:
+            if base != (asked := self.truth["base"]):
+                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
+                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": asked})
         yield from precision.faults("sinusoidal", STAGES)
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield other first positions."""
+    def _places(self) -> Iterator[Fault]:
+        """Yield other first positions, and wrong ways to count rows."""
         yield from (self.start_fault(by) for by in (1.0, -1.0, 2.0, -2.0))
+        for words, (_, code) in ROWS.items():
+            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def start_fault(self, by: float) -> Fault:
         """Return the fault of counting from another number."""
         asked = self.truth["start"]
         return Fault(f"{self.prefix}.start", {"start": asked + by}, {"start": asked + by, "asked": asked})
 
-    def orders(self) -> Iterator[Fault]:
+    def _orders(self) -> Iterator[Fault]:
         """Yield wrong orders of sines and cosines."""
         for name in added_faults.layouts(self.calls.dim):
             if name not in self.said("order"):
                 code = added_faults.order_code(self.calls.dim, name, self.truth["order"])
-                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self.order_words({"order": name})})
-
-    def rules(self) -> Iterator[Fault]:
-        """Yield wrong angles."""
-        for words, (code, *_) in RULES.items():
-            if words not in self.said("rule"):
-                yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words, "other": OTHERS.get(words, "")})
-        for words, factor in FACTORS.items():
-            yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words})
-
-    def bases(self) -> Iterator[Fault]:
-        """Yield the bases of other models."""
-        for base in BASES:
-            if base != (asked := self.truth["base"]):
-                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
-                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": asked})
-
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong ways to count rows."""
-        for words, (_, code) in ROWS.items():
-            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
+                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self._order_words({"order": name})})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what can be read off the rows: a factor, positions, a base, an order of dimensions."""
@@ -346,7 +329,7 @@ class Sinusoid(Added):
             for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
-        lanes = None if self.lanes_free else added_reading.permutation(self, near_ones(seen), self.truth)
+        lanes = None if self.free_lanes else added_reading.permutation(self, near_ones(seen), self.truth)
         if lanes is not None:
             return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
         return next(filter(None, (added_reading.broken(self, s, model) for s in near)), None)
@@ -388,5 +371,5 @@ class Sinusoid(Added):
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return what the rows show."""
-        found = {"dim": self.calls.dim, "angles": model["rule"], "lanes": self.order_words(model)}
-        return {**found, "base": model["base"], **({"refuses_length": self.ends} if self.ends else {})}
+        order = self._order_words(model)
+        return {"dim": self.calls.dim, "angles": model["rule"], "lanes": order, "base": model["base"]}

@@ -122,11 +122,7 @@ def _woven(even: list[tuple[str, int]], odd: list[tuple[str, int]]) -> list[tupl
 
 
 def order_code(d: int, found: str, right: str) -> str:
-    """Return the code of an order of d dimensions where another one was declared.
-
-    >>> order_code(4, "half", "interleaved"), order_code(4, "half_cos", "half")
-    ('layout.halves', 'layout.halves_swapped')
-    """
+    """Return the code of an order of d dimensions where another one was declared."""
     blocks, flipped = found.startswith("half"), found.endswith("_cos") and not right.endswith("_cos")
     names = ("layout.halves_swapped", "layout.cos_first") if flipped else ("layout.halves", "layout.interleaved")
     return layouts(d)[found].code or names[not blocks]
@@ -145,15 +141,7 @@ def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np
 
 
 def wave(model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
-    """Return sines and cosines (..., d) of positions, and how far float32 may be off.
-
-    Args:
-        model: The parameters.
-        p: Positions; the last axis is that of the rows.
-        order: A name in `layouts`.
-        d: Dimensions.
-        nudge: A relative change of what is rounded, to see what stands at the edge.
-    """
+    """Return sines and cosines (..., d) of positions, and how far float32 may be off; `nudge` moves what is rounded."""
     omega, cosine, sign = waves(model["rule"], order, d, model["base"])
     places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
     omega = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])

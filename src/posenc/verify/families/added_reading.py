@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.read import known
@@ -128,25 +127,17 @@ def base(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None
 def permutation(family: "Sinusoid", seen: Sequence[Seen], model: Model) -> list[int] | None:
     """Return the dimension of the definition that each one shows, if all of them occur once, else None."""
     d = family.calls.dim
-    fits = np.ones((d, d), dtype=bool)
+    off = np.zeros((d, d))
     for s in seen:
         code, slack = family.rows(model, s.case)
         some = [part.stop - 1 for _, part in family.parts_of(s.case)] if s.case.kind == "far" else range(len(code))
         for lane in range(d):
-            fits[lane] &= (np.abs(s.value[some, lane, None] - code[some]) <= slack[some] + 16 * FLOAT32).all(0)
-    owner: dict[int, int] = {}  # slow dimensions fit several: any assignment of all will do
-    if not all(_give(lane, fits, owner, set()) for lane in range(d)):
-        return None
-    return sorted(owner, key=owner.__getitem__)
-
-
-def _give(lane: int, fits: NDArray[np.bool_], owner: dict[int, int], tried: set[int]) -> bool:
-    """Give a dimension one of those that it fits, moving others where they can move (augmenting paths)."""
-    for target in np.flatnonzero(fits[lane]).tolist():
-        if target in tried:
-            continue
-        tried.add(target)
-        if target not in owner or _give(owner[target], fits, owner, tried):
-            owner[target] = lane
-            return True
-    return False
+            apart = np.abs(s.value[some, lane, None] - code[some]) / (slack[some] + 16 * FLOAT32)
+            off[lane] = np.maximum(off[lane], apart.max(0, initial=0.0))
+    lanes: list[int] = []
+    for lane in range(d):  # slow dimensions are alike: the nearest that is left will do
+        off[:, lanes] = np.inf
+        lanes.append(int(off[lane].argmin()))
+        if off[lane, lanes[-1]] > 1:
+            return None
+    return lanes

@@ -76,9 +76,7 @@ def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]],
 def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
     """Return which axis of an image the specification puts first, "yx" or "xy"; None where it says nothing of it.
 
-    Args:
-        spec: Its `order` is read.
-        of_waves: `order` may also say whether sines or cosines come first.
+    With `of_waves`, `order` may also say whether sines or cosines come first.
 
     Raises:
         ValueError: `order` says neither.

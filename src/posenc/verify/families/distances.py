@@ -35,7 +35,6 @@ class Distances(Sinusoid):
     prefix, cut_wrong = "relative_sinusoid", "relative_sinusoid.slice_of_reversed_table"
     shapes = ((3,), (5,), (12,))
     single = (1,)
-    parts = ("places", "misplaced", "orders", "rules", "bases")
     later = ((5,), (9,), (3,), (24,), (9,))
     lengths = ()
 
@@ -62,14 +61,11 @@ class Distances(Sinusoid):
             "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
         )
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield distances that are off by one."""
-        yield from (self.start_fault(by) for by in (1.0, -1.0))
-
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong distances."""
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong distances, also those that are off by one."""
         for words, (_, code) in DISTANCES.items():
             yield Fault(f"relative_sinusoid.{code}", {"place": words}, {"words": words})
+        yield from (self.start_fault(by) for by in (1.0, -1.0))
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a table of another number of rows, else the error."""

@@ -17,13 +17,7 @@ from posenc.verify.families.added_calls import Shape, finding
 from posenc.verify.families.added_words import Scaling
 from posenc.verify.guard import SubjectError
 
-JOINS = {
-    "yx": "rows first",
-    "xy": "columns first",
-    "woven_yx": "the axes taking turns, rows first",
-    "woven_xy": "the axes taking turns, columns first",
-    "sum": "the codes of both axes added",
-}
+JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how the axes share the dimensions; "sum" where they do not
 
 
 def _squared(to_whole: Callable[[float], int], i: Array, j: Array, h: int, w: int) -> tuple[Array, Array]:
@@ -70,7 +64,6 @@ class Image(Sinusoid):
     ignores = "grid cls"
     shapes = ((1, 2, 3), (2, 3, 5), (3, 4, 2), (1, 9, 4))
     single = (1, 2, 2)
-    parts = ("misplaced", "orders", "places", "rules", "bases")
     later = ((2, 3, 5), (2, 5, 3), (2, 6, 7), (2, 3, 5), (3, 2, 4))
     lengths = ()
     pairs, divides = 70, 4
@@ -109,18 +102,13 @@ class Image(Sinusoid):
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return code, slack
 
-    @property
-    def lanes_free(self) -> bool:
-        """Whether neither the order of sines and cosines nor that of the axes is declared."""
-        return not self.order_said and not self.join_said
-
     def _laid(self) -> Iterator[dict[str, Any]]:
         """Yield the orders of the dimensions of both axes, and of the axes."""
-        for join, order in itertools.product(list(JOINS)[:4], added_faults.layouts(self.width)):
+        for join, order in itertools.product(JOINS, added_faults.layouts(self.width)):
             if not (join.startswith("woven") and self.width % 2):
                 yield {"order": order, "join": join}
 
-    def moved(self) -> Iterator[dict[str, Any]]:
+    def _moved(self) -> Iterator[dict[str, Any]]:
         """Yield the orders of the same dimensions that are not declared otherwise."""
         orders, joins = self.said("order"), self.said("join")
         for change in self._laid():
@@ -131,10 +119,10 @@ class Image(Sinusoid):
             if not said:
                 yield change
 
-    def order_words(self, model: Model) -> str:
-        """Return the order of dimensions in words."""
-        words = added_faults.layouts(self.width)[model["order"]].words
-        return f"{words}, {JOINS[model.get('join', self.truth['join'])]}"
+    def _order_words(self, model: Model) -> str:
+        join, words = model.get("join", self.truth["join"]), added_faults.layouts(self.width)[model["order"]].words
+        turns = ", the axes taking turns" if join.startswith("woven") else ""
+        return f"{words}{turns}, {'rows' if join.endswith('yx') else 'columns'} first"
 
     def start_fault(self, by: float) -> Fault:
         """Return the fault of counting both axes from another number."""
@@ -143,36 +131,33 @@ class Image(Sinusoid):
         values = {"start": start, "asked": right.start}
         return Fault("sinusoidal2d.start", {"scaling": replace(right, start=start)}, values)
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield other first rows and columns."""
-        steps = (-1.0, 1.0) if self.truth["scaling"].over else (-1.0, 1.0, 0.5, -0.5, 2.0, -2.0)
-        yield from (self.start_fault(by) for by in steps)
-
-    def orders(self) -> Iterator[Fault]:
+    def _orders(self) -> Iterator[Fault]:
         """Yield wrong orders of dimensions: of both axes, of the rows only, of the columns only."""
-        right = {"order": self.truth["order"], "join": self.truth["join"]}
+        right, names = {"order": self.truth["order"], "join": self.truth["join"]}, added_faults.layouts(self.width)
+        codes = {name: f"sinusoidal.{added_faults.order_code(self.width, name, right['order'])}" for name in names}
         for change in self._laid():
             if change != right:
-                code = f"sinusoidal.{added_faults.order_code(self.width, change['order'], right['order'])}"
-                if change["order"] == right["order"] and change["join"][-2:] != right["join"][-2:]:
-                    code = "sinusoidal2d.axes_swapped"
-                yield Fault(code, change, {"words": self.order_words(change)})
+                swapped = change["order"] == right["order"] and change["join"][-2:] != right["join"][-2:]
+                code = "sinusoidal2d.axes_swapped" if swapped else codes[change["order"]]
+                yield Fault(code, change, {"words": self._order_words(change)})
         yield Fault("sinusoidal2d.axes_summed", {"join": "sum", "order": "interleaved"})
+        for name in names:
+            if name != right["order"] and not name.startswith("rows"):
+                rows, columns = {"order": name, "second": right["order"]}, {"second": name}
+                for axis, change in (("rows", rows), ("columns", columns)):
+                    words = f"{names[name].words}, in the part of the {axis} only"
+                    yield Fault(codes[name], change, {"words": words})
 
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong ways to number cells and to scale positions, and wrong orders of one axis only."""
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong ways to number cells and to scale positions."""
+        right = self.truth["scaling"]
+        steps = (-1.0, 1.0) if right.over else (-1.0, 1.0, 0.5, -0.5, 2.0, -2.0)
+        yield from (self.start_fault(by) for by in steps)
         for words, (code, _) in CELLS.items():
             yield Fault(code, {"cells": words}, {"words": words})
-        right = self.truth["scaling"]
         for code, tried in _scalings(right):
             if tried not in self.said("scaling"):
                 yield Fault(f"sinusoidal2d.{code}", {"scaling": tried}, {"found": tried.words, "asked": right.words})
-        for name, layout in added_faults.layouts(self.width).items():
-            if name != self.truth["order"] and not name.startswith("rows"):
-                code = f"sinusoidal.{added_faults.order_code(self.width, name, self.truth['order'])}"
-                rows, columns = {"order": name, "second": self.truth["order"]}, {"second": name}
-                for axis, change in (("rows", rows), ("columns", columns)):
-                    yield Fault(code, change, {"words": f"{layout.words}, in the part of the {axis} only"})
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind an image that fails: only square ones work, or a width that does not divide."""
