@@ -16,7 +16,7 @@ from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
-from posenc.verify.sentences import filled
+from posenc.verify.sentences import message_of
 
 Shape = tuple[int, ...]  # (batch, tokens) of a text, (batch, height, width) of images, (n,) of a table of distances
 TRIED_DIMS = (16, 32, 64, 8, 128, 256, 512, 768, 1024)  # before all others
@@ -26,8 +26,7 @@ SAME = 1e-4  # of a factor or a gradient
 
 def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
     """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
-    rule = codes.rule(code)
-    message = values.get("message") or filled(rule.says or rule.title, values)
+    message = message_of(codes.rule(code), Fault(code, {}, values))
     return SubjectError(Cause(code, message, evidence, case or {}))
 
 

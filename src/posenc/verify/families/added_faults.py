@@ -49,8 +49,10 @@ _RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]
     },
     "frequency.index_from_one": {"position / base**(2(k + 1)/d)": linear(2, 2)},
     "frequency.integer_division": {"position / base**0, the exponent 2k/d rounded down to 0": linear(0)},
-    "frequency.inverted": {"position * base**(2k/d)": linear(-2)},
-    "frequency.order_reversed": {"position / base**(1 - 2k/d)": lambda k, d, b: b ** (-2 * k[::-1] / d)},
+    "frequency.inverted": {
+        "position * base**(2k/d)": linear(-2),
+        "position / base**(1 - 2k/d), the slowest first": lambda k, d, b: b ** (-2 * k[::-1] / d),
+    },
     "frequency.precedence": {
         "position * exp(2k * ((-log(base) / d) // 2))": lambda k, d, b: np.exp(2 * k * (-math.log(b) / d // 2)),
         "position * exp(k * ((-log(base) / d) // 2))": lambda k, d, b: np.exp(k * (-math.log(b) / d // 2)),
@@ -61,8 +63,6 @@ _RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]
         "position / (base**2 * (k + 1) / d)": lambda k, d, b: d / ((k + 1) * b**2),
         "position / (base * 2k / d)": lambda k, d, b: d / (2 * k * b),
         "position * 2k * (-log(base) / d), no exp": lambda k, d, b: -2 * k * math.log(b) / d,
-    },
-    "frequency.logarithm": {
         "position * exp(-2k log10(base)/d)": lambda k, d, b: np.exp(-2 * k * math.log10(b) / d),
         "position * exp(-2k log2(base)/d)": lambda k, d, b: np.exp(-2 * k * math.log2(b) / d),
     },
