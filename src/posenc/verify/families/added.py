@@ -261,15 +261,13 @@ class Sinusoid(Added):
         yield from choices
         if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
             return
-        rows = [s for s in self.heard if s.case.kind in ("near", "far")]
+        rows = [s for s in self.heard if s.case.kind in ("near", "again", "far")]
         for choice in choices:
             model = {**self.truth, **choice.change}
             fault = added_reading.shifted(self, near, model) if self.spec.get("origin") == "any" else None
             if fault is not None and fault.change:
-                because = filter(
-                    None, (choice.because, ORIGIN.format(by=fault.values["start"] - fault.values["asked"]))
-                )
-                yield Choice({**choice.change, **fault.change}, "; ".join(because))
+                words = ORIGIN.format(by=fault.values["start"] - fault.values["asked"])
+                yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
             if self.free_lanes and not choice.because:
                 lanes = added_reading.permutation(self, rows, model)
                 if lanes is not None:
@@ -332,7 +330,7 @@ class Sinusoid(Added):
         lanes = None if self.free_lanes else added_reading.permutation(self, near_ones(seen), self.truth)
         if lanes is not None:
             return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
-        return next(filter(None, (added_reading.broken(self, s, model) for s in near)), None)
+        return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what later, long or coarse calls show, where those of few tokens are right."""

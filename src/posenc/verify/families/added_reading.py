@@ -64,7 +64,7 @@ def broken(family: "Sinusoid", s: Seen, model: Model) -> Fault | None:
     rows = s.value[part.start + text * shape[1] :][window]
     t = np.arange(float(shape[1]))[window]
     for name, words, at in breaks(t, m):
-        if m > 1 and _fits(rows, *family.code(model, (at + model["start"],)), model):
+        if (m > 1 or name == "table.row_zeroed") and _fits(rows, *family.code(model, (at + model["start"],)), model):
             case = {"calls": [family.calls.case(one) for one in s.case.args[: s.case.args.index(shape) + 1]], "row": m}
             return Fault(f"sinusoidal.{name}", {}, {"words": f"{family.calls.words(shape)}: {words}"}, case)
     return None

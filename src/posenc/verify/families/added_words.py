@@ -46,7 +46,8 @@ class Scaling:
     def words(self) -> str:
         """The formula of row i of n."""
         over = {"": "", "size": " / n", "last": " / (the last)", "other": " / (the other axis's n)"}
-        return f"(i + {self.start:g}){over.get(self.over, ' / (n - 1)')} * {self.scale:.4g} - {self.half:g}"
+        plus, times = f" + {self.start:g}" * (self.start != 0), f" * {self.scale:.4g}" * (self.scale != 1)
+        return f"(i{plus}){over.get(self.over, ' / (n - 1)')}{times}" + f" - {self.half:g}" * (self.half != 0)
 
 
 def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]], bool, bool]:

@@ -38,6 +38,7 @@ _CELLS: Mapping[str, Mapping[str, Cells]] = {
             np.minimum(j, h - 1),
         ),
         "cells are laid on a grid of h columns": lambda i, j, h, w: np.divmod(i * w + j, h),
+        "cells are laid on a grid of 7 columns": lambda i, j, h, w: np.divmod(i * w + j, 7),
         "cells are laid on a grid of 14 columns": lambda i, j, h, w: np.divmod(i * w + j, 14),
         "cells are laid on a grid of 16 columns or more": lambda i, j, h, w: np.divmod(i * w + j, 16),
         **{
@@ -48,6 +49,10 @@ _CELLS: Mapping[str, Mapping[str, Cells]] = {
     "sinusoidal2d.axis_repeated": {
         "both parts show the row": lambda i, j, h, w: (i, i),
         "both parts show the column": lambda i, j, h, w: (j, j),
+    },
+    "sinusoidal2d.start": {
+        "rows are counted from 1 and columns from 0": lambda i, j, h, w: (i + 1, j),
+        "rows are counted from 0 and columns from 1": lambda i, j, h, w: (i, j + 1),
     },
     "sinusoidal.position.reversed": {
         "rows are counted from below": lambda i, j, h, w: (h - 1 - i, j),
@@ -185,12 +190,13 @@ def _joined(parts: Sequence[Array], join: str) -> Array:
 def _scalings(right: Scaling) -> Iterator[tuple[str, Scaling]]:
     """Yield wrong ways to scale positions, with their codes."""
     for over, scale in itertools.product(("", "size", "last", "less", "other"), (1.0, 2 * math.pi, math.pi)):
+        code = "normalise_divisor" if over else "normalise_missing"
+        if over != right.over and not right.over:
+            code = "normalise_unasked"
+        elif over != right.over and over == "other":
+            code = "normalise_swapped"
         for start in (right.start, 1.0 - right.start):
-            code = "normalise_swapped" if over == "other" else "normalise_divisor" if over else "normalise_missing"
-            if not right.over:
-                code = "normalise_unasked"
-            elif over == right.over:
-                code = "scale_missing" if start == right.start else "start"
-            yield code, Scaling(start, over, scale)
-    for change in ({"half": 0.5}, {"half": 1.0}, {"start": right.start - 0.5, "over": "size" if right.over else ""}):
+            same = "scale_missing" if start == right.start else "start"
+            yield same if over == right.over else code, Scaling(start, over, scale)
+    for change in ({"half": 0.5}, {"half": 1.0}, {"start": 0.5, "over": "size" if right.over else ""}):
         yield "normalise_misplaced_half", replace(right, **change)
