@@ -66,7 +66,9 @@ class Rows(Counts):
         """Yield other first rows, ways to count, large numbers, and rows of padding."""
         asked = self.truth["start"]
         for fault in self.constants():
-            yield replace(fault, code=f"learned.{self._first_row(fault.change['start'], asked)}")
+            found = fault.change["start"]
+            guessed = found - 1 if asked == 0 and found != 2 else self.padding_idx
+            yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
             code = fault.code.removeprefix("positions.")
             yield replace(fault, code=f"learned.{IN_ROWS[code]}" if code in IN_ROWS else fault.code)
@@ -74,14 +76,13 @@ class Rows(Counts):
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})
 
-    def _first_row(self, found: float, asked: float) -> str:
-        """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
-        if found == 0:
-            return "offset_missing"
-        if self.padding_idx is not None and found == self.padding_idx + 1:
-            return "padding_idx_as_offset"
-        if asked == 0 and found > 0:
-            return "offset_hardwired" if found == 2 else "padding_idx_as_offset"
-        if found == 2 * asked:
-            return "offset_twice"
-        return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"
+
+def row_code(found: float, asked: float, padding_idx: int | None) -> str:
+    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
+    if found == 0:
+        return "offset_missing"
+    if padding_idx is not None and found == padding_idx + 1:
+        return "padding_idx_as_offset"
+    if found == 2 * asked:
+        return "offset_twice"
+    return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"

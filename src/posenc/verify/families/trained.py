@@ -1,208 +1,223 @@
-"""Trained tables that are added to tokens: which row each token gets, read off the table itself."""
+"""Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from posenc.verify.engine import Case, Choice, Fault, Seen
+from posenc.verify.engine import CannotTellError, Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.added_calls import FLAGS, SAME, Shape
-from posenc.verify.families.added_faults import ROWS
-from posenc.verify.families.added_reading import growth
-from posenc.verify.families.trained_rows import NONE, ZERO, Rows, stretched
+from posenc.verify.families.added_calls import FLAGS, SAME, Added, Calls, Shape, finding, leaves, modules, ready
+from posenc.verify.families.learned_rows import row_code
+from posenc.verify.guard import SubjectError
 
-OWN = ("learned.slice.single_row", "learned.position.reversed")  # rules whose message is the words
+LARGEST = 2**23  # numbers of a text that is asked for
+PAST = 9  # tokens past the end of a table
+NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of zeros
+DIGITS = 256  # which the coarsest type holds exactly
 
 
-class Trained(Rows):
-    """A trained table of a text's positions: row t + offset is that of token t."""
+def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor], bool]:
+    """Return a fresh copy, its tensors that train through a call, or all that it holds, and whether any train."""
+    dry, called = ready(subject), ready(subject)
+    held, twins = ([t for m in modules(made) for t in (*m.parameters(), *m.buffers())] for made in (dry, called))
+    through = [t for t in leaves(calls.raw(dry, shape, grad=True)) if t.numel() > 1]
+    same = {id(a): b for a, b in zip(held, twins, strict=True)}
+    return called, [same.get(id(t), t) for t in through or held], bool(through)
 
-    definition, mismatch = "learned", "learned.mismatch"
+
+@contextmanager
+def written(values: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Write other numbers into tensors for a while: a function's own cannot be copied."""
+    pairs = [(tensor, tensor.detach().clone(), value) for tensor, value in values]
+    with torch.no_grad():
+        for tensor, _, value in pairs:
+            tensor.copy_(value)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, kept, _ in pairs:
+                tensor.copy_(kept)
+
+
+def _rows(code: Array) -> tuple[float, Array]:
+    """Return the factor that rows of a numbered table come with, and their numbers, also between two of them."""
+    gains, slack = code[:, 2:].mean(1), SAME * np.maximum(np.abs(code[:, 2:]).max(1), 1.0)
+    even = np.ptp(code[:, 2:], 1) < slack
+    gain = float(np.median(gains[even & (np.abs(gains) > SAME)])) if (even & (np.abs(gains) > SAME)).any() else 1.0
+    rows = np.where(even & (np.abs(gains - gain) < slack), (code[:, 0] * DIGITS + code[:, 1]) / gain, NONE)
+    near = np.round(rows)
+    rows = np.where(np.abs(rows - near) < 0.02, near, rows)
+    return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, rows)
+
+
+class Trained(Added):
+    """A trained table of a text's positions: row t + first is that of token t.
+
+    Attributes:
+        first: The row of the first token.
+        top: The length that must work; 0 where none is asked for.
+        table: The rows as they were.
+    """
+
+    word, definition, mismatch = "learned", "learned", "learned.mismatch"
+    ignores = "base temperature layout variant order origin activation_dtype"
+    shapes = ((2, 3), (2, 5), (3, 7))
     pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth = {"first": float(self.first), "place": "", "gain": 1.0, "keep": 1.0}
-        self.kinds = (
-            self.kinds[0],
-            self.kinds[1],
-            kind("learned.frozen", "frozen"),
-            kind("learned.padding_row_zeroed", "learns"),
-            kind("learned.state_kept", "again"),
-            kind("learned.wrapped", "far"),
-            kind("learned.table_too_short", "past"),
-            kind("learned.table_too_short", "rows"),
-        )
+        padding = spec.get("padding_idx", spec.get("padding"))
+        behind = isinstance(padding, int) and not isinstance(padding, bool)
+        said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
+        self.first = sum(said) if said or not behind else int(padding) + 1  # type: ignore[arg-type]
+        self.top = int(spec.get("max_positions") or 0)
+        self.table = np.zeros((0, 0))
+        self.truth = {"gain": 1.0, "keep": 1.0}
+        ends = kind("learned.padding_row_zeroed", "learns"), kind("learned.table_too_short", "rows")
+        self.kinds = (*self.kinds[:2], *ends)
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of a few tokens, then those that show the ends of the table."""
         yield from self.flags("tokens")
         for shape in self.shapes:
             yield Case("near", (shape,), self.calls.words(shape), optional=shape[1] > 5)
-        yield from self.flags("grad", "frozen", "learns")
+        yield from self.flags("grad")
+        n = max(len(self.table) - self.first, 0) or 5
+        yield Case("learns", ((1, min(n, 5)),), "the gradient of the table")
         for lengths in ((5, 3, 8, 1, 5), (8, 5, 3)):
-            yield Case("again", tuple((3, n) for n in lengths), "calls of one object, one after another")
-        for name in ("far", "past", "rows"):
-            yield Case(
-                name, (), {"rows": "the length of the table", "past": "a text longer than the table"}.get(name, "")
-            )
+            yield Case("again", tuple((3, k) for k in lengths if k <= n), "calls of one object, one after another")
+        if not self.top:  # a table that grows, or is stretched, is judged by its rows
+            yield Case("rows", (), "the length of the table")
+        past = self.top if self.top > n else n + PAST
+        for name, tokens in (("far", min(n, self.top or n)), ("past", past)):
+            if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST:
+                shape, asked = (1, tokens), tokens <= self.top
+                yield Case(name, (shape,), self.calls.words(shape), optional=not asked)
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return the factor that rows come with, and the row of each token."""
+        if case.kind == "rows":
+            return Seen(case, np.array([float(len(self.table))]))
+        called, found, trains = trained(self.calls, subject, self.shapes[0])
+        wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
+        if not wide:
+            raise CannotTellError("no table was found among the parameters or in the graph of the result")
+        table = max(wide, key=Tensor.numel)
+        if case.kind == "learns":
+            return self._learns(called, table if trains else None, case)
+        self.table = table.detach().double().reshape(-1, self.calls.dim).numpy().copy()
+        number = torch.arange(len(self.table))
+        rows = torch.ones(len(self.table), self.calls.dim)
+        rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
+        with written([(table, rows.reshape(table.shape))]):
+            codes = [self.calls.code(called, shape) for shape in case.args]
+        if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
+            raise finding("learned.not_used", self.calls.case(case.args[0]))
+        both = [_rows(code) for code in codes]
+        found_rows = [self._new_ones(r) if case.kind == "past" else r for _, r in both]
+        return Seen(case, np.concatenate([[both[0][0]], *found_rows]))
+
+    def _learns(self, called: Any, table: Tensor | None, case: Case) -> Seen:
+        """Return the number of rows in use that take no gradient, as a padding row does."""
+        n = case.args[0][1]
+        stuck = torch.ones(n, dtype=torch.bool)
+        if table is not None:
+            (grad,) = torch.autograd.grad(self.calls.raw(called, (1, n), grad=True).double().sum(), [table])
+            stuck = grad.reshape(-1, self.calls.dim)[self.first : self.first + n].abs().sum(-1) == 0
+        return Seen(case, np.array([float(stuck.sum())]), note=stuck.nonzero().flatten().tolist())
+
+    def _new_ones(self, rows: Array) -> Array:
+        """Return the rows of a text longer than the table as right where they are new, or all of it is stretched."""
+        n, entries = len(rows), len(self.table) - self.first
+        at, right = np.arange(n), self.first + np.arange(n)
+        middles = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1)
+        for rule in (middles, at * (entries - 1) / max(n - 1, 1)):
+            if np.abs(rows - self.first - rule).max() < 0.02:
+                return right * 1.0
+        return np.where((at >= entries) & (rows == NONE), right, rows)
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails: the batch taken for the text, or a table that ends too early."""
+        shape = case.args[0]
+        if case.kind in ("far", "past"):
+            return finding("learned.table_too_short", self.calls.case(shape), message=error.cause.message)
+        if shape[0] > 1 and self.calls.works(subject, (1, *shape[1:])):
+            return finding("learned.axis.batch", self.calls.case(shape))
+        return error
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the factor of the rows, and the row of each token."""
         if case.kind in FLAGS:
             return self.flag(model, case)
-        if case.kind in ("frozen", "learns"):
-            return np.array([float(case.kind == "frozen")])
         if case.kind == "rows":
-            return np.array([float(self.needed)])
-        rows = [self._rows(model, shape).reshape(-1) for shape in case.args]
+            return np.array([float(max(len(self.table), int(self.spec.get("table_rows") or 0)))])
+        if case.kind == "learns":
+            return np.zeros(1)
+        rows = [np.broadcast_to(self.first + np.arange(shape[1]), shape).ravel() for shape in case.args]
         return np.concatenate([[model["gain"]], *rows])
 
-    def _rows(self, model: Model, shape: Shape) -> Array:
-        b, n = shape
-        text, row = np.arange(b, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64)[None]
-        place = ROWS[model["place"]][0](text, row, b, n) if model["place"] else row
-        rows: Array = np.broadcast_to(place + model["first"], shape)
-        return rows
-
-    def free(self) -> Iterator[Choice]:
-        """Yield nothing: a table has one right row for each token."""
-        return iter(())
-
     def faults(self) -> Iterator[Fault]:
-        """Yield wrong rows: other first ones, and other ways to count."""
+        """Yield what comes of the input; rows are read."""
         yield from self.about_the_input()
-        yield Fault("learned.added_twice", {"gain": 2.0})
-        for first in (0, 1, 2, self.first + 1, self.first - 1, self.first + 2, 2 * self.first):
-            if first != self.first and first >= 0:
-                yield self._start(float(first))
-        for words, (_, code) in ROWS.items():
-            known = code in ("axis.batch", "slice.single_row", "position.reversed")
-            name = f"learned.{code}" if known else self.mismatch
-            yield Fault(name, {"place": words}, _said(name, words.replace("position", "row")))
-
-    def _start(self, first: float) -> Fault:
-        """Return the fault of another first row."""
-        code = "start"
-        if self.first and not first:
-            code = "offset_missing"
-        elif not self.first and first > 0 and len(self.table) and not self.table[int(first) - 1].any():
-            code = "padding_idx_as_offset"
-        elif not self.first and first == 2:
-            code = "offset_hardwired"
-        return Fault(f"learned.{code}", {"first": first}, {"start": first, "asked": self.first})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the rows of the first wrong answer say."""
+        """Return what the rows of the longest wrong text say."""
         near = [s for s in wrong if s.case.kind == "near"]
-        if not near:
-            return None
-        gain, rows = float(near[-1].value[0]), near[-1].value[1:].reshape(near[-1].case.args[0])
+        s = near[-1] if near else next(s for s in wrong if s.case.kind in ("again", "far", "past"))
+        gain, rows = float(s.value[0]), s.value[1:]
         if abs(gain - 1) > SAME:
-            return Fault("learned.scaled", {"gain": gain}, {"factor": gain})
-        listed = f"tokens 0, 1, 2, ... get rows {[int(row) for row in rows[0]]}"
-        right = self._rows(self.truth, near[-1].case.args[0])
-        if (rows == ZERO).any() and ((rows == right) | (rows == ZERO)).all():
-            row = {"row": self.first + int((rows[0] == ZERO).argmax())}
-            return Fault("learned.padding_row_zeroed", {}, row, row)
-        if (rows != rows[:1]).any():
-            return Fault(
-                "learned.axis.batch", {}, _said("learned.axis.batch", f"rows differ from text to text: {rows.tolist()}")
-            )
-        if (np.diff(rows[0]) == 1).all() and rows[0, 0] >= 0:
-            return self._start(float(rows[0, 0]))
-        return self._grown(rows[0]) or Fault(self.mismatch, {}, _said(self.mismatch, listed))
+            code = "added_twice" if abs(gain - 2) < SAME else "scaled"
+            return Fault(f"learned.{code}", {}, {"factor": gain})
+        n = s.case.args[0][1]
+        at = int((rows != self.predict(self.truth, s.case)[1:]).argmax())
+        t, found = at % n, rows[at]
+        row = {ZERO: "zeros", NONE: "no row of the table"}.get(found, f"row {found:g} of the table")
+        words = f"token {t} gets {row}, where row {self.first + t} is its own"
+        case = {"x": [1, t + 1, self.calls.dim], "row": float(found), "right": self.first + t}
+        values = {"message": words, "start": found, "asked": self.first}
+        return Fault(f"learned.{self._named(s, t)}", {}, values, case)
 
-    def _grown(self, rows: Array) -> Fault | None:
-        """Return how the rows of a text go wrong after a number of tokens."""
-        if (rows == NONE).any():
-            return None
-        code, words = growth(np.where(rows == ZERO, np.nan, rows - self.first))
-        names = {
-            "table.growth_ignores_past": "learned.table.restarts",
-            "table.row_skipped": "learned.table.row_skipped",
-            "table.row_repeated": "learned.table.row_repeated",
-            "table.too_short": "learned.table_too_short",
-            "position.wrapped": "learned.wrapped",
-        }
-        return Fault(names[code], {}, _said(names[code], words)) if code in names else None
+    def _named(self, s: Seen, t: int) -> str:
+        """Return the code of wrong rows; the first wrong one is that of token t."""
+        if s.case.kind == "again":
+            return "state_kept"
+        rows = s.value[1:].reshape(s.case.args[0])
+        line, steps = rows[0], np.diff(rows[0])
+        if (rows != line).any():
+            return "axis.batch"
+        if not steps.any():
+            return "slice.single_row"
+        if (line % 1).any():
+            return "grid.interpolated_wrong"
+        if t and (line[t:] == (ZERO if line[t] == ZERO else line[t - 1])).all():
+            return "table_too_short"
+        if (steps == -1).all():
+            return "position.reversed"
+        if (steps == 1).all() and line[0] >= 0:
+            first = int(line[0])
+            before = self.table[first - 1] if 0 < first <= len(self.table) and self.table.any() else np.ones(1)
+            return row_code(first, self.first, None if before.any() else first - 1)
+        return "wrapped" if t and line[t] < line[t - 1] else "mismatch"
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what the ends of the table and later calls show."""
-        kinds = {"learned.state_kept": "again", "learned.wrapped": "far", "learned.table_too_short": "past"}
-        if fault.code == "learned.frozen":
-            return Fault(fault.code, values={"n": len(self.table)})
-        if fault.code == "learned.padding_row_zeroed" and not fault.values:
-            zero = next(s.note for s in seen if s.case.kind == "learns") or [0]
-            return Fault(fault.code, values={"row": self.first + zero[0], "words": ""})
-        asked = kinds.get(fault.code)
-        asked = "rows" if asked == "past" and "past" not in wrong else asked
-        case = next((s for s in seen if s.case.kind == asked and asked in wrong), None)
-        if case is None or fault.change:
-            return super().refine(fault, wrong, right, seen)
-        if asked == "rows":
-            return Fault(
-                fault.code, values={"message": f"the table has {case.value[0]:g} rows; {case.note} are needed"}
-            )
-        return self._at_the_end(case, fault)
-
-    def _at_the_end(self, s: Seen, fault: Fault) -> Fault:
-        """Return what a long, a later or a too long text shows."""
-        rows, right = s.value[1:], self.predict(self.truth, s.case)[1:]
-        t = int((rows != right).argmax())
-        got = f"row {rows[t]:g} of the table" if rows[t] >= 0 else "no row of the table"
-        words = f"token {t} gets {got}, where row {right[t]:g} is its own"
-        if (rows[t:] == rows[t - 1]).all():
-            words = f"tokens from {t} on all get row {rows[t]:g}, the last one again"
-        if s.case.kind == "again":
-            lengths = [shape[1] for shape in s.case.args]
-            what = f"a call in the order of lengths {lengths}"
-            return Fault(fault.code, values={"what": what, "words": words}, case={"lengths": lengths})
-        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "expected": float(right[t])}
-        if (rows % 1).any():
-            rules = np.array(stretched(len(rows), len(self.table) - self.first)) + self.first
-            t = int(np.abs(rules - rows).min(0).argmax())
-            words = (
-                f"token {t} of {len(rows)} lies at {rows[t]:.4g}, where {rules[0][t]:.4g} or {rules[1][t]:.4g} is right"
-            )
-            case = {"x": [1, len(rows), self.calls.dim], "token": t, "found": float(rows[t])}
-            return Fault("learned.table.interpolated_wrong", values={"words": words}, case=case)
-        grown = self._grown(rows)
-        if grown is not None and grown.code != fault.code and (s.case.kind == "past" or "row_" in grown.code):
-            return Fault(grown.code, {}, grown.values, case)
-        if s.case.kind == "past":
-            words = f"{words}: the table has {len(self.table)} rows, and nothing says so"
-        return Fault(fault.code, {}, {"message": words}, case)
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return what rounding explains of a factor, and nothing of a row."""
-        return SAME if seen.case.kind in ("near", "again", "far", "past") else super().slack(seen, predicted, model)
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the first wrong token with its row."""
-        if seen.case.kind != "near" or not (off > 1).any():
-            return {}
-        n = seen.case.args[0][1]
-        at = max(int((off > 1).argmax()) - 1, 0)
-        case = {"x": [at // n + 1, at % n + 1, self.calls.dim]}
-        return {
-            **case,
-            "rows": [int(row) for row in seen.value[1 : n + 1]],
-            "right": [int(row) for row in predicted[1 : n + 1]],
-        }
+        """Return which rows do not learn, or how many there are."""
+        stuck = next((s.note for s in seen if s.case.kind == "learns"), [])
+        if fault.code == "learned.padding_row_zeroed" and len(stuck) > 1:
+            return Fault("learned.frozen", values={"n": len(self.table)})
+        values = {"row": self.first + min(stuck, default=0), "end": len(self.table)}
+        refined = super().refine(fault, wrong, right, seen)
+        return Fault(refined.code, refined.change, {**values, **refined.values}, refined.case)
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the length of the table and its first row in use."""
-        return {"table_rows": len(self.table), "first_row": int(model["first"])}
+        """Return the length of the table."""
+        return {"table_rows": len(self.table)}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        asked = any(s.case.kind == "far" and s.case.args for s in seen)
-        few = f"texts of more than {max(s[1] for s in self.shapes)} tokens"
-        return self.ignored() if asked else [few, *self.ignored()]
-
-
-def _said(code: str, words: str) -> dict[str, Any]:
-    """Return the values of a fault; a rule that counts of positions share has no slot for these words."""
-    return {"words": words} if code.startswith("learned.table.") or code in OWN else {"message": words}
+        longest = max((s.case.args[0][1] for s in seen if s.case.kind in ("near", "far", "past")), default=0)
+        return [f"texts of more than {longest} tokens", *self.ignored()]
