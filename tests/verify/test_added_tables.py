@@ -144,12 +144,12 @@ TEXTS = [
     ("pass", Grows(new_rows, keeps=True), {**LEARNED, "max_positions": 30}),
     ("pass", Grows(stretched(False)), LEARNED),
     ("pass", Grows(stretched(True)), {**LEARNED, "max_positions": 30}),
-    ("learned.table.restarts", Grows(restarted), LEARNED),
-    ("learned.table.restarts", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
+    ("learned.wrapped", Grows(restarted), LEARNED),
+    ("learned.wrapped", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
     ("learned.table_too_short", Grows(repeated), LEARNED),
-    ("learned.table.interpolated_wrong", Grows(without_middles), LEARNED),
-    ("learned.table.row_skipped", Learned(skipping), {**LEARNED, "max_positions": 30}),
-    ("learned.table.row_repeated", Learned(lambda p: p - (p >= 12).long()), {**LEARNED, "max_positions": 30}),
+    ("learned.grid.interpolated_wrong", Grows(without_middles), LEARNED),
+    ("learned.mismatch", Learned(skipping), {**LEARNED, "max_positions": 30}),
+    ("learned.mismatch", Learned(lambda p: p - (p >= 12).long()), {**LEARNED, "max_positions": 30}),
 ]
 
 
@@ -163,8 +163,8 @@ def test_a_finding_of_a_far_row_says_which_it_is():
     report = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED)
     assert "token 32768 gets row 7232 of the table, where row 32768 is its own" in report.causes[0].message
     report = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED)
-    assert "row 12 has position 0: the count starts again there" in report.causes[0].message
-    assert "Refuse longer texts" in report.causes[0].help
+    assert "token 12 gets row 0 of the table" in report.causes[0].message
+    assert "refuse texts that are longer" in report.causes[0].help
 
 
 class Table(nn.Module):

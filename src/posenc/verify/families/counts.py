@@ -1,6 +1,7 @@
 """Counts of tokens: what functions of positions and of rows share, and positions of padded rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,6 @@ MOVES = (
     "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
     "are kept unrotated, or are all rotated in every call, stand at right distances"
 )
-
-
-def _right(call: Call) -> Any:
-    """Return the count of each document's tokens from 0: what is right."""
-    return call.right
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -65,13 +61,9 @@ class Counts(Family):
         self.last: Call | None = None  # of the object that is asked
         self.seen: Sequence[Seen] = ()
         start = float(spec.get("start") or 0)
-        self.truth = {
-            **dict.fromkeys(KINDS, _right),
-            "start": start,
-            "own": False,  # each document begins at a place of its own
-            "number": None,  # what becomes of large numbers
-            "padding_row": None,  # what padded slots get; None where it is free
-        }
+        # `own`: each document begins at a place of its own; `number`: what becomes of large numbers
+        how: dict[str, Any] = {"start": start, "own": False, "number": None, "padding_row": None}
+        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), **how}
         self.first, self.end = start + 1, 2048.0
         self.starts: tuple[float, ...] = (start + 1, 0.0, 2.0, 2 * start)
         self.origins: dict[tuple[str, int, float], float] = {}
@@ -100,12 +92,12 @@ class Counts(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
         (call,) = case.args
-        start = self._own(call) if model["own"] else model["start"] + 0.0 * call.asked
+        start = model["start"] + 0.0 * call.asked
+        if model["own"]:
+            rows = enumerate(call.asked)
+            start = np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
         found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
-
-    def _own(self, call: Call) -> Array:
-        return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in enumerate(call.asked)])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return what tokens get."""
@@ -131,8 +123,8 @@ class Counts(Family):
             (call,) = s.case.args
             real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
             begins = s.value - want + self.truth["start"]
-            for row, document, here in call.pieces():
-                self.origins.setdefault((call.text, row, document), begins[row, here][0])
+            for i, at in zip(*np.nonzero(real), strict=True):
+                self.origins.setdefault((call.text, i, call.asked[i, at]), begins[i, at])
             if real.sum() > 1 and (begins[real] == begins[real][0]).all():
                 starts[float(begins[real][0])] = None
             ends += want[real & (s.value != want)].tolist()
@@ -169,23 +161,15 @@ class Counts(Family):
         """Return the row that is farthest off, or its first wrong column where there are many."""
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
-        few = call.total <= 24
-        asked: dict[str, Any] = {"cu_seqlens": call.bounds}
-        if self.convention != "packed_position_fn":
-            tokens = call.tokens[:, 0].astype(int).tolist()
-            mask = call.mask.astype(int).tolist() if few else f"{call.total} columns, {tokens} tokens"
-            asked = {"attention_mask": mask, "q_len": call.q_len, "row": row}
-        if few:
-            shown = (call.asked[row] > 0) | (off[row] > 1)
-            want = [float(p) if show else None for p, show in zip(predicted[row], shown, strict=True)]
-            return {**asked, "found": seen.value[row].tolist(), "expected": want}
         at = int(np.argmax(off[row] > 1))
-        found, expected = float(seen.value[row, at]), float(predicted[row, at])
-        return {**asked, "column": at + call.earlier, "found": found, "expected": expected}
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the position of the first token."""
-        return {"first_row" if self.convention == "learned_rows_fn" else "start": self.first}
+        asked: dict[str, Any] = {"attention_mask": call.mask.astype(int).tolist(), "q_len": call.q_len, "row": row}
+        if call.total > 24:
+            asked = {"attention_mask": seen.case.words, "q_len": call.q_len, "row": row, "column": at + call.earlier}
+            found: dict[str, Any] = {"found": float(seen.value[row, at]), "expected": float(predicted[row, at])}
+        else:
+            shown = zip(predicted[row].tolist(), call.asked[row], strict=True)
+            found = {"found": seen.value[row].tolist(), "expected": [p if real else None for p, real in shown]}
+        return {**({"cu_seqlens": call.bounds} if self.convention == "packed_position_fn" else asked), **found}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open, and texts that are longer than those that were asked."""

@@ -1,18 +1,15 @@
 """Tables of sinusoids of distances, a row for each from n - 1 to -(n - 1)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added import Sinusoid
-from posenc.verify.families.added_calls import Calls, Shape, finding, ready
+from posenc.verify.families.added_calls import Shape
 from posenc.verify.families.added_faults import DISTANCES
 from posenc.verify.families.added_reading import positions
-from posenc.verify.guard import SubjectError
 
 DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change their sign"
 
@@ -50,9 +47,8 @@ class Distances(Sinusoid):
     def misplaced(self) -> Iterator[Fault]:
         """Yield distances that are off by a constant."""
         for by in (1.0, -1.0):
-            yield Fault(
-                "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
-            )
+            words = f"row r has distance (n - 1) - r {by:+g}"
+            yield Fault("relative_sinusoid.off_by_one", {"start": by}, {"words": words})
 
     def places(self) -> Iterator[Fault]:
         """Yield wrong distances."""
@@ -60,52 +56,21 @@ class Distances(Sinusoid):
             yield Fault(f"relative_sinusoid.{code}", {"place": words}, {"words": words})
 
     def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the distances of rows show."""
-        return of_distances(self, near, model)
+        """Return what the distances of the rows of the longest table show."""
+        found = positions(self, near[-1].value, model, 6000)
+        if found is None or not (np.diff(found) == -1).all():
+            return None
+        right = near[-1].case.args[0][0] - 1
+        constant = self.fits({**model, "start": found[0] - right}, near)
+        code = "off_by_one" if constant else "slice_of_reversed_table"
+        words = f"row 0 has distance {found[0]:g}, where {right} is right"
+        return Fault(f"relative_sinusoid.{code}", {}, {"words": words})
 
     def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
         """Return rows of neighbouring distances, ascending."""
-        rows: Array = max(near, key=lambda s: s.value.size).value[::-1]
+        rows: Array = near[-1].value[::-1]
         return rows
-
-    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a table of another number of rows."""
-        return rows_missing(self.calls, subject, case.args[0], error)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
         return ["tables of more than 24 positions", *self.ignored()]
-
-
-def of_distances(family: Sinusoid, near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return what the distances of the rows of the longest table say."""
-    longest = max(near, key=lambda s: s.case.args[0])
-    n = longest.case.args[0][0]
-    found = positions(family, longest.value, model, 6000)
-    if found is None:
-        return None
-    if np.isnan(found).any():
-        return Fault("sinusoidal.table.row_zeroed", {}, {"words": f"row {int(np.isnan(found).argmax())} is zero"})
-    listed = ", ".join(f"{p:g}" for p in found[:4])
-    steps, words = np.diff(found), f"rows have distances {listed}, ..., where {n - 1}, {n - 2}, ... are right"
-    code = "distance.other"
-    if (steps == -1).all():
-        constant = family.fits({**model, "start": found[0] - n + 1}, near)
-        code = "off_by_one" if constant else "slice_of_reversed_table"
-    elif (np.abs(steps) == 1).all() and found.min() >= 0:
-        code = "sign_lost"
-    return Fault(f"relative_sinusoid.{code}", {}, {"words": words})
-
-
-def rows_missing(calls: Calls, subject: Any, shape: Shape, error: SubjectError) -> SubjectError:
-    """Return the finding behind a table of distances with another number of rows, else the error."""
-    n = shape[0]
-    if error.cause.code != "subject.shape":
-        return error
-    found = guard.call(ready(subject), n, what=calls.words(shape))
-    sizes = [size for size in getattr(found, "shape", ()) if size != 1]
-    codes = {n: "absolute_used", 2 * n: "off_by_one", 2 * n - 2: "off_by_one", 2 * n + 1: "off_by_one"}
-    if n < 3 or len(sizes) != 2 or sizes[1] != calls.dim or sizes[0] not in codes:
-        return error
-    words = f"table({n}) has {sizes[0]} rows; the signed distances from {n - 1} to {1 - n} are {2 * n - 1}"
-    return finding(f"relative_sinusoid.{codes[sizes[0]]}", {"n": n}, float(sizes[0]), words=words)

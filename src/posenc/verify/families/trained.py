@@ -1,6 +1,6 @@
 """Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from posenc.verify.engine import CannotTellError, Case, Fault, Seen
-from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added_calls import FLAGS, SAME, Added, Calls, Shape, finding, leaves, modules, ready
-from posenc.verify.families.learned_rows import row_code
+from posenc.verify.families.learned_rows import first_row, row_code
 from posenc.verify.guard import SubjectError
 
 LARGEST = 2**23  # numbers of a text that is asked for
@@ -20,38 +20,36 @@ NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of zeros
 DIGITS = 256  # which the coarsest type holds exactly
 
 
-def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor], bool]:
-    """Return a fresh copy, its tensors that train through a call, or all that it holds, and whether any train."""
+def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]]:
+    """Return a fresh copy of a subject, and its tensors that train through a call; all that it holds if none do."""
     dry, called = ready(subject), ready(subject)
     held, twins = ([t for m in modules(made) for t in (*m.parameters(), *m.buffers())] for made in (dry, called))
     through = [t for t in leaves(calls.raw(dry, shape, grad=True)) if t.numel() > 1]
     same = {id(a): b for a, b in zip(held, twins, strict=True)}
-    return called, [same.get(id(t), t) for t in through or held], bool(through)
+    return called, [same.get(id(t), t) for t in through or held]
 
 
 @contextmanager
-def written(values: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Write other numbers into tensors for a while: a function's own cannot be copied."""
-    pairs = [(tensor, tensor.detach().clone(), value) for tensor, value in values]
+def written(values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Write other numbers into tensors for a while: those of a function are its own."""
+    kept = [tensor.detach().clone() for tensor, _ in values]
     with torch.no_grad():
-        for tensor, _, value in pairs:
-            tensor.copy_(value)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, kept, _ in pairs:
-                tensor.copy_(kept)
+        try:
+            for tensor, value in values:
+                tensor.copy_(value)
+            yield
+        finally:
+            for (tensor, _), value in zip(values, kept, strict=True):
+                tensor.copy_(value)
 
 
 def _rows(code: Array) -> tuple[float, Array]:
     """Return the factor that rows of a numbered table come with, and their numbers, also between two of them."""
     gains, slack = code[:, 2:].mean(1), SAME * np.maximum(np.abs(code[:, 2:]).max(1), 1.0)
     even = np.ptp(code[:, 2:], 1) < slack
-    gain = float(np.median(gains[even & (np.abs(gains) > SAME)])) if (even & (np.abs(gains) > SAME)).any() else 1.0
+    gain = float(np.median([*gains[even & (np.abs(gains) > SAME)]] or 1.0))
     rows = np.where(even & (np.abs(gains - gain) < slack), (code[:, 0] * DIGITS + code[:, 1]) / gain, NONE)
-    near = np.round(rows)
-    rows = np.where(np.abs(rows - near) < 0.02, near, rows)
+    rows = np.where(np.abs(rows - np.round(rows)) < 0.02, np.round(rows), rows)
     return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, rows)
 
 
@@ -71,15 +69,10 @@ class Trained(Added):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        padding = spec.get("padding_idx", spec.get("padding"))
-        behind = isinstance(padding, int) and not isinstance(padding, bool)
-        said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
-        self.first = sum(said) if said or not behind else int(padding) + 1  # type: ignore[arg-type]
-        self.top = int(spec.get("max_positions") or 0)
-        self.table = np.zeros((0, 0))
+        self.first, self.top = first_row(spec)[0] or 0, int(spec.get("max_positions") or 0)
+        self.table: Array = np.zeros((0, 0))
         self.truth = {"gain": 1.0, "keep": 1.0}
-        ends = kind("learned.padding_row_zeroed", "learns"), kind("learned.table_too_short", "rows")
-        self.kinds = (*self.kinds[:2], *ends)
+        self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of a few tokens, then those that show the ends of the table."""
@@ -88,28 +81,23 @@ class Trained(Added):
             yield Case("near", (shape,), self.calls.words(shape), optional=shape[1] > 5)
         yield from self.flags("grad")
         n = max(len(self.table) - self.first, 0) or 5
-        yield Case("learns", ((1, min(n, 5)),), "the gradient of the table")
-        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3)):
+        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3, 1)):
             yield Case("again", tuple((3, k) for k in lengths if k <= n), "calls of one object, one after another")
-        if not self.top:  # a table that grows, or is stretched, is judged by its rows
-            yield Case("rows", (), "the length of the table")
-        past = self.top if self.top > n else n + PAST
-        for name, tokens in (("far", min(n, self.top or n)), ("past", past)):
-            if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST:
-                shape, asked = (1, tokens), tokens <= self.top
-                yield Case(name, (shape,), self.calls.words(shape), optional=not asked)
+        for name, tokens in (("far", min(n, self.top or n)), ("past", max(self.top, n + PAST * (not self.top)))):
+            if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST and (name == "far" or tokens > n):
+                yield Case(name, ((1, tokens),), self.calls.words((1, tokens)), optional=not self.top)
+        yield Case("table", ((1, min(n, 5)),), "its gradient and its length")
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return the factor that rows come with, and the row of each token."""
-        if case.kind == "rows":
-            return Seen(case, np.array([float(len(self.table))]))
-        called, found, trains = trained(self.calls, subject, self.shapes[0])
+        called, found = trained(self.calls, subject, self.shapes[0])
         wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
         if not wide:
             raise CannotTellError("no table was found among the parameters or in the graph of the result")
         table = max(wide, key=Tensor.numel)
-        if case.kind == "learns":
-            return self._learns(called, table if trains else None, case)
+        if case.kind == "table":
+            self._whole(called, table, case.args[0])
+            return Seen(case, np.zeros(1))
         self.table = table.detach().double().reshape(-1, self.calls.dim).numpy().copy()
         number = torch.arange(len(self.table))
         rows = torch.ones(len(self.table), self.calls.dim)
@@ -118,31 +106,33 @@ class Trained(Added):
             codes = [self.calls.code(called, shape) for shape in case.args]
         if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
             raise finding("learned.not_used", self.calls.case(case.args[0]))
-        both = [_rows(code) for code in codes]
-        found_rows = [self._new_ones(r) if case.kind == "past" else r for _, r in both]
-        return Seen(case, np.concatenate([[both[0][0]], *found_rows]))
+        gain = _rows(codes[0])[0]
+        taken = [_rows(code)[1] for code in codes]
+        return Seen(case, np.concatenate([[gain], *(self._grown(taken) if case.kind == "past" else taken)]))
 
-    def _learns(self, called: Any, table: Tensor | None, case: Case) -> Seen:
-        """Return the number of rows in use that take no gradient, as a padding row does."""
-        n = case.args[0][1]
-        stuck = torch.ones(n, dtype=torch.bool)
-        if table is not None:
-            (grad,) = torch.autograd.grad(self.calls.raw(called, (1, n), grad=True).double().sum(), [table])
-            stuck = grad.reshape(-1, self.calls.dim)[self.first : self.first + n].abs().sum(-1) == 0
-        return Seen(case, np.array([float(stuck.sum())]), note=stuck.nonzero().flatten().tolist())
+    def _whole(self, called: Any, table: Tensor, shape: Shape) -> None:
+        """Look for rows in use that take no gradient, as a padding row does, and for rows that are missing."""
+        out, n, case = self.calls.raw(called, shape, grad=True), len(self.table), self.calls.case(shape)
+        if not any(t is table for t in leaves(out)):
+            raise finding("learned.frozen", case, n=n)
+        (grad,) = torch.autograd.grad(out.double().sum(), [table])
+        stuck = grad.reshape(n, -1)[self.first : self.first + shape[1]].abs().sum(-1) == 0
+        if stuck.any():
+            raise finding("learned.padding_row_zeroed", case, row=self.first + int(stuck.int().argmax()))
+        if n < int(self.spec.get("table_rows") or 0) and not self.top:  # one that grows is judged by its rows
+            raise finding("learned.table_too_short", case, float(n), end=n)
 
-    def _new_ones(self, rows: Array) -> Array:
-        """Return the rows of a text longer than the table as right where they are new, or all of it is stretched."""
-        n, entries = len(rows), len(self.table) - self.first
-        at, right = np.arange(n), self.first + np.arange(n)
-        middles = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1)
-        for rule in (middles, at * (entries - 1) / max(n - 1, 1)):
-            if np.abs(rows - self.first - rule).max() < 0.02:
-                return right * 1.0
-        return np.where((at >= entries) & (rows == NONE), right, rows)
+    def _grown(self, taken: Sequence[Array]) -> Iterator[Array]:
+        """Yield the rows of texts longer than the table, as right where they are new, or all of it is stretched."""
+        for rows in taken:
+            n, entries, at = len(rows), len(self.table) - self.first, np.arange(len(rows), dtype=np.float64)
+            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
+            off = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends))
+            new = (at >= entries) & (rows == NONE) if off > 0.02 else at >= 0
+            yield np.where(new, self.first + at, rows)
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a call that fails: the batch taken for the text, or a table that ends too early."""
+        """Return the finding behind a call that fails: a table that ends too early, or the batch taken for the text."""
         shape = case.args[0]
         if case.kind in ("far", "past"):
             return finding("learned.table_too_short", self.calls.case(shape), message=error.cause.message)
@@ -152,12 +142,8 @@ class Trained(Added):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the factor of the rows, and the row of each token."""
-        if case.kind in FLAGS:
-            return self.flag(model, case)
-        if case.kind == "rows":
-            return np.array([float(max(len(self.table), int(self.spec.get("table_rows") or 0)))])
-        if case.kind == "learns":
-            return np.zeros(1)
+        if case.kind in FLAGS or case.kind == "table":
+            return self.flag(model, case) if case.kind in FLAGS else np.zeros(1)
         rows = [np.broadcast_to(self.first + np.arange(shape[1]), shape).ravel() for shape in case.args]
         return np.concatenate([[model["gain"]], *rows])
 
@@ -171,16 +157,12 @@ class Trained(Added):
         s = near[-1] if near else next(s for s in wrong if s.case.kind in ("again", "far", "past"))
         gain, rows = float(s.value[0]), s.value[1:]
         if abs(gain - 1) > SAME:
-            code = "added_twice" if abs(gain - 2) < SAME else "scaled"
-            return Fault(f"learned.{code}", {}, {"factor": gain})
-        n = s.case.args[0][1]
-        at = int((rows != self.predict(self.truth, s.case)[1:]).argmax())
-        t, found = at % n, rows[at]
-        row = {ZERO: "zeros", NONE: "no row of the table"}.get(found, f"row {found:g} of the table")
+            return Fault(f"learned.{'added_twice' if abs(gain - 2) < SAME else 'scaled'}", {}, {"factor": gain})
+        t = int((rows != self.predict(self.truth, s.case)[1:]).argmax()) % s.case.args[0][1]
+        row = {ZERO: "zeros", NONE: "no row of the table"}.get(rows[t], f"row {rows[t]:g} of the table")
         words = f"token {t} gets {row}, where row {self.first + t} is its own"
-        case = {"x": [1, t + 1, self.calls.dim], "row": float(found), "right": self.first + t}
-        values = {"message": words, "start": found, "asked": self.first}
-        return Fault(f"learned.{self._named(s, t)}", {}, values, case)
+        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "right": self.first + t}
+        return Fault(f"learned.{self._named(s, t)}", {}, {"message": words}, case)
 
     def _named(self, s: Seen, t: int) -> str:
         """Return the code of wrong rows; the first wrong one is that of token t."""
@@ -196,26 +178,11 @@ class Trained(Added):
             return "grid.interpolated_wrong"
         if t and (line[t:] == (ZERO if line[t] == ZERO else line[t - 1])).all():
             return "table_too_short"
-        if (steps == -1).all():
-            return "position.reversed"
         if (steps == 1).all() and line[0] >= 0:
             first = int(line[0])
-            before = self.table[first - 1] if 0 < first <= len(self.table) and self.table.any() else np.ones(1)
-            return row_code(first, self.first, None if before.any() else first - 1)
-        return "wrapped" if t and line[t] < line[t - 1] else "mismatch"
-
-    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return which rows do not learn, or how many there are."""
-        stuck = next((s.note for s in seen if s.case.kind == "learns"), [])
-        if fault.code == "learned.padding_row_zeroed" and len(stuck) > 1:
-            return Fault("learned.frozen", values={"n": len(self.table)})
-        values = {"row": self.first + min(stuck, default=0), "end": len(self.table)}
-        refined = super().refine(fault, wrong, right, seen)
-        return Fault(refined.code, refined.change, {**values, **refined.values}, refined.case)
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the length of the table."""
-        return {"table_rows": len(self.table)}
+            padded = 0 < first <= len(self.table) and self.table.any() and not self.table[first - 1].any()
+            return row_code(first, self.first, first - 1 if padded else None)
+        return "position.reversed" if (steps == -1).all() else "wrapped" if t and line[t] < line[t - 1] else "mismatch"
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""

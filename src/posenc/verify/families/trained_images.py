@@ -27,27 +27,11 @@ Places = tuple[Shape, Sequence[Array], Sequence[Array]]  # of an image: by axes 
 TRANSPOSED = "rows of the table follow the columns of the image: another name for its entries (order='xy')"
 
 
-def _along(place: Array) -> str:
-    """Return the axis of an image that a place in a table goes along, "y" or "x"; "?" where along none by itself."""
-    for name, line, rest in (("y", place[:, 0], place - place[:, :1]), ("x", place[0], place - place[:1])):
-        steps = np.diff(line)
-        if np.abs(rest).max() < NEAR and ((steps > -NEAR).all() or (steps < NEAR).all()):
-            return name
-    return "?"
-
-
-def _order(places: Sequence[Array]) -> str | None:
-    """Return the axes of an image that the axes of a table go along, "yx", "x", ...; None where they are mixed."""
-    found = "".join(map(_along, places))
-    return None if "?" in found or len(set(found)) < len(found) else found
-
-
 class TrainedImage(Added):
     """A trained table of an image's cells, or one of its rows and one of its columns.
 
     Attributes:
         sizes: Images that can be called: the one that is asked for, which must work, and others.
-        lanes: The dimensions that are looked at.
     """
 
     word, definition, mismatch = "learned", "learned", "learned.mismatch"
@@ -57,9 +41,8 @@ class TrainedImage(Added):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         said = spec.get("grid")
-        said = (said, said) if isinstance(said, int) and not isinstance(said, bool) else said
-        whole = isinstance(said, list | tuple) and len(said) == 2 and all(isinstance(n, int) and n > 0 for n in said)
-        self.asked: Shape | None = tuple(said) if whole else None  # type: ignore[arg-type]
+        grid = said if isinstance(said, list | tuple) and len(said) == 2 else (said, said)
+        self.asked = tuple(n if isinstance(n, int) and not isinstance(n, bool) else 0 for n in grid)
         self.order = axes(spec)
         self.sizes: list[Shape] = []
         self.shapes = ((2, *SIZES[0]),)
@@ -76,20 +59,19 @@ class TrainedImage(Added):
         if not self.sizes:
             if not self.calls.dim:
                 self.calls.find(subject, self.shapes[0])
-            tried = dict.fromkeys((*([self.asked] if self.asked else []), *SIZES))
+            tried = dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES)
             self.sizes = [size for size in tried if self.calls.works(subject, (1, *size))]
-            if self.asked and self.asked not in self.sizes:
-                words = f"an image of {self.asked[0]} x {self.asked[1]} is asked for, and fails"
-                case_of = self.calls.case((1, *self.asked))
-                raise finding("learned.table_too_short", case_of, float(max(self.asked)), message=words)
+            if next(iter(tried)) == self.asked not in self.sizes:
+                words = "an image of {} x {} is asked for, and fails".format(*self.asked)
+                raise finding("learned.table_too_short", self.calls.case((1, *self.asked)), message=words)
             squares = ((n, n) for n in range(2, NATIVE + 1))  # a table may be made for one size of image
             self.sizes = self.sizes or [next((s for s in squares if self.calls.works(subject, (1, *s))), SIZES[0])]
             self.shapes = ((2, *self.sizes[0]),)
-        return super().observe(subject, replace(case, args=self.shapes))
+        return super().observe(subject, replace(case, args=tuple(self.shapes)))
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return whether columns come first in the table, where nothing else is wrong."""
-        self._plain(subject)
+        self._plain(subject, case.args[0])
         found: dict[tuple[int, int], list[Places]] = {}
         for size in self.sizes:
             for key, places in self._places(subject, size):
@@ -103,78 +85,75 @@ class TrainedImage(Added):
             first = {"y": "yx", "x": "xy"}.get("".join(left), "") if self.order else ""
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
 
-    def _plain(self, subject: Any) -> None:
+    def _tables(self, subject: Any, shape: Shape) -> tuple[Any, list[Tensor], bool]:
+        """Return what is called, its tables, and whether other numbers are trained as well."""
+        called, found = trained(self.calls, subject, shape)
+        tables = [t for t in found if t.ndim >= 2 and self._wide(t)]
+        return called, tables, len(tables) < len(found)
+
+    def _wide(self, t: Tensor) -> list[int]:
+        """Return the axes of a tensor that may be those of dimensions."""
+        dim = self.calls.dim
+        return [a for a, n in enumerate(t.shape) if n > 1 and n in (dim, dim // 2, math.ceil(dim / 2), dim // 4)]
+
+    def _plain(self, subject: Any, shape: Shape) -> None:
         """Look for what is wrong with the code whatever its table is."""
-        called, found, _ = trained(self.calls, subject, self.shapes[0])
+        called, tables, _ = self._tables(subject, shape)
         generator = torch.Generator().manual_seed(7)
-        with written((t, torch.randn(t.shape, generator=generator)) for t in found if self._is_table(t)):
-            rows = self.calls.code(called, self.shapes[0]).reshape(2, -1, self.calls.dim)
-        case = self.calls.case(self.shapes[0])
+        with written([(t, torch.randn(t.shape, generator=generator)) for t in tables]):
+            rows = self.calls.code(called, shape).reshape(2, -1, self.calls.dim)
         if np.abs(rows).max() < 1e-7:
-            raise finding("learned.not_used", case)
+            raise finding("learned.not_used", self.calls.case(shape))
         if np.abs(rows - rows[:1]).max() > 1e-5:
-            raise finding("learned.axis.batch", case, message="the code differs from image to image")
+            raise finding("learned.axis.batch", self.calls.case(shape), message="the code differs from image to image")
         off = np.abs(rows[0][:, None] - rows[0]).max(-1) + np.tri(rows.shape[1])
         if off.min() < 1e-6:
             i, j = np.unravel_index(off.argmin(), off.shape)
-            raise finding("learned.cells_collide", case, words=f"cells number {i} and {j} of an image share one code")
-
-    def _is_table(self, t: Tensor) -> bool:
-        return t.ndim >= 2 and bool(self._widths() & set(t.shape))
-
-    def _widths(self) -> set[int]:
-        dim = self.calls.dim
-        return {dim, dim // 2, math.ceil(dim / 2), dim // 4} - {1}
+            raise finding("learned.cells_collide", self.calls.case(shape), words=f"cells {i} and {j} share one code")
 
     def _places(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
         """Yield by table and dimension where the cells of an image take their code from."""
-        called, found, _ = trained(self.calls, subject, (1, *size))
-        tables = [t for t in found if self._is_table(t)]
+        shape = (1, *size)
+        called, tables, others = self._tables(subject, shape)
 
         def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
             """Return the code where one table holds values along an axis, and the others hold zeros."""
-            shape = [-1 if a == axis else 1 for a in range(table.ndim)] if table is not None else []
-            held = ((t, torch.tensor(values).reshape(shape) if t is table else torch.zeros(())) for t in tables)
-            with written(held):
-                return self.calls.code(called, (1, *size)).reshape(*size, self.calls.dim)
+            column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
+            with written([(t, column if t is table else torch.zeros(())) for t in tables]):
+                return self.calls.code(called, shape).reshape(*size, self.calls.dim)
 
-        base = code(None)
+        base, case = code(None), self.calls.case(shape)
         for n, table in enumerate(tables):
-            total = code(table, 0, [1.0] * table.shape[0]) - base
+            total = code(table, 0, [1.0] * len(table)) - base
             divisor = np.where(np.abs(total) < 1e-6, 1.0, total)
-            at = {a: (code(table, a, range(k)) - base) / divisor for a, k in enumerate(table.shape) if k > 1}
+            at = {a: (code(table, a, range(k)) - base) / divisor for a, k in enumerate(table.shape)}
             moving = [a for a, place in at.items() if np.ptp(place, (0, 1)).max() > NEAR]
-            if not moving:
+            lanes = [lane for lane in range(0, self.calls.dim, max(self.calls.dim // 4, 1)) if total[..., lane].any()]
+            if not moving or not lanes:
                 continue  # the same in each cell: no table of places
-            case = self.calls.case((1, *size))
-            if all(a in moving for a, k in enumerate(table.shape) if k in self._widths()):
+            if set(self._wide(table)) <= set(moving):
                 raise finding("learned.grid.lanes_mixed", case, words="a dimension takes others in each cell")
-            lanes = [d for d in sorted({*range(0, self.calls.dim, max(self.calls.dim // 4, 1))}) if total[..., d].any()]
-            off = float((total[..., lanes] - 1).flat[np.abs(total[..., lanes] - 1).argmax()])
-            if abs(off) > 1e-3 and len(tables) == len(found):  # no number that is trained multiplies it
-                code_of = "learned.added_twice" if abs(off - 1) < 1e-3 else "learned.scaled"
-                raise finding(code_of, case, factor=1 + off)
+            off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
+            if abs(off - 1) > 1e-3 and not others:  # which may be a factor
+                raise finding(f"learned.{'added_twice' if abs(off - 2) < 1e-3 else 'scaled'}", case, factor=off)
             for lane in lanes:
-                raw = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
-                grid = raw
+                raw = grid = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
                 if len(raw) == 1 and _along(raw[0]) == "?":
                     if self.spec.get("cls") and raw[0].min() < 1 - NEAR:
-                        raise finding(
-                            "learned.grid.class_row", case, words=f"cells of {size[0]} x {size[1]} take from entry 0"
-                        )
-                    number, columns = self._numbers(table.shape[moving[0]])
-                    if columns:
-                        both = (number // columns, number % columns)
-                        grid = [((code(table, moving[0], v.tolist()) - base) / divisor)[..., lane] for v in both]
+                        raise finding("learned.grid.class_row", case, words="cells take from entry 0")
+                    numbers = self._numbers(table.shape[moving[0]])
+                    grid = [((code(table, moving[0], v) - base) / divisor)[..., lane] for v in numbers] or raw
                 yield (n, lane), (size, raw, grid)
 
-    def _numbers(self, entries: int) -> tuple[Array, int]:
-        """Return the cell of each entry of a flat table, and its columns; 0 where they are unknown."""
+    def _numbers(self, entries: int) -> list[list[float]]:
+        """Return the row and the column of each entry of a flat table; nothing where they are unknown."""
         is_square = math.isqrt(entries) ** 2 == entries
         first = int(bool(self.spec.get("cls")) or (not is_square and math.isqrt(entries - 1) ** 2 == entries - 1))
-        root = math.isqrt(entries - first)
-        sizes = [size for size in (self.asked, (root, root)) if size and math.prod(size) == entries - first]
-        return np.arange(entries) - float(first), sizes[0][1] if sizes else 0
+        root, number = math.isqrt(entries - first), np.arange(-first, entries - first)
+        for size in (self.asked, (root, root)):
+            if math.prod(size) == entries - first:
+                return [(number // size[-1] * 1.0).tolist(), (number % size[-1] * 1.0).tolist()]
+        return []
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the order of the axes."""
@@ -196,32 +175,41 @@ class TrainedImage(Added):
         return [f"images of other sizes than {', '.join(f'{h} x {w}' for h, w in self.sizes)}", *self.ignored()]
 
 
+def _along(place: Array) -> str:
+    """Return the axis of an image that a place in a table goes along, "y" or "x"; "?" where along none by itself."""
+    for name, line, rest in (("y", place[:, 0], place - place[:, :1]), ("x", place[0], place - place[:1])):
+        steps = np.diff(line)
+        if np.abs(rest).max() < NEAR and ((steps > -NEAR).all() or (steps < NEAR).all()):
+            return name
+    return "?"
+
+
+def _order(places: Sequence[Array]) -> str:
+    """Return the axes of an image that the axes of a table go along, "yx", "x", ...; nothing where they are mixed."""
+    found = "".join(map(_along, places))
+    return "" if "?" in found or len(set(found)) < len(found) else found
+
+
 def _judged(found: Sequence[Places]) -> str:
-    """Return the axes of the image that a table's go along, in images of several sizes; "" where it cannot be said.
+    """Return the axes of the image that a table's go along, in images of several sizes.
 
     Raises:
         SubjectError: Entries stand for other places in other images, or are interpolated over the wrong axes.
         CannotTellError: They are taken in an order that is unknown.
     """
     orders = [_order(grid) for _, _, grid in found]
-    if None not in orders:
-        return orders[0] or ""
-    if all(np.abs(place - np.round(place)).max() < 1e-3 for _, raw, _ in found for place in raw):
-        h, w = (min(size[a] for size, _, _ in found) for a in (0, 1))
-        corners = [[(place - place[0, 0])[:h, :w] for place in raw] for _, raw, _ in found]
-        for (size, _, _), corner in zip(found, corners, strict=True):
-            if np.abs(np.array(corner) - corners[0]).max() > NEAR:
-                (a, b), (c, d) = size, found[0][0]
-                words = f"the entry of a cell is another in {a} x {b} than in {c} x {d}"
-                raise finding("learned.grid.stride", {"sizes": [size, found[0][0]]}, words=words)
-        step = corners[0][0]
-        return "yx" if min(h, w) > 1 and step[1, 0] > step[0, 1] else "xy" if min(h, w) > 1 else ""
+    if all(orders):
+        return orders[0]
+    if all(np.abs(place - np.round(place)).max() < NEAR for _, raw, _ in found for place in raw):
+        h, w = np.min([size for size, _, _ in found], 0)
+        corners = [np.array([(place - place[0, 0])[:h, :w] for place in raw]) for _, raw, _ in found]
+        if any(np.abs(corner - corners[0]).max() > NEAR for corner in corners):
+            sizes = " and in ".join(f"{a} x {b}" for (a, b), _, _ in found)
+            raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells have other entries in {sizes}")
+        return "yx" if h == 1 or corners[0][0][1, 0] > corners[0][0][0, -1] / (w - 1 or 1) else "xy"
     for (h, w), raw, grid in found:
-        words = ""
-        if len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR:
-            words = f"the table is stretched to {h * w} as one line: ends of rows run together"
-        elif _order([place.reshape(w, h) for place in grid]) is not None:
-            words = f"the table is interpolated to {w} rows of {h} and read as {h} rows of {w}"
-        if words:
-            raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"in {h} x {w} {words}")
+        one_line = len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR
+        if one_line or _order([place.reshape(w, h) for place in grid]):
+            words = f"to {h * w} cells in one line" if one_line else f"to {w} x {h}, and read as {h} x {w}"
+            raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
     raise CannotTellError("cells take entries of the table in an order that is unknown")
