@@ -123,8 +123,9 @@ class Counts(Family):
             (call,) = s.case.args
             real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
             begins = s.value - want + self.truth["start"]
-            for i, at in zip(*np.nonzero(real), strict=True):
-                self.origins.setdefault((call.text, i, call.asked[i, at]), begins[i, at])
+            for i, row in enumerate(call.asked):
+                for document, at in zip(*np.unique(row, return_index=True), strict=True):
+                    self.origins.setdefault((call.text, i, document), begins[i, at])
             if real.sum() > 1 and (begins[real] == begins[real][0]).all():
                 starts[float(begins[real][0])] = None
             ends += want[real & (s.value != want)].tolist()
@@ -177,10 +178,17 @@ class Counts(Family):
 
 
 class Positions(Counts):
-    """Positions of the last q_len columns of a mask: the number of a row's tokens before each."""
+    """Positions of the last q_len columns of a mask: the number of a row's tokens before each.
+
+    Attributes:
+        whole: Whether only whole masks are asked, without chunks and steps.
+        sides: Where padding may stand if the specification does not say it.
+    """
 
     definition = "positions@count-of-tokens"
     kinds = (kind("positions.state_kept", "again", "prefill decode chunk"),)
+    whole = False
+    sides: Sequence[str] = ("left",)
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -189,12 +197,15 @@ class Positions(Counts):
 
     def _short(self) -> list[list[Call]]:
         """Return short texts, the smallest first, as far as positions go."""
-        sides = {"both": ("left", "right"), "right": ("right",), "none": ()}.get(self.side, ("left",))
-        small = [(side, (1,)) for side in sides] or [("left", (0,))]
-        large = [("left", (0, 0)), *((side, pads) for side in sides for pads in PADS)]
+        sides = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}
+        padded = sides.get(self.side, self.sides)
+        small = [(side, (1,)) for side in padded] or [("left", (0,))]
+        large = [("left", (0, 0)), *((side, pads) for side in padded for pads in PADS)]
         texts = [text_of(1, (0,), "left")]
         texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
         texts += [text for side, pads in large for text in (text_of(7, pads, side), text_of(8, pads, side, 1, 3))]
+        if self.whole:
+            texts = [text[:1] for text in texts if text[0].total == text[0].prompt]
         return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
 
     def cases(self) -> Iterator[Case]:
@@ -203,9 +214,10 @@ class Positions(Counts):
         for text in short:
             yield from (Case(call.kind, (call,), call.text) for call in text)
         most = min(LONG, self.top or LONG)
-        long = text_of(max(1, most - 2), (0,), "left", min(2, most - 1))
+        steps = 0 if self.whole else min(2, most - 1)
+        long = text_of(most - steps, (0,), "left", steps)
         shorter: Case | None = None
-        for n in () if self.top else (500, 2000):  # code may end where it likes if it was not declared
+        for n in () if self.top else (120, 500, 2000):  # code may end where it likes if it was not declared
             shorter = Case("prefill", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
         for call in long:
             yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)

@@ -17,18 +17,6 @@ Number = tuple[str, Any]  # what becomes of a number: "round", "sum", "wrap" or 
 BITS = ((-(1 << 7), 1 << 7), (-(1 << 15), 1 << 15))
 KINDS = ("prefill", "decode", "chunk")
 SOME = (("decode",), ("chunk",), ("decode", "chunk"), ("prefill",))
-IN_ROWS = {  # codes of a learned table that have another name there
-    "left_padding": "padding_not_masked",
-    "padded_width_in_decode": "padding_not_masked",
-    "first_row_for_all": "first_row_for_all",
-    "axis.batch": "axis.batch",
-    "mask_inverted": "mask_inverted",
-    "padding_twice": "padding_twice",
-    "off_by_one": "cls_row",
-    "wrapped": "wrapped",
-    "clamped": "table_too_short",
-    "precision": "precision",
-}
 
 
 def _filled(call: Call, fill: float) -> Any:

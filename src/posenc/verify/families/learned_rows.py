@@ -6,11 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.engine import Case, Choice, Fault, Seen
+from posenc.verify import codes
+from posenc.verify.engine import Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.counts import FARTHEST, PADS, Counts
-from posenc.verify.families.counts_calls import text_of
-from posenc.verify.families.counts_faults import IN_ROWS, of_masks, of_numbers
+from posenc.verify.families.counts import Positions
+from posenc.verify.families.counts_faults import of_masks, of_numbers
+
+IN_ROWS = {  # codes that have another name where they choose rows
+    "left_padding": "padding_not_masked",
+    "padded_width_in_decode": "padding_not_masked",
+    "off_by_one": "cls_row",
+    "clamped": "table_too_short",
+}
 
 
 def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -32,11 +39,12 @@ def row_code(found: float, asked: float, padding_idx: float | None) -> str:
     return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"
 
 
-class Rows(Counts):
+class Rows(Positions):
     """Rows of a learned table: the position of each token and an offset, within the table."""
 
     definition, mismatch = "learned@count-of-tokens", "learned.mismatch"
-    kinds = (kind("positions.state_kept", "again", "prefill long"),)
+    kinds = (kind("positions.state_kept", "again", "prefill"),)
+    whole, sides = True, ("left", "right")
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         first, self.padding_idx = first_row(spec)
@@ -47,21 +55,6 @@ class Rows(Counts):
         self.top = top or int(max(0, self.table - self.truth["start"]))
         self.open = [] if self.padding_idx is not None else ["the rows of padded slots: no padding_idx is given"]
         self.open += [] if self.table else ["the end of the table: no table_rows is given"]
-
-    def cases(self) -> Iterator[Case]:
-        """Yield short masks, padded ones, one as long as the table, and short ones after it."""
-        sides = {"left": ("left",), "right": ("right",), "none": ()}.get(self.side, ("left", "right"))
-        padded = [(n, pads, side) for side in sides for n, pads in ((2, (1,)), *((7, pads) for pads in PADS))]
-        masks = [(1, (0,), "left"), (7, (0, 0), "left"), *padded]
-        short = [text_of(*mask, 0)[0] for mask in masks if mask[0] == 1 or not 0 < self.top < mask[0]]
-        yield from (Case("prefill", (call,), call.text) for call in short)
-        longest: Case | None = None
-        for n in (min(self.top, FARTHEST),) if self.top else (120, 500, 700):
-            longest = Case("long", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=longest)
-        assert longest is not None
-        yield longest
-        yield from self.again(short[-1:], longest.args)
-        yield from self.again(short[-1:], short)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the differences; a row that the table does not have is as wrong as can be."""
@@ -82,7 +75,8 @@ class Rows(Counts):
             yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
             code = fault.code.removeprefix("positions.")
-            yield replace(fault, code=f"learned.{IN_ROWS[code]}" if code in IN_ROWS else fault.code)
+            own = f"learned.{IN_ROWS.get(code, code)}"
+            yield replace(fault, code=own if own in codes.rules() else fault.code)
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})
