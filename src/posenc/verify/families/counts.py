@@ -1,4 +1,4 @@
-"""Counts of tokens: what functions of positions and of rows share, and positions of padded rows."""
+"""Counts of tokens: positions of padded rows and of packed documents, and what rows of a table share with them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -10,8 +10,8 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.counts_calls import Call, ask, text_of
-from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_masks, of_numbers
+from posenc.verify.families.counts_calls import Call, ask, packed, text_of
+from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_documents, of_masks, of_numbers
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
@@ -19,6 +19,12 @@ EXACT = 0.01  # positions are whole numbers
 PADS = ((1, 4, 0), (3, 1))  # of batches with an unpadded row and without; the first row is not the longest
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
 UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+DOCUMENTS: tuple[tuple[int, ...], ...] = (
+    *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
+    *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
+)
+EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
+BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
 MOVES = (
     "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
     "are kept unrotated, or are all rotated in every call, stand at right distances"
@@ -28,7 +34,6 @@ MOVES = (
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
     """Return the family of a function of positions or of rows for a specification."""
     from posenc.verify.families.learned_rows import Rows
-    from posenc.verify.families.packed import Documents
 
     if convention == "learned_rows_fn":
         return Rows(convention, spec)
@@ -234,3 +239,49 @@ class Positions(Counts):
         yield from (Fault("positions.origin_moves", change) for change in self.moving())
         for kinds in SOME:
             yield from of_masks(self.side, kinds)
+
+
+class Documents(Counts):
+    """Positions of packed documents, of their bounds or of a mask with their numbers: each begins at 0."""
+
+    definition = "positions@restart-by-document"
+    kinds = (kind("positions.state_kept", "again", "near"), kind("positions.packed.empty_document", "empty", "near"))
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.of_bounds = convention == "packed_position_fn"
+        self.large = (
+            40,
+            300,
+            9000 if self.of_bounds else 2200,
+            9,
+        )  # columns of a mask may be compared with one another
+        self.open = [] if self.of_bounds else ["decode steps and chunks: masks with documents are asked as whole rows"]
+        self.modulus = 512.0
+
+    def cases(self) -> Iterator[Case]:
+        """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
+        near = [packed([lengths]) for lengths in (*DOCUMENTS, self.large)]
+        for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
+            for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
+                near.insert(-1, packed(rows, before[: len(rows)]))
+        yield from (Case("near", (call,), call.text) for call in near)
+        for lengths in EMPTY if self.of_bounds else ():
+            yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
+        each = min(self.top or FAR, FAR)
+        if -(-FAR // each) < 38 and (self.of_bounds or self.top):
+            yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
+        yield from self.again([packed([(2, 7, 1, 1, 5)])], near[-1:])
+        yield from self.again([packed([(2, 3, 2, 1, 1)])], [packed([(3, 3, 3)])])  # as many tokens
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Read off after how many tokens positions begin anew, too."""
+        super().look(seen)
+        large = next((s.value[0] for s in seen if s.case.args[0].total == sum(self.large)), np.zeros(1))
+        self.modulus = float(next(iter(np.flatnonzero(large[1:] == large[0])), 511) + 1)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield a constant, ways to count, and large numbers."""
+        yield from self.constants()
+        yield from of_documents(self.modulus, max(self.end - self.truth["start"], 1.0))
+        yield from of_numbers(self.truth["start"], self.end)

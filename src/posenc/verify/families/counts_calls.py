@@ -25,11 +25,11 @@ class Call:
     Attributes:
         kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
         asked: The mask of the columns that are asked for; `earlier` columns are before them.
-        columns: The number of each column, (1, total), and of `steps`, the columns that are asked for.
-        count, right: The number of tokens before each token, in its row and in its document, (batch, total).
+        columns, steps: The number of each column of the mask, and of those that are asked for, from 0.
+        count, right: The number of tokens before each token, in its row and in its document.
         tokens, padding, past: Tokens and padded slots of each row, and tokens before those that are asked for.
         last: The number of each row's last document.
-        length, previous: The tokens of each token's document, and of the document before it, (batch, total).
+        length, previous: The tokens of each token's document, and of the document before it.
         bounds: Between the documents of the first row.
     """
 
@@ -56,15 +56,7 @@ class Call:
 
 
 def text_of(total: int, pads: Sequence[int], side: str, steps: int = 2, chunk: int = 0) -> list[Call]:
-    """Return the calls of a prefill, whole or in chunks, and of the steps after it.
-
-    Args:
-        total: The columns of the prefill.
-        pads: How many padded slots each row has.
-        side: Where they are: "left" or "right".
-        steps: The number of decode steps.
-        chunk: The columns of a chunk; 0 for a whole prefill.
-    """
+    """Return the calls of a prefill of so many columns, whole or in chunks, and of the decode steps after it."""
     columns = np.arange(total)
     mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
     whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)

@@ -1,7 +1,6 @@
 """Trained tables that are added to images: does each cell get the entry of its own place, in images of any size.
 
-Which entry is a cell's own is free as long as one image is all there is. What must hold is that neighbours in the table
-are neighbours in the image, and that an entry means one place, whatever the size of the image. Tables that hold the
+Which entry is a cell's own is free as long as it means one place, whatever the size of the image. Tables that hold the
 numbers of their entries along one axis say by what is added from where it is taken, also where it is interpolated.
 """
 
