@@ -24,7 +24,7 @@ def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]
     """Return a fresh copy of a subject, and its tensors that train through a call; all that it holds if none do."""
     dry, called = ready(subject), ready(subject)
     held, twins = ([t for m in modules(made) for t in (*m.parameters(), *m.buffers())] for made in (dry, called))
-    through = [t for t in leaves(calls.raw(dry, shape, grad=True)) if t.numel() > 1]
+    through = leaves(calls.raw(dry, shape, grad=True))
     same = {id(a): b for a, b in zip(held, twins, strict=True)}
     return called, [same.get(id(t), t) for t in through or held]
 
@@ -85,15 +85,17 @@ class Trained(Added):
             yield Case("again", tuple((3, k) for k in lengths if k <= n), "calls of one object, one after another")
         for name, tokens in (("far", min(n, self.top or n)), ("past", max(self.top, n + PAST * (not self.top)))):
             if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST and (name == "far" or tokens > n):
-                yield Case(name, ((1, tokens),), self.calls.words((1, tokens)), optional=not self.top)
+                yield Case(name, ((1, tokens),), f"a text of {tokens} tokens", optional=not self.top)
         yield Case("table", ((1, min(n, 5)),), "its gradient and its length")
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return the factor that rows come with, and the row of each token."""
         called, found = trained(self.calls, subject, self.shapes[0])
         wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
-        if not wide:
-            raise CannotTellError("no table was found among the parameters or in the graph of the result")
+        if not wide or self.calls.dim < 3:
+            raise CannotTellError(
+                "no table of three dimensions or more was found among the parameters or in the graph of the result"
+            )
         table = max(wide, key=Tensor.numel)
         if case.kind == "table":
             self._whole(called, table, case.args[0])
@@ -106,7 +108,9 @@ class Trained(Added):
             codes = [self.calls.code(called, shape) for shape in case.args]
         if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
             raise finding("learned.not_used", self.calls.case(case.args[0]))
-        gain = _rows(codes[0])[0]
+        gain, first = _rows(codes[0])
+        if case.kind == "near" and len(found) > 1 and (abs(gain - 1) > SAME or (first % 1).any() or NONE in first):
+            raise CannotTellError("other trained numbers come between the table and the sum, so that no row is seen")
         taken = [_rows(code)[1] for code in codes]
         return Seen(case, np.concatenate([[gain], *(self._grown(taken) if case.kind == "past" else taken)]))
 

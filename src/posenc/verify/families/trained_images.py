@@ -206,9 +206,8 @@ def _judged(found: Sequence[Places]) -> str:
             sizes = " and in ".join(f"{a} x {b}" for (a, b), _, _ in found)
             raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells have other entries in {sizes}")
         return "yx" if h == 1 or corners[0][0][1, 0] > corners[0][0][0, -1] / (w - 1 or 1) else "xy"
-    for (h, w), raw, grid in found:
-        one_line = len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR
-        if one_line or _order([place.reshape(w, h) for place in grid]):
-            words = f"to {h * w} cells in one line" if one_line else f"to {w} x {h}, and read as {h} x {w}"
-            raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
+    one_line = all(len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR for _, raw, _ in found)
+    if one_line or all(_order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
+        (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
+        raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
     raise CannotTellError("cells take entries of the table in an order that is unknown")
