@@ -164,18 +164,16 @@ class Counts(Family):
                 yield Fault("positions.off_by_one", {"start": found}, words)
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the row that is farthest off, or its first wrong column where there are many."""
+        """Return the first wrong column of the row that is farthest off."""
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
         at = int(np.argmax(off[row] > 1))
-        asked: dict[str, Any] = {"attention_mask": call.mask.astype(int).tolist(), "q_len": call.q_len, "row": row}
-        if call.total > 24:
-            asked = {"attention_mask": seen.case.words, "q_len": call.q_len, "row": row, "column": at + call.earlier}
-            found: dict[str, Any] = {"found": float(seen.value[row, at]), "expected": float(predicted[row, at])}
-        else:
-            shown = zip(predicted[row].tolist(), call.asked[row], strict=True)
-            found = {"found": seen.value[row].tolist(), "expected": [p if real else None for p, real in shown]}
-        return {**({"cu_seqlens": call.bounds} if self.convention == "packed_position_fn" else asked), **found}
+        mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
+        asked = {"attention_mask": mask, "q_len": call.q_len}
+        if self.convention == "packed_position_fn":
+            asked = {"cu_seqlens": call.bounds}
+        found, expected = float(seen.value[row, at]), float(predicted[row, at])
+        return {**asked, "row": row, "column": at + call.earlier, "found": found, "expected": expected}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open, and texts that are longer than those that were asked."""

@@ -44,6 +44,7 @@ OF_MASKS: Ways = (  # where two explain everything, the earlier one is named
     ("padded_width_in_decode", lambda c: c.columns - c.padding.min()),
     ("axis.batch", lambda c: c.mask.cumsum(0) - 1),
     ("mask_inverted", lambda c: c.columns - c.count - 1),
+    ("mask_inverted", lambda c: np.maximum(c.columns - c.count - 1, 0)),
     ("mask_inverted", lambda c: c.columns - c.count),
     ("padding_twice", lambda c: c.count - c.padding),
     ("padding_twice", lambda c: c.columns - c.padding),

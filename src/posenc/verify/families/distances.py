@@ -1,15 +1,18 @@
 """Tables of sinusoids of distances, a row for each from n - 1 to -(n - 1)."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added import Sinusoid
-from posenc.verify.families.added_calls import Shape
+from posenc.verify.families.added_calls import Shape, finding, ready
 from posenc.verify.families.added_faults import DISTANCES
 from posenc.verify.families.added_reading import positions
+from posenc.verify.guard import SubjectError
 
 DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change their sign"
 
@@ -70,6 +73,15 @@ class Distances(Sinusoid):
         """Return rows of neighbouring distances, ascending."""
         rows: Array = near[-1].value[::-1]
         return rows
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a table of another number of rows."""
+        n = case.args[0][0]
+        found = guard.call(ready(subject), n, what="table(n)") if error.cause.code == "subject.shape" else None
+        rows = next((size for size in getattr(found, "shape", ()) if size > 1), 0)
+        words = f"table({n}) has {rows} rows; the signed distances from {n - 1} to {1 - n} are {2 * n - 1}"
+        code = {n: "absolute_used", 2 * n: "off_by_one", 2 * n - 2: "off_by_one"}.get(rows)
+        return finding(f"relative_sinusoid.{code}", {"n": n}, words=words) if code else error
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
