@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from posenc import verify
 from posenc.verify.codes import rules
@@ -81,7 +82,7 @@ def minus_padding(m, q):
 
 
 def newest(m, q):
-    return 1 - m.flip(1).cumsum(1).flip(1)[:, -q:]
+    return count(m, q) + 1 - m.sum(-1, keepdim=True)
 
 
 # (words of the specification, status or code: subjects); what is right is merely unusual
@@ -159,14 +160,6 @@ def index(cu):
     return torch.arange(int(cu[-1]))
 
 
-def starts(cu):
-    return torch.repeat_interleave(cu[:-1].long(), cu.diff().long())
-
-
-def ends_of(cu):
-    return torch.repeat_interleave(cu[1:].long(), cu.diff().long())
-
-
 def searched(cu, right=True):
     at = index(cu).to(cu.dtype)
     return at - cu[(torch.searchsorted(cu, at, right=right) - 1).clamp(min=0)]
@@ -179,22 +172,13 @@ def scattered(cu):
     return step.cumsum(0)
 
 
-def previous(cu):
-    n = cu.diff().long()
-    return index(cu) - torch.repeat_interleave(torch.cat((n.new_zeros(1), n[:-1])), n)
-
-
 def numbers(cu):
     return torch.repeat_interleave(torch.arange(1, len(cu)), cu.diff())
 
 
 def some(counts, rest):
-    """Count the documents that a rule picks by number, from 1, of how many; the others get what `rest` gives."""
-    return lambda cu: torch.where(counts(numbers(cu), len(cu) - 1), restarted(cu), rest(cu))
-
-
-def constant(value):
-    return lambda cu: torch.full((int(cu[-1]),), value)
+    """Count the documents that a rule picks by number, from 1, of how many; the others get `rest`."""
+    return lambda cu: torch.where(counts(numbers(cu), len(cu) - 1), restarted(cu), rest(cu) if callable(rest) else rest)
 
 
 PACKED = {"packed": True}
@@ -207,27 +191,25 @@ DOCUMENTS = [
         "equivalent": [lambda cu: restarted(cu) + 1],
         "positions.packed_not_reset": [index],
         "positions.packed.modulo_wrap": [lambda cu, n=n: index(cu) % n for n in (4, 512)],
-        "positions.packed.previous_length": [previous],
+        "positions.packed.previous_length": [lambda cu: index(cu) - F.pad(cu.diff(), (1, 0))[numbers(cu) - 1]],
         "positions.packed.boundary": [lambda cu: searched(cu, right=False)],
         "positions.packed.off_by_one": [lambda cu, n=n: restarted(cu) + n * (numbers(cu) > 1) for n in (1, -1)],
         "positions.packed.document_index": [lambda cu: numbers(cu) - 1],
-        "positions.packed.reversed": [lambda cu: ends_of(cu) - 1 - index(cu), lambda cu: cu[-1] - index(cu)],
+        "positions.packed.reversed": [lambda cu: cu[numbers(cu)] - 1 - index(cu), lambda cu: cu[-1] - index(cu)],
         "positions.packed.empty_document": [scattered],
-        "positions.precision": [lambda cu: index(cu).bfloat16() - starts(cu).bfloat16()],
+        "positions.precision": [lambda cu: index(cu).bfloat16() - cu[numbers(cu) - 1].bfloat16()],
         "positions.clamped": [lambda cu: restarted(cu).clamp(max=511)],
         "positions.wrapped": [lambda cu: restarted(cu).short()],
         "positions.mismatch": [lambda cu: restarted(cu) ** 2, some(lambda i, n: i == n, index)],
-        "positions.packed.first_only": [  # hiyouga/LlamaFactory#7754
-            *(some(lambda i, n: i == 1, constant(rest)) for rest in (1, 0)),
-        ],
-        "positions.packed.last_document": [some(lambda i, n: i < n, rest) for rest in (constant(0), index)],
+        "positions.packed.first_only": [some(lambda i, n: i == 1, rest) for rest in (1, 0)],  # LlamaFactory#7754
+        "positions.packed.last_document": [some(lambda i, n: i < n, rest) for rest in (0, index)],
     }),
     ({**PACKED, "start": 2}, {
         "pass": [lambda cu: restarted(cu) + 2],
         "positions.off_by_one": [restarted],  # UKPLab/sentence-transformers#3879
-        "positions.packed.first_only": [lambda cu: some(lambda i, n: i == 1, constant(1))(cu) + 2],
+        "positions.packed.first_only": [lambda cu: some(lambda i, n: i == 1, 1)(cu) + 2],
     }),
-    ({**PACKED, "origin": "any"}, {"equivalent": [lambda cu: index(cu) - ends_of(cu)]}),
+    ({**PACKED, "origin": "any"}, {"equivalent": [lambda cu: index(cu) - cu[numbers(cu)]]}),
     ({**PACKED, "encoding": "learned"}, {"positions.off_by_one": [lambda cu: restarted(cu) + 1]}),
     ({**PACKED, "max_positions": 131_072}, {"positions.wrapped": [lambda cu: restarted(cu).short()]}),
 ]  # fmt: skip
