@@ -260,7 +260,7 @@ TABLES = {
         hidden(T5(False), both_sides),
         {**DECODER, "window": 21},
         "fail",
-        "t5.mask.both_sides",
+        "t5.mask.shows_ahead",
     ),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
     "own numbers": (own_number, CLIPPED, "pass", ""),

@@ -1,168 +1,178 @@
-"""What is asked of a bias or a score_mod of ALiBi, and what it answers."""
+"""What is asked of any bias of distances or score_mod, and which keys it may hide."""
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from posenc.verify.engine import CannotTellError, Case, Family, Seen
+from posenc.verify.engine import Case, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import bias_faults, slopes
-from posenc.verify.families.bias_calls import ADDED, Asker
-from posenc.verify.families.masks import HIDDEN, Mask, window
+from posenc.verify.families.bias_calls import ADDED, Size, ask, ask_added, count, distance
 from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
 
-NUMBERS = (6, 8, 12, 4, 2, 3, 5, 16, 20)
-FALCONS = (6, 8, 16, 71)
-SHORTEST = 130  # and most, of the long row
+Places = NDArray[np.bool_]
+HIDDEN = -9000.0  # what is below hides a key: -10000 was BERT's way to say -inf
+FAR = 130  # keys, of which the farthest may have a bias as low as that
 LONGEST = 1 << 17  # keys of one query
-FAR = 33_000  # where 16 bits have ended
-BIASES = ("near", "rest", "cached", "again")  # kinds of cases that a bias answers
-STATE = "alibi.mask_cached_on_class"
 
 
-def is_long(case: Case) -> bool:
-    """Return whether a case asks for distances beyond the short ones that all else is judged by."""
-    return bool(case.args[2] >= SHORTEST)
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query sees: none ahead, and none beyond a largest distance."""
+
+    causal: bool
+    reach: int | None = None
+
+    def sees(self, d: Array) -> Places:
+        """Return which of some values of query - key are seen."""
+        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
+        return seen
+
+    def wrong(self, size: Size, gone: Places) -> Places:
+        """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
+        d = distance(size)
+        see, ahead = self.sees(d), (d < 0) & self.causal
+        found: Places = gone & see
+        for alike in (ahead, ~ahead & ~see):
+            found = found | (~gone & alike & (gone & alike).any())
+        return found
+
+    def fault(self, size: Size, gone: Places, word: str) -> Fault | None:
+        """Return what is wrong with the keys that a bias hides, with its code's first word; None if nothing is."""
+        wrong = self.wrong(size, gone)
+        if not wrong.any():
+            return None
+        _, q_len, k_len = size
+        values: dict[str, Any] = {}
+        d, code = distance(size), "mask.window"
+        behind, ahead = gone & (d > 0), gone & (d < 0)
+        first = int(np.broadcast_to(d, gone.shape)[behind].min(initial=k_len))
+        if q_len < k_len and (gone == ~self.sees(d - (k_len - q_len))).all():
+            code = "buffer_slice_shifted" if word == "alibi" else "kv_cache.query_from_zero"
+            values = {"words": "queries are counted from 0"}
+        elif self.causal and (wrong & (d < 0)).any() and not (gone & self.sees(d)).any():
+            code = "mask.shows_ahead"
+        elif self.reach is None or (not self.causal and (ahead == (d < 0)).all()):
+            code = "mask.hides_visible"
+        elif (behind == (d >= first)).all():
+            values = {"sees": first, "window": self.reach + 1}
+        at = map(int, np.argwhere(wrong)[0])
+        case = dict(zip(("heads", "q_len", "k_len", "head", "query", "key"), (*size, *at), strict=True))
+        return Fault(f"{word}.{code}", {}, values, case)
 
 
-class Asked(Family):
-    """The questions to one subject.
+class Biases(Family):
+    """The questions to one subject, up to what a family says of their answers."""
 
-    Attributes:
-        heads: How many heads are asked; 0 for a score_mod of which it is not said.
-        found: The slopes that were read off, by the number of heads.
-    """
+    word: str  # the first of its codes
+    state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
+    both = False  # whether a query sees both sides where the specification is silent
+    pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.score_mod = convention == "score_mod"
         self.heads = int(spec.get("heads") or 0)
-        said = spec.get("causal")
-        self.causal = not spec.get("bidirectional") if said is None else bool(said)
-        self.open = said is None and spec.get("bidirectional") is None  # which sides a query sees
-        self.learned = spec.get("variant") == "learned"
-        self.window = window(spec)
-        self.kinds = (kind(STATE, "again", "near cached" if self.causal else "near"),)
-        self.asker = Asker(self.score_mod, self.heads or None, STATE)
-        self.truth = {
-            **slopes.truth(spec),
-            "causal": self.causal,
-            "reach": None if self.window is None else self.window - 1,  # the largest distance that is seen
-            "ahead": 0.0 if spec.get("variant") == "one-sided" else 1.0,  # what a distance ahead counts
-            "penalty": None,  # of query - key and the call's size; None: the distance
-            "place": None,  # where the first query stands; None: at k_len - q_len
-            "bias": None,  # a whole formula of the slopes and the size
-            "gain": 1.0,  # what a score_mod multiplies the score by
-        }
-        self.definition = slopes.definition(self.truth)
-        self.found: dict[int, Array] = {}
-        self.limit = 0  # the distance from which on a bias stays as it is
-        self.lowest = 0.0  # the least bias of a step
+        both = spec.get("bidirectional", None if spec.get("causal") is None else not spec["causal"])
+        self.open = both is None  # which sides a query sees
+        self.causal = not (self.both if self.open else both)
+        self.window = spec.get("window")  # how many keys a query sees on a side, its own included
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
+            said = f"{self.window!r:.60}. Give one number, as 64."
+            raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
+        self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
 
-    def cases(self) -> Iterator[Case]:
-        """Yield squares, calls with a cache, a long row, and calls after others."""
-        others = (n for n in (FALCONS if self.truth["falcon"] else NUMBERS) if not self.score_mod)
-        numbers = [self.heads] if self.heads or self.score_mod else list(others)
-        n = numbers[0]
-        if self.score_mod:
-            yield self._case("score", n, 5, 5)
-            yield self._case("batch", n, 5, 5, optional=True)
-        elif n > 3:
-            yield self._case("near", n, n, n, optional=True)  # slopes along another axis fit in this one only
-        yield from (self._case("near", n, size, size) for size in (7, 11, 4))
-        for at, m in enumerate(numbers[1:], 12):  # sizes that no other number of heads was asked for
-            yield self._case("near" if m & (m - 1) == 0 else "rest", m, at, at)
-        if self.heads and not self.score_mod:
-            yield from (self._case("other", m, size, size) for m, size in ((8, 40), (4, 41), (16, 42)) if m != n)
-        if self.causal:
-            yield from (self._case("cached", n, *size) for size in ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)))
-        yield self._long(n)
-        if self.score_mod and self.causal:
-            yield self._case("cached", n, 1, FAR, optional=True)
+    def masks(self) -> list[Mask]:
+        """Return which keys a query may see, the likeliest first; a window on both sides is counted in three ways."""
+        reach = None if self.window is None else self.window - 1
+        sides = [None] if self.window is None else [reach, self.window, self.window // 2]
+        one = [Mask(True, reach)] if self.causal or self.open else []
+        both = [Mask(False, side) for side in sides if not self.causal or (self.open and self.window)]
+        return one + both if self.causal else both + one
+
+    def steps(self, n: int) -> Iterator[Case]:
+        """Yield calls with a cache, and calls after other calls."""
+        if self.causal or self.open:
+            yield from (Case("cached", (n, *size)) for size in ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)))
         if not self.score_mod:
-            yield from self._again(n)
-
-    def _case(self, kind: str, *args: int, optional: bool = False, otherwise: Case | None = None) -> Case:
-        size = args[0], args[1], args[2]
-        return Case(kind, size, self.asker.words(size), optional, otherwise)
-
-    def _long(self, n: int) -> Case:
-        """Return the longest row that can be asked for; a table may end before."""
-        usual = int(min(2200, math.sqrt(1.2e7 / max(n, 1))))
-        beyond = min(2 * (self.window or 0) + 8, LONGEST)  # a window twice as wide must be seen to end too
-        lengths = sorted({SHORTEST, 520, usual, max(usual, beyond)} if self.causal else {SHORTEST, 300})
-        case = None
-        for k_len in lengths:
-            kind, q_len = ("cached", 1) if self.causal else ("near", k_len)
-            case = self._case(kind, n, q_len, k_len, optional=True, otherwise=case)
-        assert case is not None
-        return case
-
-    def _again(self, n: int) -> Iterator[Case]:
-        """Yield calls after other calls; of an object for so many heads another one is asked for other numbers."""
-        orders = [((n, 7, 7), (n, 11, 11)), ((n, 11, 11), (n, 7, 7))]
-        orders += [((n, 3, 7), (n, 7, 7)), ((n, 1, 9), (n, 1, 2))] if self.causal else []
-        side = 9 if self.heads else 7  # a size that was not asked for before, as those of other numbers of heads
-        orders += [((n, side, side), (m, side, side)) for m in (2 * n, 4)]
-        orders += [] if self.heads else [((m, 7, 7), (n, 7, 7)) for m in (2 * n, 4)]
-        for size, before in orders:
-            yield Case("again", (*size, before), f"{self.asker.words(size)} after {self.asker.words(before)}")
+            sizes = [(7, 7, n, 11, 11), (11, 11, n, 7, 7)]
+            sizes += [(3, 9, n, 3, 8), (1, 9, n, 3, 9)] if self.causal or self.open else []
+            yield from (Case("again", (n, *size)) for size in sizes)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the bias, or what a score_mod makes of scores."""
         one = fresh(subject)
         if case.args[0] == 0:
-            self.heads = self.heads or self._count(one)
+            self.heads = self.heads or self.count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
         if case.kind in ADDED:
-            return self.asker.added(one, case)
-        size = case.args[:3]
-        if case.kind == "again":
-            before = case.args[3]
-            with suppress(SubjectError):
-                self.asker.ask(fresh(subject) if self.heads and before[0] != size[0] else one, before)
+            return ask_added(one, case)
+        size, before = case.args[:3], case.args[3:]
+        with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
+            if before:
+                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.score_mod)
         try:
-            value, eps = self.asker.ask(one, size)
+            value, eps = ask(one, size, self.score_mod)
         except SubjectError as error:
-            if case.kind == "other":  # only helps to say what is wrong with the number of heads that is asked
-                return Seen(case, np.zeros(0))
-            if is_long(case) and error.cause.code == "subject.shape":  # a table ends
+            if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
             raise
-        if not is_long(case):
-            self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
-            return Seen(case, value, eps, HIDDEN)
-        # far keys are as low by their distance as near ones that are hidden
-        return Seen(case, value, eps, min(HIDDEN, 2 * min(self.lowest, -1e-3) * size[2]))
+        return Seen(case, value, eps, HIDDEN if size[2] < FAR else -1e8)
 
-    def _count(self, subject: Any) -> int:
-        """Return how many heads a score_mod is for, by the most that it takes and by its slopes.
+    def count(self, subject: Any) -> int:
+        """Return for how many heads a subject is, where it is not said: the most that it can be called for."""
+        return count(subject, 5, self.score_mod)
 
-        Raises:
-            CannotTellError: The slopes fit no number of heads.
-        """
-        for n in (64, 40, 32, 24, 20, 16, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1):
-            try:
-                value, eps = self.asker.ask(subject, (n, 7, 7))
-            except SubjectError:
-                if n == 1:
-                    raise
-                continue
-            if n < 64:
-                return n
-            linear = bias_faults.fit(Seen(Case("near", (n, 7, 7)), value, eps, HIDDEN), Mask(True))
-            s = np.zeros(n) if linear is None else linear[0]
-            for m in range(1, n + 1):
-                if slopes.alike(s[:m], slopes.slopes_of(self.truth, m), 1e-3):
-                    return m
-            break
-        raise CannotTellError("the number of heads is not said, and the slopes fit no number of them; say heads")
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
+        if seen.case.kind in ADDED:
+            return np.asarray(np.abs(seen.value - predicted) / seen.note)
+        size, mask = seen.case.args[:3], model["mask"]
+        if (wrong := mask.wrong(size, gone(seen))).any():
+            return np.where(wrong, np.inf, 0.0)
+        return np.where(mask.sees(distance(size)), super().off(seen, predicted, model), 0.0)
 
-    def mask(self, model: Model) -> Mask:
-        """Return which keys a query sees."""
-        return Mask(model["causal"], model["reach"])
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what is wrong with the keys that a bias hides."""
+        mask = model["mask"]
+        for s in (s for s in wrong if s.case.kind not in ADDED):
+            ahead = gone(s)[:, distance(s.case.args[:3]) < 0]
+            if self.open and self.window and ahead.any():
+                mask = Mask(bool(ahead.all()), mask.reach)
+            fault: Fault | None = mask.fault(s.case.args[:3], gone(s), self.word)
+            if fault:
+                return fault
+        return None
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return what becomes of the score in place of what is wrong with the bias then."""
+        if "score" in wrong and not fault.change.get("gain"):
+            back = next(s for s in seen if s.case.kind == "score").value[0]
+            return Fault(f"{self.word}.score.not_added", {}, {"back": float(back.flat[np.abs(back - 1).argmax()])})
+        return Fault(f"{self.word}.axis.batch") if "batch" in wrong and "score" not in wrong else fault
+
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return a memory of other calls."""
+        return Fault(self.state, {}, {"message": "", "fix": ""}) if case.kind == "again" else None
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the place that is off most, as scores see it."""
+        case = dict(zip(("heads", "q_len", "k_len"), seen.case.args, strict=False))
+        got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
+        if off.ndim != 3 or not off.shape == got.shape == want.shape:
+            return case
+        at = np.unravel_index(int(off.argmax()), off.shape)
+        place = dict(zip(("head", "query", "key"), map(int, at), strict=True))
+        found = float(got[at]) + 0.0 if np.isfinite(got[at]) else str(got[at])
+        return {**case, **place, "found": found, "expected": float(want[at]) + 0.0}
+
+
+def gone(seen: Seen) -> Places:
+    """Return which keys a bias hides."""
+    hidden: Places = seen.value <= seen.note
+    return hidden
