@@ -127,7 +127,7 @@ class Alibi(Biases):
         slope, d = slopes.slopes_of(model, n)[:, None, None], distance(size)
         if model["form"] is None:
             return -slope * np.where(d < 0, -model["ahead"] * d, d)
-        return np.broadcast_to(model["form"](slope, size), (len(slope), q_len, k_len))
+        return np.broadcast_to(model["form"](slope, d, size), (len(slope), q_len, k_len))
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return a bias compared with that of the query's own key."""

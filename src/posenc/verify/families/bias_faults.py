@@ -17,9 +17,20 @@ from posenc.verify.families.bias_cases import Mask, gone
 if TYPE_CHECKING:
     from posenc.verify.families.bias import Alibi
 
-FORMS: tuple[tuple[Callable[[Array], Array], str], ...] = (
-    (np.abs, "|query - key {:+d}|"),
-    (partial(np.maximum, 0), "max(query - key {:+d}, 0)"),
+FROM_0, LOW = "queries are counted from 0", "queries are counted one too low"
+# codes, words and formulas of the slopes (heads, 1, 1), query - key and the call's size
+FORMS: tuple[tuple[str, str, Callable[[Array, Array, Size], Array]], ...] = (
+    ("buffer_slice_shifted", FROM_0, lambda m, d, size: -m * np.abs(d + size[1] - size[2])),
+    ("buffer_slice_shifted", FROM_0, lambda m, d, size: -m * np.maximum(d + size[1] - size[2], 0)),
+    ("kv_cache.query_off_by_one", LOW, lambda m, d, size: -m * np.abs(d - (size[2] > size[1]))),
+    ("kv_cache.query_off_by_one", LOW, lambda m, d, size: -m * np.maximum(d - (size[2] > size[1]), 0)),
+    ("distance.shifted", "|query - key + 1|", lambda m, d, size: -m * np.abs(d + 1)),
+    ("distance.shifted", "|query - key - 1|", lambda m, d, size: -m * np.abs(d - 1)),
+    ("distance.normalised", "q_len", lambda m, d, size: -m * np.abs(d) / size[1]),
+    ("distance.normalised", "k_len", lambda m, d, size: -m * np.abs(d) / size[2]),
+    # slopes of as many queries or keys as heads, if these are a power of two
+    ("axis.queries", "query", lambda m, d, size: -(m.flat[0] ** np.arange(1.0, size[1] + 1)[None, :, None]) * d),
+    ("axis.queries", "key", lambda m, d, size: -(m.flat[0] ** np.arange(1.0, size[2] + 1)[None, None]) * d),
 )
 PRODUCTS: tuple[Callable[[Array, Array, Array, Callable[[Array], Array]], Array], ...] = (
     lambda m, d, k, r: r(r(m) * r(k)),  # Falcon's, in bfloat16
@@ -44,8 +55,7 @@ def fit(seen: Seen, mask: Mask) -> Array | None:
 
 def faults(family: "Alibi") -> Iterator[Fault]:
     """Yield wrong biases, with the numbers that were read off the answers."""
-    right = family.truth
-    for fault in slopes.faults(family.found, right, family.spec.get("head_dim")):
+    for fault in slopes.faults(family.found, family.truth, family.spec.get("head_dim")):
         if family.score_mod and fault.change.get("factor", 0) > 0:  # of score and bias together
             change = {**fault.change, "gain": fault.change["factor"]}
             yield Fault("alibi.scale.applied_to_bias", change, {**fault.values, "why": ", as the score is"})
@@ -55,28 +65,15 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     words = "for a single query the bias is the same for all keys"
     yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
     yield Fault("alibi.no_effect", {"factor": 0.0})
-    for fault in (*_distances(family.limit, right["mask"].causal), *_rounded(family.definition)):
+    if not family.truth["mask"].causal:
+        yield Fault("alibi.bidirectional.ahead_favoured", {"falcon": False, "ahead": -1.0})
+    limit = family.limit
+    for fault in (
+        *(Fault(f"alibi.{code}", {"form": form}, {"words": words}) for code, words, form in FORMS),
+        *([Fault("alibi.distance.clamped", {"form": partial(_clamped, limit)}, {"limit": limit})] if limit else []),
+        *_rounded(family.definition),
+    ):
         yield replace(fault, change={"falcon": False, **fault.change})
-
-
-def _distances(limit: int, causal: bool) -> Iterator[Fault]:
-    """Yield other functions of the distance, and distances from another place."""
-    for form, words in FORMS:
-        for code, shift, said in (
-            ("buffer_slice_shifted", lambda q, k: q - k, "queries are counted from 0"),
-            ("kv_cache.query_off_by_one", lambda q, k: -(k > q), ""),
-            ("distance.shifted", lambda q, k: 1, words.format(1)),
-            ("distance.shifted", lambda q, k: -1, words.format(-1)),
-        ):
-            yield Fault(f"alibi.{code}", {"form": partial(_shifted, form, shift)}, {"words": said})
-    if not causal:
-        yield Fault("alibi.bidirectional.ahead_favoured", {"ahead": -1.0})
-    if limit:
-        yield Fault("alibi.distance.clamped", {"form": partial(_clamped, limit)}, {"limit": limit})
-    for axis, name in ((1, "q_len"), (2, "k_len")):
-        yield Fault("alibi.distance.normalised", {"form": partial(_divided, axis)}, {"by": name})
-    for axis, name in ((1, "query"), (2, "key")):
-        yield Fault("alibi.axis.queries", {"form": partial(_along, axis)}, {"axis": name})
 
 
 def _rounded(asked: str) -> Iterator[Fault]:
@@ -93,28 +90,14 @@ def _rounded(asked: str) -> Iterator[Fault]:
             yield Fault("alibi.precision.product_bf16", {"form": partial(_product, product, dtype)}, values)
 
 
-def _shifted(form: Callable[[Array], Array], shift: Callable[[int, int], int], m: Array, size: Size) -> Array:
-    return -m * form(distance(size) + shift(*size[1:]))
+def _clamped(limit: int, m: Array, d: Array, size: Size) -> Array:
+    return -m * np.minimum(np.abs(d), limit)
 
 
-def _clamped(limit: int, m: Array, size: Size) -> Array:
-    return -m * np.minimum(np.abs(distance(size)), limit)
+def _positions(dtype: str, inner: str | None, m: Array, d: Array, size: Size) -> Array:
+    at = rounded(np.arange(size[2]), dtype)
+    return -m * np.abs(rounded(at[size[2] - size[1] :, None] - at, inner))
 
 
-def _divided(axis: int, m: Array, size: Size) -> Array:
-    return -m * np.abs(distance(size)) / size[axis]
-
-
-def _along(axis: int, m: Array, size: Size) -> Array:
-    along = m.flat[0] ** np.arange(1.0, size[axis] + 1)  # where heads are a power of two
-    return -along.reshape((1, -1, 1) if axis == 1 else (1, 1, -1)) * distance(size)
-
-
-def _positions(dtype: str, inner: str | None, m: Array, size: Size) -> Array:
-    _, q_len, k_len = size
-    at = rounded(np.arange(k_len), dtype)
-    return -m * np.abs(rounded(at[k_len - q_len :, None] - at, inner))
-
-
-def _product(product: Callable[..., Array], dtype: str, m: Array, size: Size) -> Array:
-    return product(m, distance(size), np.arange(float(size[2])), partial(rounded, dtype=dtype))
+def _product(product: Callable[..., Array], dtype: str, m: Array, d: Array, size: Size) -> Array:
+    return product(m, d, np.arange(float(size[2])), partial(rounded, dtype=dtype))
