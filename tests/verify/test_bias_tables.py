@@ -31,14 +31,6 @@ def bucket(
     return start + torch.where(n < half, n, (half + share.long()).clamp(max=last(nb)))
 
 
-def no_end(side):
-    return 10**9
-
-
-def rounded(how):
-    return lambda x, half, nb, md: how(torch.log(x) / math.log(md / half) * (nb - half))
-
-
 def deberta(rel):
     rows = [definitions.scores._deberta_bucket(-int(r), 256, 512) for r in rel.flatten()]
     return torch.tensor(rows).reshape(rel.shape)
@@ -48,32 +40,19 @@ def past(rel):
     return bucket(rel, False)
 
 
-def table_of_400(rel):
-    return bucket(torch.arange(-400, 401))[(rel + 400).where(rel.abs() <= 400, torch.tensor(10**6))]
-
-
 BUCKETS = {
     "both": (bucket, BOTH, "pass", ""),
     "not said": (bucket, {}, "pass", ""),
     "past": (past, PAST, "pass", ""),
     "log2": (partial(bucket, log=lambda x, e, b, m: torch.log2(x) / math.log2(m / e) * (b - e)), BOTH, "pass", ""),
-    "clipped before": (lambda r: bucket(r.clamp(-128, 128)), BOTH, "pass", ""),
-    "64 to 500": (partial(bucket, nb=64, md=500), {**BOTH, "num_buckets": 64, "max_distance": 500}, "pass", ""),
-    "a table that ends": (table_of_400, BOTH, "pass", ""),
-    "ahead mirrored": (lambda r: past(r).where(r <= 0, past(-r)), PAST, "equivalent", ""),
     "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
     "deberta": (deberta, {"encoding": "deberta"}, "pass", ""),
     "direction": (lambda r: bucket(-r), BOTH, "fail", "t5.bucket.direction"),
     "direction, past": (lambda r: past(-r), PAST, "fail", "t5.bucket.direction"),
-    "no end": (partial(bucket, last=no_end), BOTH, "fail", "t5.bucket.not_clamped"),
     "end one too high": (partial(bucket, last=lambda side: side), BOTH, "fail", "t5.bucket.not_clamped"),
     "past for both": (past, BOTH, "fail", "t5.bucket.bidirectional"),
-    "both for past": (bucket, PAST, "fail", "t5.bucket.bidirectional"),
     "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
-    "halved twice": (partial(bucket, nb=16), BOTH, "fail", "t5.bucket.halved_twice"),
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
-    "64 for 128": (partial(bucket, md=64), BOTH, "fail", "t5.bucket.max_distance"),
-    "rounded": (partial(bucket, log=rounded(torch.round)), BOTH, "fail", "t5.bucket.rounding"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "span": (
         partial(bucket, log=lambda x, e, b, m: torch.log(x) / math.log(m) * (b - e)),
@@ -82,10 +61,8 @@ BUCKETS = {
         "t5.bucket.formula",
     ),
     "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.bucket.out_of_table"),
-    "no buckets": (lambda r: (r + 128).clamp(0, 255), BOTH, "fail", "t5.mismatch"),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
-    "writes": (lambda r: bucket(r.abs_()), BOTH, "fail", "subject.writes_input"),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),
 }
 
@@ -136,16 +113,12 @@ def of_h(h, w):
 
 INDICES = {
     "plain": (index, {}, "pass", ""),
-    "asked": (index, {"window": (7, 7)}, "pass", ""),
     "other sign": (partial(index, sign=-1), {}, "equivalent", ""),
     "shuffled": (shuffled, {}, "equivalent", ""),
-    "columns of a square": (partial(index, by_columns=True), {"window": 7}, "equivalent", ""),
     "columns": (partial(index, by_columns=True), {}, "fail", "swin.index.axes_swapped"),
     "step of h": (partial(index, step=of_h), {"window": (3, 5)}, "fail", "swin.index.collision"),
     "no sign": (partial(index, absolute=True), {}, "fail", "swin.index.collision"),
     "step long": (partial(index, step=lambda h, w: 2 * w), {}, "fail", "swin.index.out_of_table"),
-    "from 1": (lambda h, w: index(h, w) + 1, {}, "fail", "swin.index.out_of_table"),
-    "not shifted": (partial(index, shift=False), {}, "fail", "swin.index.out_of_table"),
     "each pair": (each_pair, {}, "fail", "swin.index.not_by_distance"),
     "not whole": (lambda h, w: index(h, w) / 2, {}, "fail", "swin.index.not_integer"),
     "shape": (lambda h, w: index(h, w)[0], {}, "fail", "subject.shape"),
@@ -210,18 +183,14 @@ TABLES = {
     "encoder": (T5(), ENCODER, "pass", ""),
     "decoder": (T5(False), DECODER, "pass", ""),
     "hidden": (hidden(T5()), ENCODER, "pass", ""),
-    "hidden decoder": (hidden(T5(False)), DECODER, "pass", ""),
     "ends": (lambda h, q, k: hidden(T5())(h, q, k) if k <= 100 else 1 / 0, ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
-    "both for past": (T5(True), DECODER, "fail", "t5.bucket.bidirectional"),
-    "64 for 128": (hidden(T5(md=64)), ENCODER, "fail", "t5.bucket.max_distance"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
     "random": (random, DECODER, "fail", "t5.bias.not_by_distance"),
     "window": (hidden(T5(False), decoder(64)), {**DECODER, "window": 64}, "pass", ""),
-    "window left to others": (hidden(T5(False)), {**DECODER, "window": 9}, "pass", ""),
     "one key more": (hidden(T5(False), decoder(65)), {**DECODER, "window": 64}, "fail", "t5.mask.window"),
     "window not said": (hidden(T5(False), decoder(64)), DECODER, "fail", "t5.mask.hides_visible"),
     "both sides": (hidden(T5(), both_sides), {**ENCODER, "window": 20}, "pass", ""),
@@ -232,12 +201,10 @@ TABLES = {
         "t5.mask.shows_ahead",
     ),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
-    "own numbers": (own_number, CLIPPED, "pass", ""),
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
     "swin": (swin(), SWIN, "pass", ""),
     "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
     "swin, collision": (swin(step=of_h), SWIN, "fail", "swin.index.collision"),
-    "swin, columns": (swin(by_columns=True), SWIN, "fail", "swin.index.axes_swapped"),
 }
 
 

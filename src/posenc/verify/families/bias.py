@@ -12,8 +12,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, S
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import bias_faults, slopes, tables
-from posenc.verify.families.bias_calls import ADDED, added, distance, invoke
-from posenc.verify.families.bias_cases import FAR, LONGEST, Biases, gone
+from posenc.verify.families.bias_calls import ADDED, FAR, LONGEST, Biases, added, distance, gone, invoke
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -94,7 +93,7 @@ class Alibi(Biases):
         if n < 64:
             return n
         s = bias_faults.fit(self.observe(subject, Case("near", (n, 7, 7))), self.truth["mask"])
-        for m in range(1, n):
+        for m in range(1, n + 1):
             if s is not None and slopes.alike(s[:m], slopes.slopes_of(self.truth, m), 1e-3):
                 return m
         raise CannotTellError("the number of heads is not said, and the slopes fit no number of them; say heads")

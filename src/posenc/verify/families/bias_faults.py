@@ -11,8 +11,7 @@ from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array
 from posenc.verify.families import slopes
-from posenc.verify.families.bias_calls import Size, distance
-from posenc.verify.families.bias_cases import Mask, gone
+from posenc.verify.families.bias_calls import Mask, Size, distance, gone
 
 if TYPE_CHECKING:
     from posenc.verify.families.bias import Alibi

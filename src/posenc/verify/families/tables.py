@@ -10,8 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import ADDED, added, ask, count, distance
-from posenc.verify.families.bias_cases import LONGEST, Biases, gone
+from posenc.verify.families.bias_calls import ADDED, LONGEST, Biases, added, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table a distance has: the table is not shown"
@@ -20,7 +19,7 @@ EMPTY = "all distances have one bias: the table is empty, or the bias has no eff
 
 def _numbers(values: Array) -> Array:
     """Number the different columns of (heads, n) numbers."""
-    size = float(np.abs(values).max()) or 1.0
+    size = float(np.abs(values).max(initial=0.0)) or 1.0
     _, numbers = np.unique(np.round(values / size * 2**20), axis=1, return_inverse=True)
     return numbers.ravel().astype(np.float64)
 
@@ -28,7 +27,7 @@ def _numbers(values: Array) -> Array:
 class Line(Biases):
     """Distances along a line: T5's buckets, or one number each up to a largest distance."""
 
-    both = True
+    both, usual = True, (4,)
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         self.t5 = spec.get("encoding") == "t5"
@@ -67,11 +66,12 @@ class Line(Biases):
         shown = ~gone(s).any(0)
         self.values = np.full((n, 2 * size - 1), np.nan)
         self.values[:, at[shown]] = s.value[:, shown]
-        self.allowed = 8 * s.eps * float(np.nanmax(np.abs(self.values)))
-        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max() <= self.allowed)
         known = ~np.isnan(self.values[0])
         values = self.values[:, known]
-        if (values == values[:, :1]).all():
+        self.allowed = 8 * s.eps * float(np.abs(values).max(initial=0.0))
+        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.allowed)
+        hides = all(mask.wrong(s.case.args, gone(s)).any() for mask in self.masks())
+        if (values == values[:, :1]).all() and not hides:
             raise CannotTellError(EMPTY)
         rows = next((rows for table in self.tables if (rows := self._rows(table, values)) is not None), None)
         self.shown, self.numbers = rows is not None, np.full(2 * size - 1, np.nan)
@@ -162,7 +162,7 @@ class Window(indices.Indices):
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return numbers for the pairs of tokens, the same where their biases are."""
         tokens, mod = case.args[0] * case.args[1], self.convention == "score_mod"
-        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, mod))
+        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, mod, (4,)))
         found = ask(fresh(subject), (heads, tokens, tokens), mod)[0]
         numbers = _numbers(found.reshape(len(found), -1)).reshape(tokens, tokens)
         if not numbers.any():
