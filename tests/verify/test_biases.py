@@ -40,10 +40,6 @@ def of_ranks(n, ranks=2):
     return authors(n)[: n // ranks] * ranks
 
 
-def of_local(n, ranks=4):
-    return authors(n // ranks) * ranks if n % ranks == 0 else authors(n)
-
-
 def kept_slopes(kept):
     def slopes(n):
         if len(kept) < n:
@@ -56,14 +52,11 @@ def kept_slopes(kept):
 SLOPES = {
     "list": (authors, {}, "pass", ""),
     "tensor": (lambda n: torch.tensor(authors(n), dtype=torch.float64).view(1, n, 1, 1), {}, "pass", ""),
-    "learned": (authors, {"variant": "learned"}, "cannot_tell", ""),
     "sorted, any order": (lambda n: sorted(authors(n)), {"order": "any"}, "equivalent", ""),
     "sorted": (lambda n: sorted(authors(n), reverse=True), {}, "fail", "slopes.head_order"),
-    "doubled, any order": (lambda n: [2 * s for s in sorted(authors(n))], {"order": "any"}, "fail", ""),
     "next power": (next_power, {}, "fail", "slopes.not_power_of_two"),
     "cut": (lambda n: authors(2 ** math.floor(math.log2(n))), {}, "fail", "slopes.not_power_of_two"),
     "raising": (raising, {}, "fail", "slopes.not_power_of_two"),
-    "authors for geometric": (authors, {"variant": "geometric"}, "fail", "definition.other_version"),
     "off by one": (lambda n: authors(n, partial(series, first=0)), {}, "fail", "slopes.exponent_off_by_one"),
     "another branch wrong": (
         lambda n: series(n, first=0) if n & (n - 1) == 0 else [0.1] * n,
@@ -74,13 +67,10 @@ SLOPES = {
     "hardwired": (partial(series, over=8), {}, "fail", "slopes.heads_hardwired"),
     "bias_max 4": (lambda n: authors(n, partial(series, top=4.0)), {}, "fail", "slopes.bias_max"),
     "one for all": (lambda n: [0.25] * n, {}, "fail", "slopes.shared"),
-    "groups": (lambda n: [s for s in authors(n // 4) for _ in range(4)], {"heads": 16}, "fail", "slopes.shared"),
     "half": (lambda n: torch.tensor(authors(n)).half().float(), {}, "fail", "precision.slopes_fp16"),
-    "scaled": (lambda n: [s / 8 for s in authors(n)], {"head_dim": 64}, "fail", "scale.applied_to_bias"),
     "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
     "first of each rank": (of_ranks, {}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
-    "none": (lambda n: None, {}, "fail", "subject.shape"),
     "raises": (lambda n: 1 / 0, {}, "fail", "subject.raises"),
 }
 
@@ -158,16 +148,12 @@ BIASES = {
     "learned, still 0": (nothing, {"variant": "learned"}, "cannot_tell", ""),
     "a table that ends": (lambda h, q, k: alibi()(h, 64, 64)[:, :k, :k][:, -q:], EIGHT, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
-    "offset": (alibi(lambda d: d + 1), {}, "equivalent", ""),
-    "ranks": (alibi(linear, of_local), {"heads": 12}, "fail", "tensor_parallel.head_offset"),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
     "sign, then squares": (where_cached(alibi(lambda d: -d), alibi(lambda d: d**2)), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
     "mask from 0": (masked_from_zero, {}, "fail", "buffer_slice_shifted"),
     "mask off by one": (alibi(linear, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
     "encoder masked": (alibi(linear, mask=future), BOTH, "fail", "mask.hides_visible"),
-    "scaled": (alibi(lambda d: d / 8), {"head_dim": 64}, "fail", "scale.applied_to_bias"),
-    "log2(e)": (alibi(lambda d: d * 1.442695041), {}, "fail", "scale.factor"),
     "clamped": (alibi(lambda d: d.clamp(0, 64)), {}, "fail", "distance.clamped"),
     "bfloat16 positions": (bf16_positions, {}, "fail", "precision.positions_bf16"),
     "bfloat16 product": (alibi(linear, out=rounded), {"heads": 12}, "fail", "precision.product_bf16"),
@@ -244,11 +230,9 @@ MODS = {
     "formula, heads not said": (lambda s, b, h, q, k: s + torch.exp2(-(h + 1.0)) * (k - q), {}, "pass", ""),
     "no number of heads": (lambda s, b, h, q, k: s + 0.7 * (k - q), {}, "cannot_tell", ""),
     "branching": (branching, EIGHT, "pass", ""),
-    "sign": (mod(lambda s, m, q, k: s + m * (q - k)), EIGHT, "fail", "sign"),
     "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "scale.applied_to_bias"),
     "bent": (mod(lambda s, m, q, k: 30 * torch.tanh(s / 30) + m * (k - q)), EIGHT, "fail", "score.not_added"),
     "by batch": (lambda s, b, h, q, k: s + torch.exp2(-(b + 1.0)) * (k - q), EIGHT, "fail", "axis.batch"),
-    "root": (mod(lambda s, m, q, k: s - m * (q - k).abs() ** 0.5), EIGHT, "fail", "mismatch"),
     "int16": (int16, EIGHT, "fail", "mismatch"),
 }
 
@@ -261,14 +245,8 @@ def windowed_mod(window, value=-INF, n=8):
     return mod(lambda s, m, q, k: torch.where((q >= k) & (q - k < window), s - m * (q - k), value), n)
 
 
-def steep(h, q, k):
-    return 2 * windowed(64)(h, q, k)
-
-
 WINDOWS = {
-    "no causal mask": (alibi(mask=lambda d: d >= 5), {**CAUSAL, "window": 5}, "pass", ""),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
-    "steep": (steep, {**CAUSAL, "window": 64}, "fail", "scale.factor"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
     "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),

@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import ADDED, LONGEST, Biases, added, ask, count, distance, gone
+from posenc.verify.families.bias_calls import ADDED, HIDDEN, LONGEST, Biases, added, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table a distance has: the table is not shown"
@@ -164,7 +164,7 @@ class Window(indices.Indices):
         tokens, mod = case.args[0] * case.args[1], self.convention == "score_mod"
         heads = int(self.spec.get("heads") or count(fresh(subject), tokens, mod, (4,)))
         found = ask(fresh(subject), (heads, tokens, tokens), mod)[0]
-        numbers = _numbers(found.reshape(len(found), -1)).reshape(tokens, tokens)
+        numbers = _numbers(np.maximum(found, HIDDEN).reshape(len(found), -1)).reshape(tokens, tokens)
         if not numbers.any():
             raise CannotTellError(EMPTY)
         return Seen(case, numbers, 0.0)
