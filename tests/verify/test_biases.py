@@ -246,6 +246,7 @@ def windowed_mod(window, value=-INF, n=8):
 
 
 WINDOWS = {
+    "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),

@@ -196,6 +196,7 @@ class Biases(Family):
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
+        self.lowest = 0.0  # the least bias of a step
         self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
 
     def masks(self) -> list[Mask]:
@@ -233,7 +234,11 @@ class Biases(Family):
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
             raise
-        return Seen(case, value, eps, HIDDEN if size[2] < FAR else -1e8)
+        if size[2] < FAR:
+            self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
+            return Seen(case, value, eps, HIDDEN)
+        # far keys are as low by their distance as near ones that are hidden
+        return Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
 
     def count(self, subject: Any) -> int:
         """Return for how many heads a subject is, where it is not said."""
@@ -250,15 +255,14 @@ class Biases(Family):
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what is wrong with the keys that a bias hides."""
-        mask = model["mask"]
-        for s in (s for s in wrong if s.case.kind not in ADDED):
-            ahead = gone(s)[:, distance(s.case.args[:3]) < 0]
-            if self.open and self.window and ahead.any():
-                mask = Mask(bool(ahead.all()), mask.reach)
-            fault: Fault | None = mask.fault(s.case.args[:3], gone(s), self.word)
-            if fault:
-                return fault
-        return None
+        first = next((s for s in wrong if s.case.kind not in ADDED), None)
+        if first is None:
+            return None
+        mask: Mask = model["mask"]
+        ahead = gone(first)[:, distance(first.case.args[:3]) < 0]
+        if self.open and self.window and ahead.any():
+            mask = Mask(bool(ahead.all()), mask.reach)
+        return mask.fault(first.case.args[:3], gone(first), self.word)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what becomes of the score in place of what is wrong with the bias then."""
