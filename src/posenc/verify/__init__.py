@@ -25,8 +25,7 @@ __all__ = [
 
 _MODULES = {
     "families.rotation": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module xpos_fn",
-    "families.slopes_calls": "slopes_fn",
-    "families.bias": "bias_fn score_mod",
+    "families.bias": "slopes_fn bias_fn score_mod",
     "families.indices": "relative_index_fn",
     "families.buckets": "bucket_fn",
     "families.builders": "mrope_positions_fn",
