@@ -33,13 +33,13 @@ def judge(weights: Array, shown: Shown, *, causal: bool, window: int) -> None:
         raise _refused("attention.not_causal", float(np.triu(weights, 1).max()), seq=2)
     if int(shown.sum(-1).max()) < 2:
         if causal and window != 1:
-            raise _refused("attention.sees_itself_only", 1.0, seq=2)
+            raise _refused("attention.window", 1.0, found=0, expected="the first token")
         raise CannotTellError("each token gives all weight to one key, so that no score can be read off the outputs")
     if window and window + KEPT < shown.shape[-1]:
         i, j = np.nonzero(shown[..., KEPT:].any(axis=(0, 1)))
         far = int(np.abs(i - j - KEPT).max(initial=0))
         if far not in (window - 1, window, window if causal else window // 2):
-            raise _refused("attention.window", 1.0, found=far, expected=window - 1, window=window)
+            raise _refused("attention.window", 1.0, found=far, expected=window - 1)
 
 
 def _refused(code: str, evidence: float, **case: Any) -> SubjectError:
