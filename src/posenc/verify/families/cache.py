@@ -27,7 +27,6 @@ KINDS = {
     "order": "not_applied",
     "again": "kv_cache.state_kept",
 }
-UNNAMED = "rope"  # until it is seen what encoding a model has whose specification names none
 IN_PARTS = "parts of several tokens next to a cache"
 
 
@@ -47,9 +46,9 @@ class Cached(Family):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.named = str(spec.get("encoding")) if spec.get("encoding") in FAMILIES else ""
-        self.mismatch = f"{self.named or UNNAMED}.decode.mismatch"
-        self.kinds = [kind(f"{self.named or UNNAMED}.{code}", wrong) for wrong, code in KINDS.items()]
+        self.encoding = str(spec.get("encoding")) if spec.get("encoding") in FAMILIES else "model"
+        self.mismatch = f"{self.encoding}.decode.mismatch"
+        self.kinds = [kind(f"{self.encoding}.{code}", wrong) for wrong, code in KINDS.items()]
         self.kinds.append(kind("decode.cache.shared", "back"))
         self.truth = {"place": cache_places.RIGHT, "mask": ""}
         self.b: Bench
@@ -70,12 +69,10 @@ class Cached(Family):
         yield from (Case(OUTPUTS, chunks, f"parts of {list(chunks)} tokens") for chunks in STEPS)
         yield from self._of_parts(OF_PARTS, PARTS)
         if self.wrong:
-            yield Case("again", (False,))
+            yield Case("again")
             yield Case(MASK, STEPS[0])
             if not self.wrong & {"again", MASK}:
                 yield from self._inside()
-        if not self.wrong:
-            yield Case("again", (True,))
         if not self.wrong:
             yield Case("back", words="another sequence, and going back", optional=True)
             yield from self._far()
@@ -95,7 +92,7 @@ class Cached(Family):
             yield from self._of_parts(PART_SCORES, SEVERAL if self.tables else ())
         elif not self.spec.get("chunked"):  # a model may be meant for single tokens next to its cache
             self.spared = True
-            looks_ahead = any(m.code == "decode.mask.missing" for m in self.masks.values())
+            looks_ahead = any(code == "decode.mask.missing" for code, *_ in self.masks.values())
             what = "lets tokens see later ones" if looks_ahead else "hides keys"
             self.refused[IN_PARTS] = f"their mask {what}, and the specification does not say chunked"
             self.wrong -= {OF_PARTS, PART_MASK}
@@ -109,9 +106,6 @@ class Cached(Family):
                 break
         if FAR in self.wrong and self.b.first is not None:
             yield Case(MASK, (self.b.first, 1))
-            if MASK not in self.wrong:
-                self.tables = cache_table.read(self.b, int(self.spec.get("layers") or 0))
-                yield from (Case(SCORES, (self.b.first, 1, 1, 1)) for _ in [self.tables] if self.tables)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the errors of outputs, whether a mask is wrong, or the scores of one token said again and again."""
@@ -128,11 +122,11 @@ class Cached(Family):
             return np.array([b.one_pass(what)])
         if what in (MASK, PART_MASK):
             self.masks[case] = mask(b, case.args)
-            return np.array([2.0 * bool(self.masks[case].code)])
+            return np.array([2.0 * bool(self.masks[case][0])])
         if what in (SCORES, PART_SCORES) and self.tables is not None:
             return self.tables.observe(b, case.args)
         if what in ("again", "back"):
-            return b.again(afresh=case.args[0]) if what == "again" else b.kept_apart()
+            return b.again() if what == "again" else b.kept_apart()
         try:
             return b.far(*case.args) if what == FAR else b.errors(b.x, case.args, b.full)
         except SubjectError as error:
@@ -149,7 +143,7 @@ class Cached(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return scores and masks as one pass shows them, or as a fault does; no errors for outputs."""
         if case.kind in (MASK, PART_MASK):
-            return np.array([2.0 * (model["mask"] == self.masks[case].code != "")])
+            return np.array([2.0 * (model["mask"] == self.masks[case][0] != "")])
         if case.kind in (SCORES, PART_SCORES) and self.tables is not None:
             return self.tables.predict(model["place"], case.args)
         return np.zeros(1)
@@ -178,45 +172,34 @@ class Cached(Family):
             'model without position encodings has encoding "nope"'
         )
 
-    @property
-    def encoding(self) -> str:
-        """The family whose codes are used: as the specification says, else as the model looks."""
-        if self.named:
-            return self.named
-        even = self.b.run(self.b.x[:1, :1].expand(1, TOKENS, -1))
-        if distance(even, even[:, :1].expand_as(even)) > self.b.tolerance:
-            return "additive"
-        products = self.tables is None or all(table.of_products for table in self.tables.tables.values())
-        return "rope" if products else "relative_bias"
-
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
-        for code in dict.fromkeys(m.code for m in self.masks.values() if m.code):
+        for code, *_ in filter(any, self.masks.values()):
             of_all = code.startswith(("decode.mask.", "decode.window."))
             yield Fault(code if of_all else f"{self.encoding}.{code}", {"mask": code})
         if self.tables is not None:
             window, layers = self.spec.get("window"), self.tables.layers
             room = self.tables.room() or (window if isinstance(window, int) and window > 0 else None)
-            yield from cache_places.faults(self.encoding, room, self.b.first, layers)
+            yield from cache_places.faults(self.encoding, room, layers)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what the wrong calls of each pattern show where no known fault explains them."""
         bad = {s.case.args: s.value / self.b.tolerance > 1 for s in seen if s.case.kind in (OUTPUTS, OF_PARTS)}
         steps = [bad[chunks] for chunks in STEPS if chunks in bad]
         parts = np.concatenate([np.zeros(0, bool), *(bad[chunks] for chunks in PARTS if chunks in bad)])
+        if self.b.first is not None:
+            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"first": self.b.first})
         if len(steps) < len(STEPS):
             return None
-        if not any(calls.any() for calls in steps):
-            return Fault(f"{self.encoding}.decode.chunk_positions") if parts.any() else None
         code = self._of_steps(*steps) if parts.any() or not len(parts) else "decode.single_token_path"
-        return Fault(f"{self.encoding}.{code}") if code and self.b.first is None else None
+        if not any(calls.any() for calls in steps):
+            code = "decode.chunk_positions" if parts.any() else ""
+        return Fault(f"{self.encoding}.{code}") if code else None
 
     def _of_steps(self, five: Shown, eight: Shown, single: Shown) -> str:
         """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
-        if not single.any():
-            return "kv_cache.counts_calls"
-        if not five[1]:
-            return "offset.ignored_by_cache" if eight[1] else "kv_cache.offset_double_counted"
+        if not five[1] or not single.any():
+            return "offset.ignored_by_cache" if eight[1] and not five[1] else "kv_cache.counts_calls"
         if self.tables is None and self._steps_lose_order():
             return "kv_cache.offset_ignored"
         return "kv_cache.centre_moves" if self.tables and self.encoding == "xpos" else ""
@@ -236,7 +219,6 @@ class Cached(Family):
             name = "decode.single_token_path"
         elif wrong == {PART_SCORES} and name != "window.positions_constant":
             name = "decode.chunk_positions"
-        family = self.encoding if family == UNNAMED else family
         errors = [float(s.value.max(initial=0.0)) for s in seen if s.case.kind not in INSIDE]
         values = {**fault.values, "evidence": max(errors, default=1.0)}
         return Fault(f"{family}.{name}", fault.change, values, fault.case)
@@ -244,26 +226,24 @@ class Cached(Family):
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest parts that differ from one pass."""
         what, first = seen.case.kind, self.b.first
-        if what in ONE_PASS or what == "again":
-            return {"batch": BATCH, "tokens": TOKENS}
-        if what == "back":
-            return {"batch": BATCH, "prefill": 2, "dropped": DRAFTS, "error": round(float(seen.value.max()), 6)}
-        found = {"batch": 1, "chunks": [first, 1], "call": 1, "right_up_to": (first or 1) - 1}
-        if first is None:
-            found = self.b.smallest(several=what in (OF_PARTS, PART_MASK, PART_SCORES))
+        found: dict[str, Any] = {"batch": BATCH, "tokens": TOKENS}
+        if first is not None:
+            found = {"batch": 1, "chunks": [first, 1], "call": 1, "right_up_to": first - 1}
+        elif what == "back":
+            found |= {"dropped": DRAFTS, "error": round(float(seen.value.max()), 6)}
+        elif what not in KINDS:
+            found |= {"chunks": list(seen.case.args)}
         if what == MASK:
-            m, behind = self.masks[seen.case], sum(seen.case.args) - 1
-            found |= {"behind": behind, "found": f"{m.kept} cached keys", "expected": f"{m.shown}"}
+            _, kept, shown = self.masks[seen.case]
+            found |= {"behind": sum(seen.case.args) - 1, "found": f"{kept} cached keys", "expected": f"{shown}"}
         return found
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return how far was looked."""
         calls = [s.value for s in seen if s.case.kind in ALL]
         return {
-            "width": self.b.x.shape[-1],
             "largest_error": max((float(c.max(initial=0.0)) for c in calls), default=0.0),
             "farthest_position": self.b.farthest,
-            "calls_compared": sum(map(len, calls)),
         }
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:

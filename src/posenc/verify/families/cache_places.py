@@ -9,19 +9,7 @@ import numpy as np
 from posenc.verify.engine import Fault
 from posenc.verify.engine.records import Array
 
-
-def counts(sizes: tuple[int, ...], kept: int, layer: int) -> dict[str, int]:
-    """Return what a model may count in a call.
-
-    Args:
-        sizes: Tokens of each call up to and with this one.
-        kept: Cached keys that are still there.
-        layer: Its number, from 0.
-    """
-    *before, new = sizes
-    seen, last = sum(before), before[-1] if before else 0
-    known = {"one": 1, "seen": seen, "new": new, "before": last, "prompt": sizes[0], "call": len(before)}
-    return {**known, "layer": layer * new, "kept": kept, "summed": sum(accumulate(before))}
+BIASES = ("alibi", "t5")
 
 
 @dataclass(frozen=True)
@@ -55,14 +43,16 @@ class Place:
         """Return positions of the queries, of all keys, and of the keys that the cache holds from now on."""
         if self is not RIGHT and (len(sizes) <= self.since or (self.above and layer == 0)):
             return RIGHT.put(sizes, past, layer)
-        known = counts(sizes, len(past), layer)
-        each = np.zeros(sizes[-1]) if self.flat else np.arange(sizes[-1], dtype=np.float64)
+        *before, new = sizes
+        seen, last = sum(before), before[-1] if before else 0
+        known = {"one": 1, "seen": seen, "new": new, "before": last, "prompt": sizes[0], "call": len(before)}
+        known |= {"layer": layer * new, "kept": len(past), "summed": sum(accumulate(before))}
+        each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
         q = self._start(self.q, known) + each
-        new = q if self.k is None else self._start(self.k, known) + each
-        index = known["seen"] - len(past) + np.arange(len(past))
-        more = {"": 0, "offset": known["seen"]}.get(self.again, index)
-        keys = np.concatenate((past + more, new))
-        return q, keys, np.concatenate((past, new)) if self.again == "on reading" else keys
+        k = q if self.k is None else self._start(self.k, known) + each
+        index = seen - len(past) + np.arange(len(past))
+        keys = np.concatenate((past + {"": 0, "offset": seen}.get(self.again, index), k))
+        return q, keys, np.concatenate((past, k)) if self.again == "on reading" else keys
 
     def _start(self, words: str, known: dict[str, int]) -> int:
         at = sum(-known[word[1:]] if word[0] == "-" else known[word] for word in words.split())
@@ -71,7 +61,6 @@ class Place:
 
 
 RIGHT = Place("seen")
-DOUBLE = ("seen seen", "seen prompt", "summed", "seen prompt -before", "seen before", "seen seen new")
 
 
 def _places(room: int | None, layers: int) -> Iterator[tuple[str, Place]]:
@@ -88,34 +77,24 @@ def _places(room: int | None, layers: int) -> Iterator[tuple[str, Place]]:
         yield "count_too_early", Place("seen new", since=since)
         yield "count_too_early", Place("seen layer", since=since)
         yield "count_too_early", Place("seen new", since=since, above=True)
-    for by in ("one", "-one"):
-        yield "count_too_early", Place(f"seen {by}", above=True)
     yield "counts_calls", Place("call")
     for past in range(1, 9):
         yield "past_constant", Place("one " * past)
-    yield "counts_calls", Place("prompt call -one")
-    for at in DOUBLE:
+    for at in ("seen seen", "seen prompt", "summed", "seen before", "seen prompt -before", "seen seen new"):
         yield "offset_double_counted", Place(at)
-        yield "offset_double_counted", Place(at, since=2)
     yield "offset_double_counted", Place("seen " * layers + "layer", since=0)
 
 
-def faults(family: str, room: int | None, first: int | None, layers: int) -> Iterator[Fault]:
+def faults(encoding: str, room: int | None, layers: int) -> Iterator[Fault]:
     """Yield wrong positions.
 
     Args:
-        family: The family of the encoding.
+        encoding: The first word of the codes.
         room: How many keys a window leaves in the cache; None without a window.
-        first: The position at which steps begin to be wrong; None where they are wrong from the start.
         layers: How many layers there are.
     """
-    known = list(_places(room, layers))
-    if first is not None:
-        beyond = [("position_capped", Place("seen", most=first - 1)), ("position_wraps", Place("seen", modulo=first))]
-        known = beyond + (known if first < 100 else [])  # long tables take time
-    is_bias = family in ("alibi", "t5", "relative_bias")
-    rotates = family in ("rope", "xpos")
-    apart = "query_from_zero" if is_bias else "query_offset_missing" if rotates else "offset_ignored"
+    known, rotates = list(_places(room, layers)), encoding in ("rope", "xpos", "model")
+    apart = "query_offset_missing" if rotates else "query_from_zero" if encoding in BIASES else "offset_ignored"
     known += [(apart, Place("", "seen")), ("offset_ignored", Place("seen", ""))]
     for by in ("one", "-one"):
         known += [("off_by_one", Place(f"seen {by}", "seen")), ("off_by_one", Place("seen", f"seen {by}"))]
@@ -123,10 +102,9 @@ def faults(family: str, room: int | None, first: int | None, layers: int) -> Ite
     if rotates:
         known += [("rotated_then_rotated_again", Place("seen", again=a)) for a in ("index", "offset", "on reading")]
     for name, place in known:
-        yield Fault(f"{family}.kv_cache.{name}", {"place": place})
-    if family == "rope":
-        for at in ("seen", "seen new -one", ""):
-            how = {"how": "all tokens of a part get one position"}
-            yield Fault("rope.window.positions_constant", {"place": Place(at, flat=True)}, how)
-    if is_bias:
-        yield Fault(f"{family}.decode.bias_dropped", {"place": Place("seen", even=True)})
+        yield Fault(f"{encoding}.kv_cache.{name}", {"place": place})
+    for at in ("seen", "seen new -one", "") if rotates else ():
+        how = {"how": "all tokens of a part get one position"}
+        yield Fault(f"{encoding}.window.positions_constant", {"place": Place(at, flat=True)}, how)
+    if encoding in (*BIASES, "model"):
+        yield Fault(f"{encoding}.decode.bias_dropped", {"place": Place("seen", even=True)})

@@ -1,6 +1,5 @@
 """A model with a cache, run in one pass, in parts, again, and far into a text."""
 
-import contextlib
 import copy
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
 # one pass is compared with a prefill and steps, steps from the first token on, equal parts, uneven parts
 STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
 PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
-SMALL = ((1, 1), (2, 1), (1, 2), (2, 2), (5, 1), (5, 1, 1), (4, 4))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
 DRAFTS = 3  # tokens that are dropped again
 LONG = 64  # tokens from which on rounded angles count
@@ -29,13 +27,9 @@ SLOW = 0.1  # seconds of processors for a pass, after which no longer one is tri
 
 
 class Bench:
-    """A subject, its tokens, and the outputs of one pass over them.
+    """A subject, tokens whose order it sees well, and the outputs of one pass over them.
 
     Attributes:
-        spare: A copy of the subject before any call, None where it cannot be copied.
-        x: Tokens (batch, tokens, width), whose order it sees well.
-        full: One pass, as float64.
-        tolerance: Of the largest number of one pass.
         first: The position from which on steps are wrong; None where they are wrong from the start.
         farthest: The last position up to which steps are right.
         slow: A longer pass would take too long.
@@ -46,11 +40,9 @@ class Bench:
     """
 
     def __init__(self, subject: Any, spec: Mapping[str, Any]) -> None:
-        self.subject, self.spare = subject, None
+        self.subject = subject
         if isinstance(subject, nn.Module):
             subject.eval()
-        with contextlib.suppress(Exception):  # user code decides what can be copied
-            self.spare = copy.deepcopy(subject)
         width, dtype = _fit(subject, spec)
         half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
         self.tolerance = 4e-2 if half else 1e-4
@@ -109,14 +101,9 @@ class Bench:
         size = wanted.abs().max().clamp(min=1e-30)
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
 
-    def again(self, *, afresh: bool) -> Array:
-        """Return how far steps are from themselves, run again; and from those of a fresh copy in another order."""
-        once = self.run(self.x, STEPS[0])
-        found = [distance(self.run(self.x, STEPS[0]), once)]
-        if afresh and self.spare is not None:
-            fresh = copy.deepcopy(self.spare)
-            found += [distance(run(fresh, self.x, chunks), self.full) for chunks in (STEPS[2], STEPS[0])]
-        return np.array(found)
+    def again(self) -> Array:
+        """Return how far steps are from themselves, run again."""
+        return np.array([distance(self.run(self.x, STEPS[0]), self.run(self.x, STEPS[0]))])
 
     def kept_apart(self) -> Array:
         """Return the errors of steps after those of another sequence, and after some that are taken back.
@@ -172,15 +159,6 @@ class Bench:
 
     def _is_wrong(self, text: Tensor, n: int) -> bool:
         return bool(self.errors(text[:, : n + 1], (n, 1))[1] / self._growth(n) > self.tolerance)
-
-    def smallest(self, *, several: bool) -> dict[str, Any]:
-        """Return the smallest parts of one sequence, of one token or of several, that differ from one pass."""
-        for chunks in (*SMALL, *STEPS, *PARTS):
-            with contextlib.suppress(SubjectError):
-                wrong = self.errors(self.x[:1, : sum(chunks)], chunks) > self.tolerance
-                if wrong.any() and (max(chunks[1:]) > 1) == several:
-                    return {"batch": 1, "chunks": list(chunks), "call": int(np.argmax(wrong))}
-        return {"batch": BATCH, "tokens": TOKENS}
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -29,13 +29,11 @@ class Table:
         at: (heads, queries, keys), less each token's score for itself; NaN where it was not seen.
         noise: What counts as equal.
         extra: Columns behind the keys that are no keys.
-        of_products: Scores are products of queries and keys, without a bias.
     """
 
     at: Array
     noise: float
     extra: int
-    of_products: bool
 
     def look_up(self, q: Array, k: Array) -> Array:
         """Return scores (heads, queries, keys) at positions, NaN where they are not known."""
@@ -122,7 +120,7 @@ def read(b: Bench, layers: int) -> Tables | None:
         layers: As the specification says; 0 where it does not.
     """
     for token in b.x[:, 0]:
-        for n in LENGTHS if b.first is None else (b.first + 3,):
+        for n in LENGTHS:
             text = token.expand(1, n, -1)
             try:
                 (looks,), even = watch(b.subject, text, (n,)), b.run(text)
@@ -147,11 +145,9 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
     products = [] if s.product is None else [s.product[..., :n].numpy(), s.product[..., :n].mT.numpy()]
-    fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), None)
-    if fitted is not None:
-        return Table(_less_itself(fitted), noise, s.extra(), of_products=True)
-    at = _less_itself(at)  # a bias of keys ahead is hidden: of the distance's size, if any
-    return Table(np.where(np.isnan(at), at.swapaxes(-1, -2), at), noise, s.extra(), of_products=False)
+    fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), at)
+    at = _less_itself(fitted)  # a bias of keys ahead is hidden: of the distance's size, if any
+    return Table(np.where(np.isnan(at), at.swapaxes(-1, -2), at), noise, s.extra())
 
 
 def _less_itself(at: Array) -> Array:

@@ -5,7 +5,7 @@ script that torch compiled) is run all the same, and no scores are seen.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
 
 Shown = NDArray[np.bool_]
+Mask = tuple[str, int, int]
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -59,7 +60,7 @@ class _Watch(TorchFunctionMode):
         given = args[0] if args else kwargs.get("input")
         rows = isinstance(given, Tensor) and given.ndim >= 2
         if name == "scaled_dot_product_attention":
-            self.looks.append(_fused(*args, **kwargs))
+            self.looks.append(_fused(args, kwargs))
         elif name == "multi_head_attention_forward":  # whose weights' logarithms are scores up to a constant per row
             weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
             self.looks.append(_look(weights.log(), None))
@@ -90,27 +91,20 @@ def _look(scores: Tensor, product: Tensor | None) -> Look:
     return Look(shown, None if product is None else product.double().reshape(-1, n, m))
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Look:
+def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
     """Form the scores of scaled_dot_product_attention."""
-    q, k = query.detach().double(), key.detach().double()
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = {**dict(zip(names, args, strict=False)), **named}
+    q, k = (given[name].detach().double() for name in ("query", "key"))
+    scale, mask = given.get("scale"), given.get("attn_mask")
+    if given.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     product = q @ k.mT
     scores = product * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if is_causal:
+    if given.get("is_causal"):
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    if attn_mask is not None:
-        hide = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -math.inf) if hide else scores + attn_mask.double()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
     return _look(scores, product)
 
 
@@ -134,39 +128,29 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     return seen
 
 
-@dataclass(frozen=True)
-class Mask:
-    """Which keys tokens see next to a cache, compared with one pass.
-
-    Args:
-        code: What is wrong; empty where nothing is, or nothing was seen.
-        kept: How many cached keys the last call's first token sees at most.
-        shown: How many one pass shows it.
-    """
-
-    code: str = ""
-    kept: int = 0
-    shown: int = 0
-
-
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
-    """Compare who sees whom in parts and in one pass; of a text longer than the bench's, in the last call."""
+    """Compare who sees whom in parts and in one pass; of a text longer than the bench's, in the last call.
+
+    Returns:
+        The code of what is wrong, empty where nothing is; how many cached keys the last call's first token sees at
+        most, and how many one pass shows it.
+    """
     n = sum(chunks)
     x = b.x[:1] if n == TOKENS else b.text(n)
     try:
         calls, (whole,) = watch(b.subject, x, chunks), watch(b.subject, x, (n,))
     except SubjectError:
-        return Mask()
+        return "", 0, 0
     at = [i for i, look in enumerate(whole) if look.scores.shape[1] == n <= look.scores.shape[2]]
     if {len(looks) for looks in calls} != {len(whole)} or not at:
-        return Mask()
+        return "", 0, 0
     full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
     here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
     begin = n - chunks[-1]
     if n > TOKENS:
         here[:, :begin] = full[:, :begin]
     kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
-    return Mask(_wrong(here, full, chunks), kept, shown)
+    return _wrong(here, full, chunks), kept, shown
 
 
 def _table(calls: Sequence[Array], chunks: Sequence[int]) -> Shown:
