@@ -12,8 +12,8 @@ from posenc import verify
 from posenc.verify.codes import rules
 from posenc.verify.engine.judge import settle
 from posenc.verify.engine.records import Seen
-from posenc.verify.families import cache_names, cache_observe, cache_table
-from posenc.verify.families.cache import INSIDE, Cached
+from posenc.verify.families import cache_runs, cache_table
+from posenc.verify.families.cache import FAMILIES, INSIDE, Cached
 
 ROPE = {"kind": "decode_equivalence", "encoding": "rope"}
 OPEN = {"kind": "decode_equivalence", "dim": 32, "heads": 2}
@@ -86,7 +86,6 @@ class Model(nn.Module):
             "one too near": past - step,
             "early": past + n,
             "early above": past + n if layer else past,
-            "one more above": past + step if layer else past,
             "calls": held["calls"],
             "double": held["added"],
             "twice": 2 * past,
@@ -181,7 +180,6 @@ def test_a_planted_fault_is_named(fault):
         "state",
         "unused",
         "early above",
-        "one more above",
     ],
 )
 def test_a_planted_fault_is_named_in_several_layers(fault, bias):
@@ -277,12 +275,12 @@ class Spoilt(Model):
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("causal flag of parts", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("none next to a cache", n), "decode.mask.missing", "later tokens of the same part"),
-        (lambda n: Spoilt("hides old", n), "decode.mask.hides_keys", "does not see"),
+        (lambda n: Spoilt("hides old", n), "model.decode.mismatch", "found 10 cached keys, expected 11"),
         (lambda n: Spoilt("long", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: windowed(6, 4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
         (lambda n: windowed(10**6, 3)("", n), "decode.window.short", "found 3 cached keys, expected 11"),
         (lambda n: windowed(40, 38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
-        (lambda n: windowed(6, 5)("kept", n), "rope.kv_cache.eviction_offset", ""),
+        (lambda n: windowed(6, 5)("kept", n), "model.kv_cache.eviction_offset", ""),
         (lambda n: windowed(6, 6)("", n), "pass", ""),
     ],
 )
@@ -300,7 +298,7 @@ def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
 
 def test_steps_and_parts_may_be_wrong_in_two_ways():
     causes = check(Spoilt("both"), CHUNKED).causes
-    assert [cause.code for cause in causes] == ["rope.kv_cache.off_by_one", "decode.mask.missing"]
+    assert [cause.code for cause in causes] == ["model.kv_cache.off_by_one", "decode.mask.missing"]
 
 
 class CountOnModel(Model):
@@ -310,6 +308,17 @@ class CountOnModel(Model):
     def write(self, held):
         self.seen = held["seen"]
         return held
+
+
+class BufferOnModel(Model):
+    """Keys are written into one block of the model, and the cache is a view of it."""
+
+    def write(self, held):
+        self.block = self.__dict__.get("block", torch.zeros(2, 16, 2, 2000, 16))
+        for block, t in zip(self.block, held["kv"][0], strict=True):
+            block[: len(t), :, : t.shape[2]] = t
+        rows, n = len(t), t.shape[2]
+        return {**held, "kv": [tuple(self.block[:, :rows, :, :n])]}
 
 
 class CountBySession(Model):
@@ -390,8 +399,8 @@ RIGHT = {
     "raw": (Raw(), ""),
     "in place": (InPlace(), ""),
     "one at a time": (one_at_a_time(), "parts of several tokens"),
-    "locked": (Locked(), "gone back to"),
-    "handle": (Handle(), "by turns"),
+    "locked": (Locked(), "cannot be copied"),
+    "handle": (Handle(), "holds no tensors"),
     "room": (Room(), "room for 256"),
 }
 
@@ -421,34 +430,30 @@ def test_random_numbers_are_no_fault():
     assert (code(dropped(False)), code(dropped(True))) == ("pass", "cannot_tell")
 
 
-@pytest.mark.parametrize(
-    ("model", "name"), [(CountOnModel, "decode.cache.shared"), (CountBySession, "decode.cache.not_rolled_back")]
-)
-def test_what_belongs_to_the_cache_is_kept_on_the_model(model, name):
+@pytest.mark.parametrize("model", [CountOnModel, CountBySession, BufferOnModel])
+def test_what_belongs_to_the_cache_is_kept_on_the_model(model):
     cause = check(model()).causes[0]
-    assert (cause.code, cause.smallest_case["error"] > 1e-4) == (name, True)
+    assert (cause.code, cause.smallest_case["error"] > 1e-4) == ("decode.cache.shared", True)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("change", "name", "first"),
+    ("change", "first"),
     [
-        (lambda p: p.clamp(max=63), "rope.kv_cache.position_capped", 64),
-        (lambda p: p.clamp(max=1023), "rope.kv_cache.position_capped", 1024),
-        (lambda p: p % 50, "rope.kv_cache.position_wraps", 50),
-        (lambda p: p % 256, "rope.kv_cache.position_wraps", 256),
-        (lambda p: p + (p > 30), "rope.kv_cache.off_by_one", 31),
-        (lambda p: p + (p - 99).clamp(min=0) ** 2, "rope.decode.mismatch", 100),
+        (lambda p: p.clamp(max=63), 64),
+        (lambda p: p.clamp(max=1023), 1024),
+        (lambda p: p % 50, 50),
+        (lambda p: p + (p - 99).clamp(min=0) ** 2, 100),
     ],
 )
-def test_steps_far_into_a_text(change, name, first, monkeypatch):
-    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
+def test_steps_far_into_a_text(change, first, monkeypatch):
+    monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     cause = check(type("Far", (Model,), {"beyond": lambda self, p: change(p)})()).causes[0]
-    assert (cause.code, cause.smallest_case["chunks"]) == (name, [first, 1])
+    assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [first, 1])
 
 
 def test_a_pass_says_how_far_it_looked(monkeypatch):
-    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
+    monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     assert check(Model()).measured["farthest_position"] == 1032
 
 
@@ -493,17 +498,15 @@ class Other(Model):
 )
 def test_a_fault_gets_the_code_of_its_encoding(how, fault, name):
     assert code(Other(how), OPEN) == "pass"
-    cause = check(Other(how, fault), {**OPEN, "encoding": how} if fault == "dropped" else OPEN).causes[0]
+    cause = check(Other(how, fault), {**OPEN, "encoding": how}).causes[0]
     assert cause.code == name
-    assert "q and k" not in cause.help
 
 
-def test_every_code_has_a_rule():
-    judge = Cached("cached_model", {})
+@pytest.mark.parametrize("encoding", [*FAMILIES, None])
+def test_every_code_has_a_rule(encoding):
+    judge = Cached("cached_model", {"encoding": encoding, "window": 4})
     _known(judge, Model())
-    codes = {one.code for one in judge.kinds} | {"decode.mismatch", "decode.mask.hides_keys"}
-    codes |= {fault.code for fault in judge.faults()}
-    assert {cache_names.named(family, each) for family in cache_names.FAMILIES for each in codes} <= set(rules())
+    assert {judge.mismatch, *(one.code for one in judge.kinds), *(f.code for f in judge.faults())} <= set(rules())
 
 
 def _known(judge, model):
@@ -516,20 +519,17 @@ def _known(judge, model):
     return [case for case in cases if case.kind in INSIDE]
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("part", range(9))
-def test_each_fault_is_told_from_all_others(part):
+def test_each_fault_is_told_from_all_others():
     """Scores as a fault predicts them get its code, or that of an earlier fault with the same scores."""
     judge = Cached("cached_model", {**ROPE, "chunked": True})
     cases = _known(judge, Model())
     faults = list(judge.faults())
-    assert len(faults) > 200
-    names = [cache_names.named("rope", fault.code) for fault in faults]
+    names = [fault.code for fault in faults]
     named = 0
-    for fault, name in [*zip(faults, names, strict=True)][part::9]:
+    for fault in faults:
         seen = [Seen(case, judge.predict({**judge.truth, **fault.change}, case)) for case in cases]
         verdict = settle(judge, seen)
         if verdict.status == "fail":  # else it changes nothing in these cases
-            named += verdict.faults[0].code == name
-            assert names.index(verdict.faults[0].code) <= names.index(name), fault
-    assert named > 0.6 * len(faults) / 9
+            named += verdict.faults[0].code == fault.code
+            assert names.index(verdict.faults[0].code) <= names.index(fault.code), fault
+    assert named > 0.6 * len(faults) > 25

@@ -174,7 +174,7 @@ class Cached(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
-        for code, *_ in filter(any, self.masks.values()):
+        for code in dict.fromkeys(code for code, *_ in self.masks.values() if code):
             of_all = code.startswith(("decode.mask.", "decode.window."))
             yield Fault(code if of_all else f"{self.encoding}.{code}", {"mask": code})
         if self.tables is not None:

@@ -144,10 +144,12 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
     if not spread > FLAT:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
-    products = [] if s.product is None else [s.product[..., :n].numpy(), s.product[..., :n].mT.numpy()]
-    fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), at)
-    at = _less_itself(fitted)  # a bias of keys ahead is hidden: of the distance's size, if any
-    return Table(np.where(np.isnan(at), at.swapaxes(-1, -2), at), noise, s.extra())
+    if s.product is not None:
+        products = s.product[..., :n].numpy(), s.product[..., :n].mT.numpy()
+        fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), None)
+        # a bias of keys ahead is hidden: of the distance's size, if any
+        at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
+    return Table(_less_itself(at), noise, s.extra())
 
 
 def _less_itself(at: Array) -> Array:
