@@ -293,7 +293,7 @@ def test_which_keys_are_seen(make, name, says, layers):
 def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
     found = check(Spoilt("none next to a cache"), OPEN)
     assert found.status == "pass"
-    assert "see later ones" in found.not_judged[0]
+    assert "see other keys" in found.not_judged[0]
 
 
 def test_steps_and_parts_may_be_wrong_in_two_ways():

@@ -13,9 +13,10 @@ from torch import Tensor
 from posenc import definitions, frequencies
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation, rotation_asked
-from posenc.verify.families.attention_weights import Shown, judge, of_sink, rowless, weights_of
+from posenc.verify.families.attention_weights import Shown, judge, of_sink, weights_of
 from posenc.verify.families.rotation_calls import Ask
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
@@ -210,8 +211,10 @@ class Attention(Family):
 
     def _of_alibi(self) -> Iterator[Fault]:
         if self.slopes:
-            first = 1 + _slopes("authors", self.heads).tolist().index(self.slopes[0])
-            yield Fault("alibi.slopes.order", {"slopes": self.slopes}, {"first": first})
+            want = _slopes("authors", self.heads)
+            words = [", ".join(f"{-math.log2(slope):.4g}" for slope in each[:4]) for each in (self.slopes, want)]
+            values = {"how": "", "exponents": words[0], "usual": words[1]}
+            yield Fault("alibi.slopes.head_order", {"slopes": self.slopes}, values)
         yield Fault("alibi.sign", {"bias": 1.0})
         yield Fault("alibi.slopes.not_power_of_two", {"slopes": "geometric"})
         from_one = tuple(2.0 ** (-8.0 * np.arange(self.heads) / self.heads))

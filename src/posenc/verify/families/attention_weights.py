@@ -54,13 +54,6 @@ def of_sink(scores: Array, wanted: Array, shown: Shown) -> Array:
     return np.asarray(np.abs(row + np.log(total + constant)))
 
 
-def rowless(t: Array, shown: Shown) -> Array:
-    """Return an array less the mean of what is seen in each row, 0 where nothing is seen."""
-    kept = np.where(shown, t, 0.0)
-    mean = kept.sum(-1, keepdims=True) / np.maximum(shown.sum(-1, keepdims=True), 1)
-    return np.where(shown, kept - mean, 0.0)
-
-
 def weights_of(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Array:
     """Return the weights (batch, heads, n, n), which are outputs for unit vectors as values."""
     columns = []

@@ -8,7 +8,7 @@ import numpy as np
 from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_places, cache_table
-from posenc.verify.families.cache_runs import BATCH, DRAFTS, PARTS, STEPS, TOKENS, Bench, distance
+from posenc.verify.families.cache_runs import BATCH, DRAFTS, PARTS, STEPS, TOKENS, Bench
 from posenc.verify.families.cache_watch import Mask, Shown, mask
 from posenc.verify.guard import SubjectError
 
@@ -92,9 +92,9 @@ class Cached(Family):
             yield from self._of_parts(PART_SCORES, SEVERAL if self.tables else ())
         elif not self.spec.get("chunked"):  # a model may be meant for single tokens next to its cache
             self.spared = True
-            looks_ahead = any(code == "decode.mask.missing" for code, *_ in self.masks.values())
-            what = "lets tokens see later ones" if looks_ahead else "hides keys"
-            self.refused[IN_PARTS] = f"their mask {what}, and the specification does not say chunked"
+            self.refused[IN_PARTS] = (
+                "tokens see other keys than in one pass, and the specification does not say chunked"
+            )
             self.wrong -= {OF_PARTS, PART_MASK}
 
     def _far(self) -> Iterator[Case]:
@@ -118,15 +118,15 @@ class Cached(Family):
 
     def _value(self, case: Case) -> Array:
         b, what = self.b, case.kind
-        if what in ONE_PASS:
+        if what in KINDS:
             return np.array([b.one_pass(what)])
         if what in (MASK, PART_MASK):
             self.masks[case] = mask(b, case.args)
             return np.array([2.0 * bool(self.masks[case][0])])
         if what in (SCORES, PART_SCORES) and self.tables is not None:
             return self.tables.observe(b, case.args)
-        if what in ("again", "back"):
-            return b.again() if what == "again" else b.kept_apart()
+        if what == "back":
+            return b.kept_apart()
         try:
             return b.far(*case.args) if what == FAR else b.errors(b.x, case.args, b.full)
         except SubjectError as error:
@@ -136,7 +136,16 @@ class Cached(Family):
             return np.zeros(0)
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Find out whether scores or masks are wrong, which are then judged in place of the outputs."""
+        """Find out whether scores or masks are wrong, which are then judged in place of the outputs.
+
+        Raises:
+            CannotTellError: Nothing shows where tokens stand.
+        """
+        if not self.wrong and self.spec.get("encoding") is None and self.b.one_pass("order"):
+            raise CannotTellError(
+                "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
+                'model without position encodings has encoding "nope"'
+            )
         inside = [s for s in seen if s.case.kind in INSIDE]
         self.inside = any((self.off(s, self.predict(self.truth, s.case), self.truth) > 1).any() for s in inside)
 
@@ -158,19 +167,8 @@ class Cached(Family):
         return cache_table.apart(value, predicted) if what in INSIDE else value / self.b.tolerance
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether the model sees order, where the specification names no encoding."""
-        return self.spec.get("encoding") is not None or self.b.one_pass("order") == 0.0
-
-    def unlike(self, seen: Sequence[Seen]) -> str:
-        """Raise: where order has no effect, nothing was measured.
-
-        Raises:
-            CannotTellError: Always.
-        """
-        raise CannotTellError(
-            "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
-            'model without position encodings has encoding "nope"'
-        )
+        """Return True: nothing of a model is free."""
+        return True
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
@@ -200,15 +198,9 @@ class Cached(Family):
         """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
         if not five[1] or not single.any():
             return "offset.ignored_by_cache" if eight[1] and not five[1] else "kv_cache.counts_calls"
-        if self.tables is None and self._steps_lose_order():
+        if self.tables is None and self.b.one_pass("steps' order"):
             return "kv_cache.offset_ignored"
         return "kv_cache.centre_moves" if self.tables and self.encoding == "xpos" else ""
-
-    def _steps_lose_order(self) -> bool:
-        """Return whether single tokens come out alike in whatever order earlier ones came."""
-        x, ones = self.b.x[:, :4], (1, 1, 1, 1)
-        moved, plain = (self.b.run(t, ones)[:, -1] for t in (x[:, [2, 0, 1, 3]], x))
-        return distance(moved, plain) <= self.b.tolerance
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault with the code of its encoding and its branch, and with the largest error of outputs."""
@@ -240,11 +232,7 @@ class Cached(Family):
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return how far was looked."""
-        calls = [s.value for s in seen if s.case.kind in ALL]
-        return {
-            "largest_error": max((float(c.max(initial=0.0)) for c in calls), default=0.0),
-            "farthest_position": self.b.farthest,
-        }
+        return {"farthest_position": self.b.farthest}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was refused, and that one pass is compared with itself only."""

@@ -82,17 +82,25 @@ class Bench:
         return x * (self.x.abs().mean() / x.abs().mean())
 
     def one_pass(self, what: str) -> float:
-        """Return the error of one pass by itself: "repeat", "ahead", "batch", "length" or "order"."""
-        x, full = self.x, self.full
+        """Return the error of a pass by itself; for "order" and "steps' order" 1 where exchanging tokens does nothing.
+
+        Args:
+            what: "repeat", "ahead", "batch", "length" or "order"; of steps "again" or "steps' order".
+        """
+        x = self.x
         if what == "order":
-            return 0.0 if self.moved(x) > self.tolerance else 1.0
+            return float(self.moved(x) <= self.tolerance)
+        if what == "steps' order":
+            last = [self.run(x[:, at], (1, 1, 1, 1))[:, -1] for at in ([0, 1, 2, 3], [2, 0, 1, 3])]
+            return float(distance(last[1], last[0]) <= self.tolerance)
+        if what == "again":
+            return distance(self.run(x, STEPS[0]), self.run(x, STEPS[0]))
         if what == "ahead":
             x = x * min(1.0, 0.3 / float(x.double().std()))  # small, so that no key has all the weight
             other = torch.cat((x[:, :6], x.roll(1, 0)[:, 6:]), 1)
             return distance(self.run(other)[:, :6], self.run(x)[:, :6])
-        if what == "batch":
-            return distance(self.run(x[1:2]), full[1:2])
-        return distance(self.run(x[:, :5]), full[:, :5]) if what == "length" else distance(self.run(x), full)
+        rows, tokens = slice(1, 2) if what == "batch" else slice(None), slice(5 if what == "length" else TOKENS)
+        return distance(self.run(x[rows, tokens]), self.full[rows, tokens])
 
     def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor | None = None) -> Array:
         """Return the largest error of each call, as a part of the largest number of one pass."""
@@ -100,10 +108,6 @@ class Bench:
         parts = zip(self.run(x, chunks).split(list(chunks), 1), wanted.split(list(chunks), 1), strict=True)
         size = wanted.abs().max().clamp(min=1e-30)
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
-
-    def again(self) -> Array:
-        """Return how far steps are from themselves, run again."""
-        return np.array([distance(self.run(self.x, STEPS[0]), self.run(self.x, STEPS[0]))])
 
     def kept_apart(self) -> Array:
         """Return the errors of steps after those of another sequence, and after some that are taken back.

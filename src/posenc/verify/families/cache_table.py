@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array
 from posenc.verify.families.cache_places import Place
 from posenc.verify.families.cache_runs import Bench, distance
 from posenc.verify.families.cache_watch import Look, watch
 from posenc.verify.guard import SubjectError
 
-LENGTHS = (96, 64, 48, 32, 24, 16, 12)
+LENGTHS = (96, 48, 24, 12)
 FLAT = 1e-3  # scores that vary by less show no positions
 
 
@@ -107,9 +108,9 @@ def apart(got: Array, wanted: Array) -> Array:
         return np.full(1, np.inf)
     shown = np.isfinite(got)
     known = shown & np.isfinite(wanted)
-    off = np.where(known, got - wanted, 0.0)
-    off = off - off.sum(-1, keepdims=True) / np.maximum(known.sum(-1, keepdims=True), 1)
-    return np.abs(np.where(known, off, 0.0)) if known.sum() > 0.5 * shown.sum() else np.full(1, np.inf)
+    if known.sum() <= 0.5 * shown.sum():
+        return np.full(1, np.inf)
+    return np.abs(rowless(got - wanted, known))
 
 
 def read(b: Bench, layers: int) -> Tables | None:
@@ -159,9 +160,7 @@ def _less_itself(at: Array) -> Array:
 def _scaled(product: Array, scores: Array, noise: float) -> Array | None:
     """Return the product at the scale of the scores if these are no more than that: hidden ones are known, too."""
     shown = np.isfinite(scores)
-    count = np.maximum(shown.sum(-1, keepdims=True), 1)
-    x, y = (np.where(shown, t, 0.0) for t in (product, scores))
-    x, y = (np.where(shown, t - t.sum(-1, keepdims=True) / count, 0.0) for t in (x, y))
+    x, y = rowless(product, shown), rowless(scores, shown)
     scale = (x * y).sum() / max((x * x).sum(), 1e-30)
     off = np.abs((scale * x - y) / (1 + np.abs(y)))
     return scale * product if float(off.max()) <= noise else None
