@@ -112,7 +112,7 @@ TABLE = [
     ("alibi reversed, free", attention(bias=linear(SLOPES.flip(0))), {**ALIBI, "order": "any"}, "pass"),
     # nothing can be measured
     ("values only", lambda q, k, v, p: v, ROPE, "cannot_tell"),
-    ("values only, causal", lambda q, k, v, p: v, {**ROPE, "causal": True}, "attention.sees_itself_only"),
+    ("values only, causal", lambda q, k, v, p: v, {**ROPE, "causal": True}, "attention.window"),
     # a learned sink for each head, as gpt-oss has
     ("sink", attention(sink=[0.5, 1.0, -1.0]), {**ROPE, "causal": True}, "pass"),
     ("sink and no rotation", attention(still, still, sink=[0.5, 1.0, -1.0]), ROPE, "rope.not_applied"),

@@ -53,16 +53,15 @@ class Model(nn.Module):
 
     def forward(self, x, cache=None):
         new, n, fault = cache is None, x.shape[1], self.fault
-        held = dict.fromkeys(("seen", "calls", "added", "late", "last"), 0) if new else dict(self.read(cache))
+        held = {"seen": 0, "calls": 0, "added": 0} if new else dict(self.read(cache))
         held["kv"] = list(held.get("kv", [None] * len(self.qkv)))
         past = self.total if fault == "state" and not new else held["seen"]
         for i, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
             q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv(x).chunk(3, -1))
             p = self.where(i, new, n, past, held)
-            before = held["kv"][i]
             k = k if fault == "again" else self.place(k, p)
-            if before is not None:
-                k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
+            if held["kv"][i] is not None:
+                k, v = (torch.cat(pair, 2) for pair in zip(held["kv"][i], (k, v), strict=True))
             k = self.place(k, torch.arange(k.shape[2])) if fault == "again" else k
             q = self.place(q, torch.arange(n) if fault == "query" and not new else p)
             if fault == "first row" and n == 1:
@@ -72,24 +71,20 @@ class Model(nn.Module):
             x = x + y if self.residual else y
             held["kv"][i] = (k[:, :, -self.kept :], v[:, :, -self.kept :])
         held["added"] += held["seen"] + n
-        held["late"] += held["last"] or n
-        held |= {"last": n, "seen": held["seen"] + n, "calls": held["calls"] + 1}
+        held |= {"seen": held["seen"] + n, "calls": held["calls"] + 1}
         self.total += n
         return x, self.write(held)
 
     def where(self, layer, new, n, past, held):
-        step = 0 if new else 1
         offset = {
             "ignored": 0,
-            "single": 0 if n == 1 else past,
-            "one too far": past + step,
-            "one too near": past - step,
+            "single": past * (n > 1),
+            "one too far": past + (not new),
             "early": past + n,
-            "early above": past + n if layer else past,
+            "early above": past + n * (layer > 0),
             "calls": held["calls"],
             "double": held["added"],
             "twice": 2 * past,
-            "call before": held["late"],
             "kept": past if new else held["kv"][layer][0].shape[2],
             "batch": past if new else 3,
             "squared": past * past,
@@ -132,59 +127,39 @@ class Model(nn.Module):
 
 
 FAULTS = {
-    "ignored": "rope.kv_cache.offset_ignored",
-    "single": "rope.decode.single_token_path",
-    "first row": "rope.decode.single_token_path",
-    "one too far": "rope.kv_cache.off_by_one",
-    "one too near": "rope.kv_cache.off_by_one",
-    "early": "rope.kv_cache.count_too_early",
-    "calls": "rope.kv_cache.counts_calls",
-    "double": "rope.kv_cache.offset_double_counted",
-    "twice": "rope.kv_cache.offset_double_counted",
-    "call before": "rope.kv_cache.offset_double_counted",
-    "chunk": "rope.window.positions_constant",
-    "part from zero": "rope.decode.chunk_positions",
-    "query": "rope.kv_cache.query_offset_missing",
-    "again": "rope.kv_cache.rotated_then_rotated_again",
-    "table": "rope.offset.ignored_by_cache",
-    "state": "rope.kv_cache.state_kept",
-    "unused": "rope.kv_cache.past_not_seen",
-    "batch": "rope.kv_cache.past_constant",
-    "no mask": "rope.decode.not_causal",
-    "nowhere": "rope.not_applied",
-    "squared": "rope.decode.mismatch",
-    "two branches": "rope.kv_cache.off_by_one",  # the other branch has no name
+    "ignored": "kv_cache.offset_ignored",
+    "single": "decode.single_token_path",
+    "first row": "decode.single_token_path",
+    "one too far": "kv_cache.off_by_one",
+    "early": "kv_cache.count_too_early",
+    "early above": "kv_cache.count_too_early",
+    "calls": "kv_cache.counts_calls",
+    "double": "kv_cache.offset_double_counted",
+    "twice": "kv_cache.offset_double_counted",
+    "chunk": "window.positions_constant",
+    "part from zero": "decode.chunk_positions",
+    "query": "kv_cache.query_offset_missing",
+    "again": "kv_cache.rotated_then_rotated_again",
+    "table": "offset.ignored_by_cache",
+    "state": "kv_cache.state_kept",
+    "unused": "kv_cache.past_not_seen",
+    "batch": "kv_cache.past_constant",
+    "no mask": "decode.not_causal",
+    "nowhere": "not_applied",
+    "squared": "decode.mismatch",
+    "two branches": "kv_cache.off_by_one",  # the other branch has no name
 }
+DEEP = ["single", "early", "early above", "double", "again", "table", "state"]
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_named(fault):
-    cause = check(Model(fault)).causes[0]
-    assert cause.code == FAULTS[fault]
-    assert cause.evidence > 1e-3
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "single",
-        "early",
-        "calls",
-        "double",
-        "chunk",
-        "again",
-        "table",
-        "state",
-        "unused",
-        "early above",
-    ],
+    ("fault", "layers"), [*((fault, 1) for fault in FAULTS if fault != "early above"), *((fault, 2) for fault in DEEP)]
 )
-def test_a_planted_fault_is_named_in_several_layers(fault, bias):
-    expected = FAULTS.get(fault, "rope.kv_cache.count_too_early")
-    assert code(Model(fault, layers=2, bias=bias), {**ROPE, "layers": 2}) == expected
+def test_a_planted_fault_is_named(fault, layers):
+    cause = check(Model(fault, layers, bias=layers > 1), {**ROPE, "layers": layers}).causes[0]
+    assert cause.code == f"rope.{FAULTS[fault]}"
+    assert cause.evidence > 1e-3
 
 
 def windowed(window, kept):
@@ -235,15 +210,15 @@ def routed(fault):
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("make", [by_hand, one_at_a_time, routed, with_sink])
-@pytest.mark.parametrize("fault", ["ignored", "one too far", "double", "again", "early"])
+@pytest.mark.parametrize("fault", ["ignored", "again", "early"])
 def test_faults_are_named_however_scores_are_formed(make, fault):
-    assert code(make(fault)) == FAULTS[fault]
+    assert code(make(fault)) == f"rope.{FAULTS[fault]}"
 
 
 @pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table", "calls"])
 def test_outputs_name_a_fault_where_no_scores_are_seen(fault, monkeypatch):
     monkeypatch.setattr(cache_table, "watch", lambda subject, x, chunks: [[] for _ in chunks])
-    assert code(Model(fault)) == FAULTS[fault]
+    assert code(Model(fault)) == f"rope.{FAULTS[fault]}"
 
 
 class Spoilt(Model):
@@ -392,10 +367,8 @@ class Raw(Model):
 RIGHT = {
     "plain": (Model(), ""),
     "layers": (Model(layers=3), ""),
-    "biased": (Model(bias=True, residual=True), ""),
-    "float64": (Model().double(), ""),
+    "float64": (Model(bias=True, residual=True, dim=48, heads=3).double(), ""),
     "bfloat16": (Model().bfloat16(), ""),
-    "wide": (Model(dim=48, heads=3), ""),
     "raw": (Raw(), ""),
     "in place": (InPlace(), ""),
     "one at a time": (one_at_a_time(), "parts of several tokens"),
@@ -452,27 +425,21 @@ def test_steps_far_into_a_text(change, first, monkeypatch):
     assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [first, 1])
 
 
-def test_a_pass_says_how_far_it_looked(monkeypatch):
-    monkeypatch.setattr(cache_runs, "SLOW", math.inf)
-    assert check(Model()).measured["farthest_position"] == 1032
-
-
 class Other(Model):
     """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again, or drops the bias."""
 
     def __init__(self, how, fault=""):
         super().__init__(fault)
         self.how, self.dropped = how, fault == "dropped"
-        self.table = nn.Parameter(torch.randn(1100, 32)) if how == "learned" else None
+        self.table = nn.Parameter(torch.randn(1100, 32))
 
     def place(self, x, p):
         return x
 
     def forward(self, x, cache=None):
-        if self.how in ("learned", "sinusoidal"):
+        if self.how == "learned":
             past = 0 if cache is None or self.fault else cache["seen"]
-            waves = torch.sin(torch.arange(1100)[:, None] * 3.0 ** -torch.arange(32))
-            x = x + (waves if self.table is None else self.table)[past : past + x.shape[1]]
+            x = x + self.table[past : past + x.shape[1]]
         return super().forward(x, cache)
 
     def attend(self, q, k, v, first):
@@ -488,18 +455,16 @@ class Other(Model):
 @pytest.mark.parametrize(
     ("how", "fault", "name"),
     [
-        ("learned", "from zero", "learned.kv_cache.offset_ignored"),
-        ("sinusoidal", "from zero", "sinusoidal.kv_cache.offset_ignored"),
-        ("alibi", "from zero", "alibi.kv_cache.query_from_zero"),
-        ("t5", "from zero", "t5.kv_cache.query_from_zero"),
-        ("alibi", "dropped", "alibi.decode.bias_dropped"),
-        ("t5", "dropped", "t5.decode.bias_dropped"),
+        ("learned", "from zero", "kv_cache.offset_ignored"),
+        ("alibi", "from zero", "kv_cache.query_from_zero"),
+        ("t5", "from zero", "kv_cache.query_from_zero"),
+        ("alibi", "dropped", "decode.bias_dropped"),
+        ("t5", "dropped", "decode.bias_dropped"),
     ],
 )
 def test_a_fault_gets_the_code_of_its_encoding(how, fault, name):
     assert code(Other(how), OPEN) == "pass"
-    cause = check(Other(how, fault), {**OPEN, "encoding": how}).causes[0]
-    assert cause.code == name
+    assert code(Other(how, fault), {**OPEN, "encoding": how}) == f"{how}.{name}"
 
 
 @pytest.mark.parametrize("encoding", [*FAMILIES, None])
@@ -532,4 +497,4 @@ def test_each_fault_is_told_from_all_others():
         if verdict.status == "fail":  # else it changes nothing in these cases
             named += verdict.faults[0].code == fault.code
             assert names.index(verdict.faults[0].code) <= names.index(fault.code), fault
-    assert named > 0.6 * len(faults) > 25
+    assert named > 0.6 * len(faults) > 20
