@@ -9,7 +9,7 @@ from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_places, cache_table
 from posenc.verify.families.cache_runs import BATCH, DRAFTS, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import Mask, Shown, mask
+from posenc.verify.families.cache_watch import MASKS, UNUSED, Mask, Shown, mask
 from posenc.verify.guard import SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
@@ -172,9 +172,8 @@ class Cached(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
-        for code in dict.fromkeys(code for code, *_ in self.masks.values() if code):
-            of_all = code.startswith(("decode.mask.", "decode.window."))
-            yield Fault(code if of_all else f"{self.encoding}.{code}", {"mask": code})
+        yield Fault(f"{self.encoding}.{UNUSED}", {"mask": UNUSED})
+        yield from (Fault(code, {"mask": code}) for code in MASKS)
         if self.tables is not None:
             window, layers = self.spec.get("window"), self.tables.layers
             room = self.tables.room() or (window if isinstance(window, int) and window > 0 else None)

@@ -21,6 +21,8 @@ from posenc.verify.guard import SubjectError
 
 Shown = NDArray[np.bool_]
 Mask = tuple[str, int, int]
+UNUSED = "kv_cache.past_not_seen"
+MASKS = ("decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -170,7 +172,7 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
     if (here == full).all():
         return ""
     if not (here & (column < begin)).any():
-        return "kv_cache.past_not_seen"
+        return UNUSED
     if (here == np.where(begin > 0, column <= row - begin, full)).all():
         return "decode.mask.top_left"
     if (more := here & ~full).any():
