@@ -154,7 +154,6 @@ BUILDERS = {
     "start too": (build(time=lambda t, s, b: int((b + t) * s) - b), {}, "mrope_positions.time_step"),
     "exchanged": (build(flip=True), {}, "mrope_positions.axes_exchanged"),
     "int16": (build(whole=lambda t: t.short()), {}, "mrope_positions.far"),
-    "fractions": (build(whole=lambda t: t / 2), {}, "mrope_positions.not_whole"),
     "shape": (lambda s, t: build()(s, t).T, {}, "subject.shape"),
 }
 CASES = [
