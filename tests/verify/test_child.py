@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posenc.verify import child
-from posenc.verify.child.inside import plain
+from posenc.verify.child.answers import outcome_of, plain
 from posenc.verify.child.target import parse
 
 # A check that calls the subject once by the guard, in place of the families': here the process is what is tested.
@@ -283,7 +283,7 @@ def test_a_report_survives_the_way_as_json():
 
     causes = (Cause("a.b.c", "said", float("inf"), {"shape": (2, 3)}, "mend", ("d.e",)),)
     sent = Report("fail", "rope_fn", causes, "because", ("x@y",), {"n": 10**400})
-    got = child.report_of(json.loads(json.dumps(plain(sent.to_dict()), allow_nan=False)))
+    got = outcome_of({"report": json.loads(json.dumps(plain(sent.to_dict()), allow_nan=False))}, "check").report
     assert got.causes[0].evidence != got.causes[0].evidence
     assert got.causes[0].smallest_case == {"shape": [2, 3]}
     assert (got.status, got.because, got.definitions) == ("fail", "because", ("x@y",))

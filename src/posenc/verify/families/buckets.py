@@ -239,8 +239,8 @@ class Deberta(Buckets):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the signed buckets."""
         bucket = definitions.scores._deberta_bucket
-        rows = np.array([bucket(-int(r), self.n_buckets, self.max_distance) for r in case.args[0]], dtype=np.float64)
-        rows = model["sign"] * rows + model["start"]
+        rows: Array = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in case.args[0]])
+        rows = float(model["sign"]) * rows + float(model["start"])
         return np.minimum(np.maximum(rows, 0), 2.0 * self.n_buckets - 1) if model["clamped"] else rows
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
