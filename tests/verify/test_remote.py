@@ -89,7 +89,7 @@ def test_a_program_is_judged_whatever_it_does(code, found, monkeypatch):
         report = check(subject, convention="slopes_fn", spec=spec)
     seen = [report.status, *(cause.code for cause in report.causes)]
     assert any(name.startswith(found) for name in seen), report
-    assert running.process.returncode is not None
+    assert running.running.process.returncode is not None
 
 
 def test_nothing_of_a_program_is_left_running(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,21 @@ DTYPES = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"
 MOST = 1 << 24  # numbers of one array
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A part of an answer that only the subject understands, such as a cache: it is passed back by its place.
+
+    Args:
+        call: The number of the call that returned it.
+        item: Which part of the answer it is; None for the whole.
+    """
+
+    call: int
+    item: int | None = None
+
+
 def encode(value: Any, file: Path | None = None) -> Any:
-    """Return a tensor, number or None as JSON has it.
+    """Return a tensor, a number, None or the place of an answer as JSON has it.
 
     Args:
         value: What is passed.
@@ -26,6 +40,8 @@ def encode(value: Any, file: Path | None = None) -> Any:
     >>> encode(torch.tensor([1.5, 2.0]))
     {'dtype': 'float32', 'shape': [2], 'data': [1.5, 2.0]}
     """
+    if isinstance(value, Answer):
+        return {"answer": value.call, "item": value.item}
     if not isinstance(value, Tensor):
         return value
     t = value.detach().cpu()
@@ -35,16 +51,8 @@ def encode(value: Any, file: Path | None = None) -> Any:
         np.save(file, plain.numpy(), allow_pickle=False)
         return {**fields, "file": file.name}
     numbers = torch.view_as_real(plain) if plain.is_complex() else plain
-    return {**fields, "data": [_number(x) for x in numbers.flatten().tolist()]}
-
-
-def _number(x: Any) -> Any:
-    return x if not isinstance(x, float) or math.isfinite(x) else str(x)  # "inf", "-inf", "nan"
-
-
-def is_array(fields: Any) -> bool:
-    """Return whether JSON stands for an array."""
-    return isinstance(fields, Mapping) and "dtype" in fields and "shape" in fields
+    listed = numbers.flatten().tolist()
+    return {**fields, "data": [x if math.isfinite(x) else str(x) for x in listed]}  # "inf", "-inf", "nan"
 
 
 def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from posenc.verify.child.answers import finding
 from posenc.verify.remote import arrays
-from posenc.verify.remote.calls import Answer
+from posenc.verify.remote.arrays import Answer
+from posenc.verify.report import Cause
 
 LONGEST = 1 << 28  # bytes of a line
 
@@ -30,13 +30,8 @@ def call(
         args: By name.
         directory: Where to write arrays as files; None writes them in line.
     """
-    sent = {}
-    for name, value in args.items():
-        if isinstance(value, Answer):
-            sent[name] = {"answer": value.call, "item": value.item}
-        else:
-            file = directory / f"{number}.{name}.npy" if directory is not None and isinstance(value, Tensor) else None
-            sent[name] = arrays.encode(value, file)
+    files = {name: directory and directory / f"{number}.{name}.npy" for name in args}
+    sent = {name: arrays.encode(value, files[name]) for name, value in args.items()}
     return {"call": number, "instance": instance, "function": function, "args": sent}
 
 
@@ -49,7 +44,7 @@ def parse(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def result(fields: Mapping[str, Any], number: int, directory: Path | None = None) -> Any:
+def result(fields: Mapping[str, Any], number: int, directory: Path) -> Any:
     """Return what an answer holds.
 
     Raises:
@@ -70,8 +65,14 @@ def result(fields: Mapping[str, Any], number: int, directory: Path | None = None
     return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
 
 
-def _value(found: Any, place: Answer, directory: Path | None) -> Any:
+def _value(found: Any, place: Answer, directory: Path) -> Any:
     """Return an array or a number; of anything else, such as a cache, its place in the answer."""
-    if arrays.is_array(found):
+    if isinstance(found, Mapping) and "dtype" in found and "shape" in found:
         return arrays.decode(found, directory)
     return found if type(found) in (int, float) else place
+
+
+def unusable(function: str, number: int, error: ValueError) -> Cause:
+    """Return that an answer is none."""
+    message = f"the answer to {function} cannot be used: {error}"
+    return finding("subject.answers", message, call=f"{function}, call {number}")
