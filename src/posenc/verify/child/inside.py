@@ -16,18 +16,11 @@ from typing import Any, Never
 
 from posenc.verify.child.answers import Task, finding, plain, string
 from posenc.verify.child.target import Loaded, Target, load, spec_of
-from posenc.verify.report import Cause, Report
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Report
 
 Answers = Callable[[dict[str, Any]], None]
 _MACHINERY = {"posenc", "torch", "numpy", "functools", "contextlib", "importlib", "runpy"}
-
-
-class FoundError(Exception):
-    """What the user's code did before there was anything to check."""
-
-    def __init__(self, cause: Cause) -> None:
-        super().__init__(cause.message)
-        self.cause = cause
 
 
 def examine(
@@ -63,20 +56,20 @@ def examine(
         say({"phase": "build", "convention": known})
         try:
             subject = _users(loaded.make, "build()", "subject.build_fails")
-        except FoundError as found:  # a family may know why
-            raise FoundError(unbuilt(known, asked, found.cause)) from None
+        except SubjectError as found:  # a family may know why
+            raise SubjectError(unbuilt(known, asked, found.cause)) from None
         if guessed := not known:
             say({"phase": "trial", "convention": known})
             known, subject = _inferred(subject, loaded, asked)
         say({"phase": task, "convention": known})
         if why := conventions.misfit(subject, known):
-            raise FoundError(finding("subject.kind", why, type=type(subject).__name__))
+            raise SubjectError(finding("subject.kind", why, type=type(subject).__name__))
+        report: Any = _users(lambda: _measured(task, subject, known, asked), "the check")
         if task == "identify":
-            return {"identified": plain(_users(lambda: _identified(subject, known, asked), "the check").to_dict())}
-        report: Report = _users(lambda: _checked(subject, known, asked), "the check")
+            return {"identified": plain(report.to_dict())}
         if guessed and report.causes and report.causes[0].code == "subject.raises":
             report = _misfit(report)
-    except FoundError as found:
+    except SubjectError as found:
         report = Report("fail", known, (found.cause,))
     except Exception as error:
         if _is_refusal(error):
@@ -149,18 +142,13 @@ def _inferred(subject: Any, loaded: Loaded, spec: Mapping[str, Any]) -> tuple[st
     return conventions.only(fits, subject), subject
 
 
-def _checked(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
+def _measured(task: Task, subject: Any, convention: str, spec: Mapping[str, Any]) -> Any:
     import posenc.verify
 
-    return posenc.verify.check(subject, convention=convention, spec=spec)
-
-
-def _identified(subject: Any, convention: str, spec: Mapping[str, Any]) -> Any:
-    import posenc.verify
-
+    if task == "check":
+        return posenc.verify.check(subject, convention=convention, spec=spec)
     width = spec.get("head_dim")
-    known = isinstance(width, int) and not isinstance(width, bool)
-    return posenc.verify.identify(subject, convention, head_dim=width if known else None)
+    return posenc.verify.identify(subject, convention, head_dim=width if type(width) is int else None)
 
 
 def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
@@ -183,7 +171,7 @@ def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
             raise
         else:
             message = f"{doing} raised {said}{_users_line(error)}"
-        raise FoundError(finding(code, message, during=doing)) from None
+        raise SubjectError(finding(code, message, during=doing)) from None
 
 
 def _users_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posenc.verify.child.answers import Outcome, Task, finding, outcome_of
+from posenc.verify.child.answers import Outcome, Task, outcome_of
 from posenc.verify.child.running import Running
 from posenc.verify.child.target import Target
 from posenc.verify.report import Report
@@ -28,11 +28,6 @@ _DOING = {
     "trial": "a trial call to find its convention",
     "check": "the check",
     "identify": "the identification",
-}
-_SILENT = {
-    "hangs": "{doing} had not ended after {number:g} seconds, and was stopped",
-    "crashes": "{doing} ended the process by {name}",
-    "exits": "{doing} ended the process with exit code {number:g}, so that nothing could be measured",
 }
 _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside import serve; serve()"
 
@@ -103,13 +98,10 @@ def _said(child: Running, token: str) -> Iterator[dict[str, Any]]:
 
 def _silent(child: Running, phase: str, convention: str) -> Report:
     """Return what it means that the child says no more."""
-    how, number, name = child.silence()
-    if phase == "start":
-        last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
-        because = f"the child process did not start, though none of the code had run: {last}"
-        return Report("cannot_tell", convention, because=because)
-    doing = _DOING[phase]
-    if name == "SIGKILL":
-        name += ", as a system does when memory runs out"
-    message = _SILENT[how].format(doing=doing, number=number, name=name)
-    return Report("fail", convention, (finding(f"subject.{how}", message, number, during=doing),))
+    doing = _DOING.get(phase, "starting")
+    cause = child.silence(doing, during=doing)
+    if phase != "start":
+        return Report("fail", convention, (cause,))
+    last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
+    because = f"the child process did not start, though none of the code had run: {last}"
+    return Report("cannot_tell", convention, because=because)

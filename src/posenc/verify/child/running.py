@@ -10,7 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
+
+from posenc.verify.child.answers import finding
+from posenc.verify.report import Cause
 
 MARK = "POSENC_VERIFY_CHILD"  # in the environment of the process and of all that it starts
 _MAX_PRINTED = 1 << 14
@@ -77,15 +80,18 @@ class Running:
         """Return the next line of its output, at most so long; nothing if there is no more."""
         return self.stdout.readline(most)
 
-    def silence(self) -> tuple[str, float, str]:
-        """Return why it says no more: hangs, crashes or exits, the seconds or code, and the signal's name."""
+    def silence(self, doing: str, **case: Any) -> Cause:
+        """Return why it says no more while it was doing something."""
         self.watch.join()
-        code = self.process.wait()
         if self.late:
-            return "hangs", self.seconds, ""
-        if code >= 0:
-            return "exits", code, ""
-        return "crashes", -code, signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            message = f"{doing} had not ended after {self.seconds:g} seconds, and was stopped"
+            return finding("subject.hangs", message, self.seconds, **case)
+        if (code := self.process.wait()) >= 0:
+            message = f"{doing} ended the process with exit code {code}, so that nothing could be measured"
+            return finding("subject.exits", message, code, **case)
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = ", as a system does when memory runs out" if name == "SIGKILL" else ""
+        return finding("subject.crashes", f"{doing} ended the process by {name}{why}", -code, **case)
 
     def printed(self) -> str:
         """Return the beginning of what it wrote to stderr."""

@@ -7,17 +7,11 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from posenc.verify.child.answers import finding
 from posenc.verify.child.running import Running
 from posenc.verify.guard import SubjectError
 from posenc.verify.remote import arrays, messages
 
 NOISE = 1000  # lines that are no answers and may stand between two answers
-_SILENT = {
-    "hangs": "the program had not answered {function} after {number:g} seconds, and was stopped",
-    "crashes": "the program was ended by {name} before it answered {function}",
-    "exits": "the program ended with exit code {number:g} before it answered {function}",
-}
 
 
 class Program:
@@ -66,10 +60,8 @@ class Program:
         for _ in range(NOISE):
             text = self.running.read(messages.LONGEST)
             if not text:
-                how, number, name = self.running.silence()
-                message = _SILENT[how].format(function=function, number=number, name=name)
-                call = f"{function}, call {self.number}"
-                raise SubjectError(finding(f"subject.{how}", message, number, call=call))
+                doing = f"the call of {function}"
+                raise SubjectError(self.running.silence(doing, call=f"{function}, call {self.number}"))
             if not text.endswith(b"\n"):
                 raise ValueError(f"a line of over {messages.LONGEST:,} bytes")
             if (found := messages.parse(text)) is not None:

@@ -4,13 +4,14 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from posenc.verify.engine import Case, Family
+from posenc.verify.engine import CannotTellError, Case, Family
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.remote import arrays, messages
 from posenc.verify.remote.arrays import Answer
@@ -18,6 +19,10 @@ from posenc.verify.remote.calls import subject
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
 MOST = 20_000  # questions of one recording
+ADAPTIVE = {
+    "meta_complex": "rows are taken out of the table",
+    "cached_model": "what is asked follows from earlier answers",
+}
 
 
 class _Calls:
@@ -79,22 +84,20 @@ class Recorder(_Calls):
     def _result(self, function: str, args: Mapping[str, Any]) -> Any:
         """Return numbers of the shape that a subject would return."""
         first, tokens = next(iter(args.values())), args.get("h", 0) * args.get("w", 0)
-        like = lambda name, *more: torch.randn(*args[name].shape, *more, generator=self.generator)  # noqa: E731
-        if function == "model":
-            return [like("x"), Answer(len(self.lines), 1)]
+        random = partial(torch.randn, generator=self.generator)
         if "q" in args and function != "attention":
-            return [like("q"), like("k")]
+            return [random(args["q"].shape), random(args["k"].shape)]
         if function == "rotary":
-            return [like("position_ids", self.width), like("position_ids", self.width)]
+            return [random(*args["position_ids"].shape, self.width) for _ in range(2)]
         if function == "slopes":
             return [2.0 ** -(i + 1) for i in range(args["n_heads"])]
         if function == "bias":
-            return torch.randn(*args.values(), generator=self.generator)
+            return random(*args.values())
         if function in ("angles", "table"):
             rows, width = first.shape[1] if function == "angles" else tokens, self.width // 2
-            return torch.randn(rows or 2 * args["n"] - 1, width if rows else self.width, generator=self.generator)
+            return random(rows or 2 * args["n"] - 1, width if rows else self.width)
         if function in ("rope", "forward", "attention", "score_mod", "rotate_queries_or_keys"):
-            return torch.randn(*first.shape, generator=self.generator)
+            return random(first.shape)
         shape = [tokens, tokens] if function == "index" else list(first.shape) if isinstance(first, Tensor) else [3]
         if "segments" in args:
             shape += [sum(part if isinstance(part, int) else math.prod(part) for part in first)]
@@ -149,8 +152,8 @@ def write_questions(family: Family, directory: Path) -> int:
     Raises:
         ValueError: The directory holds questions already or cannot be written, or the convention cannot be recorded.
     """
-    if family.convention == "meta_complex":
-        raise ValueError("verify: rows are taken out of the table of meta_complex; ask a program by --exec instead.")
+    if why := ADAPTIVE.get(family.convention):
+        raise ValueError(f"verify: {why} of {family.convention}; ask a program by --exec instead.")
     if (directory / QUESTIONS).exists():
         raise ValueError(f"verify: {directory} holds {QUESTIONS} already. Name another directory.")
     recorder = Recorder(family.spec)
@@ -158,7 +161,9 @@ def write_questions(family: Family, directory: Path) -> int:
     for case in family.cases():
         asked: Case | None = case
         while asked is not None:
-            with contextlib.suppress(SubjectError, NotAnsweredError):  # the stand-in's answers mean nothing
+            with contextlib.suppress(
+                SubjectError, NotAnsweredError, CannotTellError
+            ):  # the stand-in's answers mean nothing
                 family.observe(stand_in, asked)
             asked = asked.otherwise
     try:
