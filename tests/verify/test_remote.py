@@ -95,7 +95,7 @@ def test_a_program_is_judged_whatever_it_does(code, found, monkeypatch):
 def test_nothing_of_a_program_is_left_running(tmp_path):
     pid = tmp_path / "pid"
     child = f"open({str(pid)!r}, 'w').write(str(os.getpid()))"
-    code = f"import os, time\nif not os.fork():\n    {child}\ntime.sleep(99)"
+    code = f"import os, time\nif not os.fork():\n    os.setsid()\n    {child}\ntime.sleep(99)"
     with remote.Program(program(code), seconds=1, memory=8 << 30) as running:
         check(remote.subject("slopes_fn", running), convention="slopes_fn", spec={"heads": 8})
     state = Path(f"/proc/{pid.read_text()}/stat")
@@ -154,6 +154,10 @@ def test_questions_that_cannot_be_written_are_refused_in_one_line(tmp_path, caps
     for out in (taken, taken / "inside"):
         assert cli.run(["cases", "--spec", spec, "--out", str(out)]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+    for name in ("meta_complex", "cached_model"):
+        rope = written(tmp_path, ROPE | {"convention": name})
+        assert cli.run(["cases", "--spec", rope, "--out", str(tmp_path / "other")]) == 2
+        assert "ask a program by --exec instead" in capsys.readouterr().err
 
 
 def test_a_specification_names_the_convention_of_python_code_too(tmp_path, capsys):
