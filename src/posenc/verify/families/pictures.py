@@ -132,11 +132,6 @@ class Picture(Grid):
         slack: Array = super().slack(seen, predicted, model) * max(seen.case.args)
         return slack
 
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the size of the grid, and the patch and pair that are farthest off."""
-        patch, pair = np.unravel_index(int(off.argmax()), off.shape)
-        return {"h": seen.case.args[0], "w": seen.case.args[1], "patch": int(patch), "pair": int(pair)}
-
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return a step that does not count as one, or frequencies that are no known series."""
         one = next((s for s in wrong if min(s.case.args) > 1), None)
@@ -223,10 +218,6 @@ class Rotated(Grid):
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether rotated vectors agree, not only scores."""
         return bool(np.abs(seen.value - predicted).max() < 1e-2)
-
-    def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what differs where scores are the same."""
-        return "rotated vectors differ in a way that is the same for queries and keys, which no score sees"
 
     def free(self) -> Iterator[Choice]:
         """Yield what the specification has no word for, and what no score sees."""
