@@ -82,6 +82,7 @@ FUNCTIONS = {
     "interleaved": (rotate(pairing="interleaved"), PLACED | {"layout": "interleaved"}, "pass"),
     "clockwise": (rotate(clockwise=True), PLACED, "equivalent"),
     "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
+    "exponents": (rotate(base=1e4), PLACED, "rope2d.frequency.exponents"),
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
     "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
 }
@@ -106,6 +107,7 @@ SECTIONS = {
     "columns before rows": (mrope(np.array([0, 2, 1])[BLOCKS]), MROPE, "mrope.section_order"),
     "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),
     "base": (mrope(BLOCKS, base=1e6), MROPE, "mrope.config.theta_not_read"),
+    "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
     "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),

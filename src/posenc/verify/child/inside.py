@@ -28,7 +28,7 @@ def examine(
     convention: str | None,
     spec: Mapping[str, Any] | None,
     task: Task = "check",
-    say: Answers = lambda phase: None,
+    say: Answers = lambda doing: None,
 ) -> dict[str, Any]:
     """Check or identify a target in this process.
 
@@ -45,26 +45,29 @@ def examine(
     from posenc.verify import conventions, unbuilt
 
     known = ""
+
+    def step(doing: str, function: Callable[[], Any], code: str = "") -> Any:
+        say({"doing": doing, "convention": known})
+        return _users(function, doing, code)
+
     try:
-        say({"phase": "import", "convention": known})
-        loaded: Loaded = _users(lambda: load(target), "its import", "subject.import_fails")
+        loaded: Loaded = step("its import", lambda: load(target), "subject.import_fails")
         asked = spec_of({} if loaded.spec is None else loaded.spec) if spec is None else dict(spec)
         if convention is not None:
             known = conventions.named(convention, "--convention")
         elif loaded.style is not None:
             known = conventions.named(loaded.style, "STYLE")
-        say({"phase": "build", "convention": known})
         try:
-            subject = _users(loaded.make, "build()", "subject.build_fails")
+            subject = step("build()", loaded.make, "subject.build_fails")
         except SubjectError as found:  # a family may know why
             raise SubjectError(unbuilt(known, asked, found.cause)) from None
         if guessed := not known:
-            say({"phase": "trial", "convention": known})
-            known, subject = _inferred(subject, loaded, asked)
-        say({"phase": task, "convention": known})
+            trial = "a trial call to find its convention"
+            known, subject = step(trial, lambda: _inferred(subject, loaded, asked))
         if why := conventions.misfit(subject, known):
             raise SubjectError(finding("subject.kind", why, type=type(subject).__name__))
-        report: Any = _users(lambda: _measured(task, subject, known, asked), "the check")
+        measure = "the identification" if task == "identify" else "the check"
+        report: Any = step(measure, lambda: _measured(task, subject, known, asked))
         if task == "identify":
             return {"identified": plain(report.to_dict())}
         if guessed and report.causes and report.causes[0].code == "subject.raises":

@@ -9,12 +9,12 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posenc.verify.child.answers import Outcome, Task, outcome_of
-from posenc.verify.child.running import Running
+from posenc.verify.child.running import Running, parse
 from posenc.verify.child.target import Target
 from posenc.verify.report import Report
 
@@ -22,13 +22,6 @@ TIME_LIMIT = 120.0  # seconds from where the user's code starts
 START_LIMIT = 120.0  # seconds to import torch before that
 MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code starts
 _LONGEST_LINE = 16 << 20
-_DOING = {
-    "import": "its import",
-    "build": "build()",
-    "trial": "a trial call to find its convention",
-    "check": "the check",
-    "identify": "the identification",
-}
 _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside import serve; serve()"
 
 
@@ -56,17 +49,20 @@ def run(
     request |= {"convention": convention, "spec": None if spec is None else dict(spec), "task": task}
     child = _start()
     try:
-        phase, known = "start", ""
+        doing, known = "", ""
         if child.read(_LONGEST_LINE):  # torch is there
             child.limit_memory(MEMORY_LIMIT if memory_limit is None else memory_limit, more=True)
             child.limit_time(TIME_LIMIT if time_limit is None else time_limit)
             child.send(json.dumps(request).encode() + b"\n")
-        for said in _said(child, token):
-            if "phase" not in said:
+        while line := child.read(_LONGEST_LINE):
+            said = parse(line) or {}
+            if said.pop("token", None) != token:  # none of the child's own
+                continue
+            if "doing" not in said:
                 child.end()
                 return outcome_of(said, task, child.printed())
-            phase, known = said["phase"], said["convention"]
-        report = _silent(child, phase, known)
+            doing, known = said["doing"], said["convention"]
+        report = _silent(child, doing, known)
     finally:
         child.end()
     return outcome_of({"report": report.to_dict()}, task, child.printed())
@@ -85,22 +81,10 @@ def _start() -> Running:
     )
 
 
-def _said(child: Running, token: str) -> Iterator[dict[str, Any]]:
-    """Yield what the child says; lines that are none of its own are passed over."""
-    while line := child.read(_LONGEST_LINE):
-        try:
-            said = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(said, dict) and said.pop("token", None) == token:
-            yield said
-
-
-def _silent(child: Running, phase: str, convention: str) -> Report:
+def _silent(child: Running, doing: str, convention: str) -> Report:
     """Return what it means that the child says no more."""
-    doing = _DOING.get(phase, "starting")
     cause = child.silence(doing, during=doing)
-    if phase != "start":
+    if doing:
         return Report("fail", convention, (cause,))
     last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
     because = f"the child process did not start, though none of the code had run: {last}"

@@ -1,6 +1,7 @@
 """A process of a user's code with limits: what it prints is kept, and nothing that it starts is left running."""
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -137,6 +138,15 @@ class Running:
         if not hasattr(os, "waitid"):
             return self.process.poll() is not None
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None where it is none, as what a program prints."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _end_strays(mark: bytes) -> None:

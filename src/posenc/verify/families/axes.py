@@ -89,8 +89,14 @@ class Angles(Family):
         yield Choice({"sign": -1.0})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield rounded positions and the bases of other models."""
+        """Yield rounded positions, other exponents, and the bases of other models."""
         yield from precision.faults(self.word, ("positions",))
+        for power, how in (
+            (0.5, "count over twice as many pairs"),
+            (2, "count over half of the pairs"),
+            (-1, "rise, where they should fall"),
+        ):
+            yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
         for base in BASES:
             if base != self.base:
                 values = {"base": base, "asked": self.base}

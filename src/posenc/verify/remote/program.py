@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from posenc.verify.child.running import Running
+from posenc.verify.child.running import Running, parse
 from posenc.verify.guard import SubjectError
-from posenc.verify.remote import arrays, messages
+from posenc.verify.remote import messages
 
 NOISE = 1000  # lines that are no answers and may stand between two answers
 
@@ -49,7 +49,7 @@ class Program:
             RuntimeError: It reports an error of its own.
         """
         self.number += 1
-        self.running.send(arrays.line(messages.call(self.number, function, instance, args, self.arrays)))
+        self.running.send(messages.line(messages.call(self.number, function, instance, args, self.arrays)))
         try:
             return messages.result(self._answer(function), self.number, self.place)
         except ValueError as error:
@@ -64,7 +64,7 @@ class Program:
                 raise SubjectError(self.running.silence(doing, call=f"{function}, call {self.number}"))
             if not text.endswith(b"\n"):
                 raise ValueError(f"a line of over {messages.LONGEST:,} bytes")
-            if (found := messages.parse(text)) is not None:
+            if (found := parse(text)) is not None:
                 return found
             self.noise.append(text[:200].decode("utf-8", "replace").rstrip())
         raise ValueError(f"{NOISE} lines that are no JSON objects")

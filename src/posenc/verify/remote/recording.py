@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posenc.verify.child.running import parse
 from posenc.verify.engine import CannotTellError, Case, Family
 from posenc.verify.guard import NotAnsweredError, SubjectError
-from posenc.verify.remote import arrays, messages
-from posenc.verify.remote.arrays import Answer
+from posenc.verify.remote import messages
 from posenc.verify.remote.calls import subject
+from posenc.verify.remote.messages import Answer
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
 MOST = 20_000  # questions of one recording
@@ -168,7 +169,7 @@ def write_questions(family: Family, directory: Path) -> int:
             asked = asked.otherwise
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / QUESTIONS).write_bytes(b"".join(map(arrays.line, recorder.lines)))
+        (directory / QUESTIONS).write_bytes(b"".join(map(messages.line, recorder.lines)))
     except OSError as error:
         raise ValueError(f"verify: the questions cannot be written to {directory}: {error.strerror}.") from None
     return len(recorder.lines)
@@ -182,7 +183,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         texts = path.read_bytes().splitlines()
     except OSError:
         raise ValueError(f"verify: there is no file {path}. `posenc cases` writes the questions.") from None
-    found = [messages.parse(text) for text in texts if text.strip()]
+    found = [parse(text) for text in texts if text.strip()]
     if None in found:
         raise ValueError(f"verify: line {found.index(None) + 1} of {path} is no JSON object.")
     return [fields for fields in found if fields is not None]
