@@ -9,39 +9,6 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-WORDS = {
-    *("encoding", "kind", "variant", "layout", "base", "config", "scaling", "factor", "activation_dtype"),
-    *("head_dim", "rotary_dim", "rotary_side", "dim", "d_model", "heads", "layers", "start", "offset", "origin"),
-    *("direction", "causal", "bidirectional", "num_buckets", "max_distance", "window", "section", "interleaved"),
-    *(
-        "scale_base",
-        "gamma",
-        "order",
-        "ladder",
-        "next_after",
-        "table_rows",
-        "max_positions",
-        "padding",
-        "packed",
-        "chunked",
-        "temperature",
-    ),
-    *(
-        "scale",
-        "normalize",
-        "normalise",
-        "normalized",
-        "normalised",
-        "cls",
-        "grid",
-        "slopes",
-        "padding_idx",
-        "bias_max",
-    ),
-    *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-    *("short_factor", "long_factor", "alpha"),
-}
 # what describes a model or a test and changes nothing of what is right where a convention does not read it
 DESCRIBE = {
     *("encoding", "kind", "direction", "origin", "heads", "head_dim", "dim", "d_model", "layers", "causal"),
@@ -84,8 +51,9 @@ READS = {  # words that change what is right, by convention
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
     "attention": _SCORES,
-    "encoding": " ".join(sorted(WORDS)),
 }
+WORDS = {"encoding", "kind", *(word for words in READS.values() for word in words.split())}
+READS["encoding"] = " ".join(sorted(WORDS))
 ENCODINGS = {
     *("rope", "rope2d", "mrope", "xpos", "sinusoidal", "sinusoidal2d", "relative_sinusoid", "relative_sinusoidal"),
     *("alibi", "t5", "swin_bias", "swin", "relative_bias", "deberta", "learned", "learned2d", "additive", "sin"),

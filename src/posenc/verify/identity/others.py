@@ -93,7 +93,7 @@ def _buckets(subject: Any) -> tuple[Tensor, Tensor]:
 
 def _agrees(rel: Tensor, rows: Tensor, n: int, top: int, both: bool, reversed_: bool) -> bool:
     rule = T5("bucket_fn", {"num_buckets": n, "max_distance": top, "bidirectional": both})
-    model = {**rule.truth, "reversed": reversed_}
+    model = {**rule.truth, "sign": 1.0 if reversed_ else -1.0}
     case = Case("near", (rel.double().numpy(),))
     return bool((rule.off(Seen(case, rows.double().numpy()), rule.predict(model, case), model) <= 1).all())
 
