@@ -18,8 +18,7 @@ from transformers.models.phi3 import modeling_phi3
 import posenc
 from posenc import definitions
 from posenc.verify import Identification, identify
-from posenc.verify.identity.fit import fit
-from posenc.verify.identity.lines import snap
+from posenc.verify.identity.rules import fit, snap
 
 F64 = {"positions": "float32 or finer", "frequencies": "float64", "products": "float64"}
 F32 = {"positions": "float32 or finer", "frequencies": "float32", "products": "float32"}
@@ -144,13 +143,6 @@ def test_static_ntk_is_told_apart_from_no_larger_base():
     assert found.parameters == {"factor": 8.0, "plain_base": 10000.0}
     assert found.base == pytest.approx(base, rel=1e-6)
     assert any("static NTK, factor 8" in why for why in found.unknown)
-
-
-def test_frequencies_beyond_pi_are_known_modulo_two_pi():
-    found = identify(given(2 * math.pi * plain(64, 1e4)), "encoding")
-    assert not has(found, scaling="linear", base=10000.0)
-    assert found.parameters["factor"] == pytest.approx(1 / (2 * math.pi), rel=1e-4)
-    assert any("modulo 2 pi" in why for why in found.unknown)
 
 
 def test_a_list_of_factors_leaves_the_base_open():
@@ -429,13 +421,13 @@ def test_tables_of_angles():
 
     found = identify(table, "rope2d_table_fn")
     assert not has(found, base=100.0)
-    assert found.parameters["axes"].startswith("the first half follows y")
+    assert "in blocks: y, x" in found.parameters["axes"]
 
 
-def test_other_conventions_are_told_plainly():
+def test_other_conventions_are_named():
     found = identify(lambda q, k, v, positions: v, "attention")
     assert found == Identification("attention", unknown=found.unknown)
-    assert "identifies rotations alone" in found.words()
+    assert "only rotations and a few tables" in found.words()
 
 
 def test_wrong_use():
@@ -454,7 +446,7 @@ def test_an_identification_is_plain_json_and_one_paragraph():
     assert told["schema"] == 1
     said = found.words()
     assert "\n" not in said
-    for part in ("64 lanes", "paired half", "base 10,000", "scaling dynamic", "factor 2", "counterclockwise"):
+    for part in ("64 dimensions", "paired half", "base 10,000", "scaling dynamic", "factor 2", "counterclockwise"):
         assert part in said
 
 
@@ -462,7 +454,7 @@ def test_an_identification_is_plain_json_and_one_paragraph():
 def test_a_frequency_off_the_rule_is_not_taken_for_it(step):
     freq = plain(64, 10000.0)
     freq[11] *= 1 + step
-    assert fit(freq, 1e-11, 64, 64).kind == "lists"
+    assert fit(freq, 1e-11, 64).kind == "lists"
 
 
 def test_numbers_are_rounded_only_where_they_may_be():
