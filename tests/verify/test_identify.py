@@ -371,7 +371,7 @@ def test_what_is_no_rotation_is_not_named():
 
     for rope, why in (
         (mixed, "is no rotation"),
-        (lambda x, positions: x * 2, "no lane changes with the position"),
+        (lambda x, positions: x * 2, "no dimension changes with the position"),
         (
             lambda x, positions: turn(x, torch.arange(x.shape[-2])[:, None] * FREQ),
             "positions that are given are not used",
@@ -446,7 +446,7 @@ def test_an_identification_is_plain_json_and_one_paragraph():
     assert told["schema"] == 1
     said = found.words()
     assert "\n" not in said
-    for part in ("64 dimensions", "paired half", "base 10,000", "scaling dynamic", "factor 2", "counterclockwise"):
+    for part in ("64 dimensions", "pairing half", "base 10,000", "scaling dynamic", "factor 2", "counterclockwise"):
         assert part in said
 
 

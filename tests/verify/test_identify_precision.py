@@ -71,14 +71,14 @@ def test_every_step_by_itself_and_with_others(steps):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["power", "exp", "of two"])
 @pytest.mark.parametrize("product", SHORT)
-@pytest.mark.parametrize("base", [10000.0, 123456.0, 500000.0])
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
 def test_frequencies_in_float32_behind_short_products(way, product, base):
     found = identify(rope_of(("float32", "float32", product, "float64"), base, way), "rope_fn", head_dim=64)
     assert (found.base, found.scaling) == (base, "none")
     told = found.precision["float32"]
     assert (told["positions"], told["products"]) == ("float32 or finer", product)
     assert told["frequencies"] in ("float32", "float32 or finer")
-    hidden = any(f"rounding of products to {product} hides" in why for why in found.unknown)
+    hidden = any("the rounding of products hides" in why for why in found.unknown)
     assert hidden == (told["frequencies"] == "float32 or finer")
     assert found.precision["bfloat16"]["products"] == product
 

@@ -1,125 +1,110 @@
 """What can be read off code that rotates nothing: slopes, buckets, tables of angles."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from posenc.definitions.bias import alibi
-from posenc.encodings.t5 import T5
-from posenc.verify.engine.precision import rounded
+from posenc import verify
+from posenc.verify.engine.judge import explains
+from posenc.verify.engine.observe import observe
 from posenc.verify.engine.records import Array
 from posenc.verify.guard import SubjectError, call
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.rules import fit, snap
+from posenc.verify.report import Cause
 
-HEADS = (8, 12, 6, 20)
-RULES: tuple[Literal["authors", "geometric"], ...] = ("authors", "geometric")
-REACHES = (*range(2, 1025), *(2**n for n in range(11, 17)))
+REACHES = sorted({m * 2**n for m in (1, 3, 5, 25) for n in range(2, 15)})  # distances from which buckets are shared
 
 
 def slopes(subject: Any) -> Identification:
     """Identify slopes by number of heads: which rule, and how far exponents reach."""
-    found: dict[int, Array] = {}
-    unknown = []
-    for n in HEADS:
-        try:
-            found[n] = torch.as_tensor(call(subject, n, what=f"slopes({n})")).detach().double().numpy().ravel()
-        except (SubjectError, TypeError, ValueError) as error:
-            unknown.append(f"slopes of {n} heads: {str(error)[:200]}")
-    identified = partial(
-        Identification, "slopes_fn", "slopes", measured={"slopes": {n: s.tolist() for n, s in found.items()}}
-    )
-    last = min(found.get(8, np.zeros(1)), default=0.0)
-    top = snap(-float(np.log2(last)), 1e-3) if last > 0 else 8.0
-    is_coarse = all((rounded(s, "bfloat16") == s).all() for n, s in found.items() if n != 8)
-    for rule in RULES:
-        right = {n: -alibi(np.ones(1), np.zeros(1), n_heads=n, slopes=rule, bias_max=top).ravel() for n in found}
-        close = 2e-2 if is_coarse else 1e-4
-        if found and all(len(s) == n and np.allclose(s, right[n], close, 1e-12) for n, s in found.items()):
-            return identified(scaling=rule, parameters={"bias_max": top}, unknown=tuple(unknown))
-    unknown.append("the rule of the slopes: neither the authors' nor one geometric series gives them")
-    return identified(scaling="other", unknown=tuple(unknown))
+    found = _numbers(subject, 8, rows=8, what="slopes(8)")
+    top = snap(-float(np.log2(found[-1])), 1e-3) if found.min() > 0 else 8.0
+    for rule in ("authors", "geometric"):
+        if _is(subject, "slopes_fn", {"encoding": "alibi", "slopes": rule, "bias_max": top}):
+            return Identification("slopes_fn", "slopes", scaling=rule, parameters={"bias_max": top})
+    why = "the rule of the slopes: neither the authors' nor one geometric series gives them"
+    measured = {"slopes": {8: found.tolist()}}
+    return Identification("slopes_fn", "slopes", scaling="other", unknown=(why,), measured=measured)
 
 
 def buckets(subject: Any) -> Identification:
     """Identify bucket(key - query): how many, how far they reach, and which side they tell apart."""
-    behind = torch.tensor([*range(3000), *(2**n for n in range(12, 20))])
-    rel = torch.cat([-behind.flip(0), behind[1:]])
-    rows = torch.as_tensor(call(subject, rel, what="bucket(relative_position)")).long()
-    n, behind, ahead = int(rows.max()) + 1, rows[rel < 0], rows[rel > 0]
-    both = bool((ahead != ahead[0]).any() and (behind != behind[0]).any())
-    for direction, distance in (("key - query", -rel), ("query - key", rel)):
-        wrong = {reach: _wrong(distance, rows, n, reach, both) for reach in REACHES}
-        fits = [reach for reach, count in wrong.items() if count <= min(2, *wrong.values())]
-        if fits:
-            best = min(fits, key=lambda reach: (reach.bit_count(), len(str(reach).rstrip("0")), reach))
-            parameters = {"num_buckets": n, "max_distance": best, "bidirectional": both}
-            why = f"max_distance but from {min(fits)} to {max(fits)}: the buckets are the same"
-            unknown = (why,) if len(fits) > 1 else ()
-            return Identification("bucket_fn", "buckets", direction=direction, parameters=parameters, unknown=unknown)
-    why = f"the rule of the buckets: {n} of them, {int(rows.min())} the least, and T5's rule gives others"
-    return Identification("bucket_fn", "buckets", unknown=(why,), measured={"num_buckets": n, "bidirectional": both})
+    distances = torch.tensor([-(2**20), -1, 1, 2**20])
+    far, near, ahead, far_ahead = map(int, _numbers(subject, distances, rows=4, what="bucket(4 distances)"))
+    found = {"num_buckets": max(far, far_ahead) + 1, "bidirectional": far != near and ahead != far_ahead}
+    for direction, sign in (("key - query", 1), ("query - key", -1)):
+        for reach in REACHES:
+            spec = {"encoding": "t5", **found, "max_distance": reach}
+            if reach > found["num_buckets"] // 2 and _is(lambda rel, s=sign: subject(s * rel), "bucket_fn", spec):
+                parameters = {**found, "max_distance": reach}
+                return Identification("bucket_fn", "buckets", direction=direction, parameters=parameters)
+    why = f"the rule of the {found['num_buckets']} buckets: T5's rule with usual distances gives others"
+    return Identification("bucket_fn", "buckets", unknown=(why,), measured=found)
 
 
-def _wrong(distance: Tensor, rows: Tensor, n: int, reach: int, both: bool) -> int:
-    """Return how many distances T5's rule puts elsewhere; float32 misses a few where a bucket begins."""
-    try:
-        rule = T5(n_heads=1, n_buckets=n, max_distance=reach, bidirectional=both)
-    except ValueError:
-        return len(rows)
-    return int((rule.bucket(distance) != rows).sum())
+def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
+    """Return what a call returns as numbers.
+
+    Raises:
+        SubjectError: The call fails, or returns something else.
+    """
+    found = call(subject, *args, what=what)
+    with suppress(TypeError, ValueError, RuntimeError):
+        numbers: Array = torch.as_tensor(found).detach().double().numpy()
+        if numbers.ndim and len(numbers) == rows:
+            return numbers
+    message = f"{what} must return numbers in {rows} rows; got {type(found).__name__}"
+    raise SubjectError(Cause("subject.shape", message, 1.0))
+
+
+def _is(subject: Any, convention: str, spec: dict[str, Any]) -> bool:
+    """Return whether a specification predicts all that a subject answers."""
+    family = verify.family_of(convention, spec)
+    seen = observe(family, subject).seen
+    family.look(seen)
+    return bool(seen) and explains(family, family.truth, seen)
 
 
 def mrope(subject: Any) -> Identification:
     """Identify angles(position_ids (3, seq)): which axis each pair follows, and the base."""
-    far = 2**13
-    ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), far * torch.eye(3, dtype=torch.int64)], 1)
-    got = call(subject, ids, what="angles(position_ids)").detach().double().numpy()
-    if got.ndim != 2 or len(got) != 4:
-        return Identification("mrope_fn", unknown=(f"a table of shape {got.shape}; it should be (seq, pairs)",))
-    return _angles("mrope_fn", got[0], np.abs(got[1:] - got[0]) / far, ("time", "height", "width"))
+    ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), 2**13 * torch.eye(3, dtype=torch.int64)], 1)
+    got = _numbers(subject, ids, rows=4, what="angles(position_ids)").reshape(4, -1)
+    return _angles("mrope_fn", got, {"time": (1, 2**13), "height": (2, 2**13), "width": (3, 2**13)})
 
 
 def rope2d(subject: Any) -> Identification:
     """Identify table(h, w): which pairs follow x and which y, and the base."""
-    h, w = 5, 7
-    got = call(subject, h, w, what=f"table({h}, {w})").detach().double().numpy()
-    if got.ndim != 2 or len(got) != h * w:
-        return Identification("rope2d_table_fn", unknown=(f"a table of shape {got.shape}; it should be (35, pairs)",))
-    moved = np.stack([np.abs(got[w - 1] - got[0]) / (w - 1), np.abs(got[(h - 1) * w] - got[0]) / (h - 1)])
-    return _angles("rope2d_table_fn", got[0], moved, ("x", "y"))
+    got = _numbers(subject, 5, 7, rows=35, what="table(5, 7)").reshape(35, -1)
+    return _angles("rope2d_table_fn", got, {"x": (6, 6), "y": (28, 4)})
 
 
-def _angles(name: str, start: Array, moved: Array, axes: tuple[str, ...]) -> Identification:
-    """Return which axis each pair follows, by what one step along each axis adds, (axes, pairs)."""
-    follows, freq = moved.argmax(0), moved.max(0)
+def _angles(name: str, got: Array, axes: dict[str, tuple[int, int]]) -> Identification:
+    """Return which axis each pair follows, by the row of each axis that is some steps along it from row 0."""
+    moved = np.stack([np.abs(got[row] - got[0]) / count for row, count in axes.values()])
+    follows, freq, names = moved.argmax(0), moved.max(0), list(axes)
     changes = np.r_[True, np.diff(follows) != 0]
+    order = f"in blocks: {', '.join(names[axis] for axis in follows[changes])}"
     section = [int((follows == axis).sum()) for axis in range(len(axes))]
-    is_in_turn = int(changes.sum()) > len(axes)
-    order = "taking turns" if is_in_turn else f"in blocks: {', '.join(axes[axis] for axis in follows[changes])}"
     unknown = []
     if ((moved > 1e-9 + 1e-6 * freq).sum(0) != 1).any():
         unknown.append("one axis for each pair: some follow several")
-    if np.abs(start).max(initial=0.0) > 1e-6:
-        unknown.append("nothing more of the origin than that position 0 has angles of its own")
+    if np.abs(got[0]).max(initial=0.0) > 1e-6:
+        unknown.append("more of the origin than that position 0 has angles of its own")
     rule = fit(freq, 1e-10, 2 * len(freq))
     if rule.base is None:  # the frequencies of each axis may begin again
         part = freq[follows == follows[0]]
         rule = fit(part, 1e-10, 2 * len(part))
+    words = f"sections {section} of ({', '.join(names)}), {order if changes.sum() <= len(axes) else 'taking turns'}"
     return Identification(
         name,
         "angles",
         base=rule.base,
         scaling=rule.kind,
-        parameters={
-            "axes": f"sections {section} of ({', '.join(axes)}), {order}",
-            "section": section,
-            **rule.parameters,
-        },
+        parameters={"axes": words, "section": section, **rule.parameters},
         unknown=(*unknown, *rule.unknown),
         measured={"pairs": len(freq), "frequencies": freq.tolist()},
     )

@@ -12,10 +12,9 @@ from posenc.verify.identity.reading import Complex, Reader, steps
 from posenc.verify.identity.rules import Rule
 
 FINE = 1.5e-6  # of cos and sin in float32: closer guesses are all as good
-PARTS = ("positions", "frequencies", "products")
-FINEST_FIRST = ("float64", "float32 or finer", "float32", "float16", "bfloat16")
-RULED = ("none", "linear", "ntk", "proportional", "yarn", "llama3", "dynamic", "xpos")  # whose numbers are exact
-Guess = tuple[tuple[str, str, str, str], Complex]
+PARTS = ("positions", "frequencies", "products", "cosines and sines")
+FINEST_FIRST = (None, "float32", "float16", "bfloat16")
+Guess = tuple[tuple[str | None, ...], Complex]
 
 
 def precisions(
@@ -23,66 +22,56 @@ def precisions(
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
     """Return in which precision each part is formed, by the dtype that is fed, and what cannot be read."""
     found, unknown, pos = {}, [], steps(end)
-    exact = np.sign(freq[-1]) * rule.inv_freq if rule.kind in RULED else freq
-    for dtype in ("float32", "bfloat16"):
+    for fed in ("float32", "bfloat16"):
         try:
-            z = read.at(pos, dtype=dtype)[0]
+            z = read.at(pos, dtype=fed)[0]
         except SubjectError as error:
-            unknown.append(f"what it does with {dtype}: {error.cause.message}")
+            unknown.append(f"what it does with {fed}: {error.cause.message}")
             continue
-        is_half = dtype == "bfloat16"
-        best, names = _best(z / (gain or np.abs(z)), list(_guesses(pos + first, exact, freq, is_half)), is_half)
+        guesses = list(_guesses(pos + first, np.sign(freq[-1]) * rule.inv_freq, freq, fed))
+        off, names = _best(z / (gain or np.abs(z)), guesses, fed)
         if not names:
-            unknown.append(f"in which precision angles are formed: the best guess is off by {best:.3g} (fed {dtype})")
+            unknown.append(f"in which precision angles are formed: the best guess is off by {off:.3g} (fed {fed})")
             continue
-        found[dtype] = {part: _name(n) for part, n in zip(PARTS, names, strict=False)}
-        if names[3] < set(SHORT):
-            found[dtype]["cosines and sines"] = _name(names[3])
-        if {"float64", "float32"} <= names[1] and names[2] <= set(SHORT):
-            unknown.append(
-                f"whether frequencies are float32 or finer: rounding of products to {min(names[2])} hides it"
-            )
+        wide = "float64" if fed == "float32" else "float32 or finer"
+        is_hidden = names[2] <= set(SHORT) and names[1] <= {None, "float32"}
+        if is_hidden and fed == "float32":
+            unknown.append("whether frequencies are finer than float32: the rounding of products hides it")
+        wides = ("float32 or finer", "float32 or finer" if is_hidden else wide, wide, "")
+        named = {part: _name(n, w) for part, n, w in zip(PARTS, names, wides, strict=True)}
+        found[fed] = {part: name for part, name in named.items() if name}
     return found, unknown
 
 
-def _guesses(where: Array, exact: Array, measured: Array, is_half: bool) -> Iterator[Guess]:
-    """Yield the dtypes of the parts, and the rotations that follow."""
-    wide = "float32 or finer" if is_half else "float64"
-    places = [("float32 or finer", where), *((t, rounded(where, t)) for t in SHORT)]
-    freqs = [(wide, exact), *((t, rounded(exact, t)) for t in SHORT)]
-    products, tables = [wide, *SHORT], [wide]
-    if not is_half:
-        freqs += [("float32", rounded(f, "float32")) for f in (measured, exact)]
-        products, tables = [*products, "float32"], [wide, *SHORT]
-    for (place, pos), (frequency, freq), dtype in product(places, freqs, products):
+def _guesses(where: Array, exact: Array, measured: Array, fed: str) -> Iterator[Guess]:
+    """Yield the dtypes of the parts, None for those that are as fine as can be, and the rotations that follow."""
+    fine = (None, "float32") if fed == "float32" else (None,)
+    freqs = [(t, rounded(exact, t)) for t in (*fine, *SHORT)]
+    if fed == "float32":
+        freqs.append(("float32", rounded(measured, "float32")))  # there are several orders of forming them
+    tables = (None, *SHORT) if fed == "float32" else (None,)
+    for place, (frequency, freq), dtype, table in product((None, *SHORT), freqs, (*fine, *SHORT), tables):
         with np.errstate(invalid="ignore", over="ignore"):
-            angles = np.outer(pos, freq)
-            z = np.exp(1j * (angles if dtype == wide else rounded(angles, dtype)))
-            for table in tables:
-                yield (place, frequency, dtype, table), z if table == wide else _rounded(z, table)
+            z = np.exp(1j * rounded(np.outer(rounded(where, place), freq), dtype))
+            yield (place, frequency, dtype, table), rounded(z.real, table) + 1j * rounded(z.imag, table)
 
 
-def _rounded(z: Complex, dtype: str) -> Complex:
-    return rounded(z.real, dtype) + 1j * rounded(z.imag, dtype)
-
-
-def _best(z: Complex, guesses: list[Guess], is_half: bool) -> tuple[float, list[set[str]]]:
+def _best(z: Complex, guesses: list[Guess], fed: str) -> tuple[float, list[set[str | None]]]:
     """Return how far the best guess is off, and the dtypes of each part in the guesses that are as good."""
-    share = 1.0 if is_half else 0.998  # where two numbers of a half type are as near, float32 may decide otherwise
+    share = 0.998 if fed == "float32" else 1.0  # where two numbers of a half type are as near, float32 may decide
     off = np.array([np.quantile(np.nan_to_num(np.abs(z - g), nan=np.inf), share, method="lower") for _, g in guesses])
-    limit, best = 4 * 2.0**-7 if is_half else 20 * FINE, float(off.min())
-    good = [
-        names for (names, _), o in zip(guesses, off, strict=True) if o <= (limit if is_half else max(3 * best, FINE))
-    ]
+    best, limit = float(off.min()), 20 * FINE if fed == "float32" else 4 * 2.0**-7
     if best > limit:
         return best, []
-    found = [{names[part] for names in good} for part in range(4)]
-    if found[1] & set(SHORT) and "float64" not in found[1]:
-        found[1] -= {"float32"}  # which is measured; that rounding the rule gives the same is no chance
+    close = max(3 * best, FINE) if fed == "float32" else limit
+    good = [names for (names, _), o in zip(guesses, off, strict=True) if o <= close]
+    found = [set(names) for names in zip(*good, strict=True)]
+    if None not in found[1] and found[1] & set(SHORT):
+        found[1].discard("float32")  # which is measured, and rounded as well
     return best, found
 
 
-def _name(names: set[str]) -> str:
+def _name(names: set[str | None], wide: str) -> str:
     """Return one name for dtypes that are all good enough: the coarsest, or finer."""
     coarsest = max(names, key=FINEST_FIRST.index)
-    return coarsest if len(names) == 1 or coarsest == "float32 or finer" else f"{coarsest} or finer"
+    return wide if coarsest is None else coarsest if len(names) == 1 or not wide else f"{coarsest} or finer"

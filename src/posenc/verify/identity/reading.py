@@ -18,40 +18,32 @@ from posenc.verify.report import Cause
 Complex = NDArray[np.complex128]
 SIZES = (64, 32, 128, 16, 8, 96, 80, 256, 72, 40, 48, 24, 112, 160, 192, 4, 512, *range(6, 257, 2))
 FAR, DENSE = 2**17, 8192  # positions that are tried, and tokens of a text that is fed whole; halved until they work
-NUMBERS = 2**20  # of the matrices of a text that is fed whole
 ODD = (3, 5, 7, 11, 100, 101, 257, 259, 511, 1001, 2049, 4099, 9973, 20011, 40009, 60013, 77777, 99991, 120011)
 FAILS = ("subject.raises", "subject.shape", "subject.not_finite")  # where other sizes and nearer positions may work
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Asks a rotation.
-
-    Args:
-        subject: What build() returned.
-        convention: How it is called.
-        head_dim: The dimensions that are fed.
-        top: Positions that work.
-        pairs: Which dimensions rotate together.
-    """
+    """Asks a rotation whose dimensions rotate together in pairs, up to a position, in one way to call it."""
 
     subject: Any
     convention: str
     head_dim: int
     top: int = FAR
     pairs: tuple[tuple[int, int], ...] = ()
+    whole: bool = False  # whether all tokens up to the last one that is asked for are fed
 
-    def feed(self, x: Tensor, pos: Array, *, whole: bool = False, dtype: str = "float32") -> Array:
+    def feed(self, x: Tensor, pos: Array, dtype: str = "float32") -> Array:
         """Return what becomes of vectors at ascending positions, (2, vectors, positions, head_dim)."""
-        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=whole)
+        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=self.whole)
         return feed(self.convention, lambda: fresh(self.subject), x, ask)
 
-    def at(self, pos: Array, *, second: bool = False, whole: bool = False, dtype: str = "float32") -> Complex:
+    def at(self, pos: Array, *, second: bool = False, dtype: str = "float32") -> Complex:
         """Return gain * exp(i angle) of each pair, (2, positions, pairs), read from its first or second dimension."""
         a, b = np.array(self.pairs).T[:: -1 if second else 1]
         x = torch.zeros(1, self.head_dim)
         x[:, a] = 1.0
-        found = self.feed(x, pos, whole=whole, dtype=dtype)[:, 0]
+        found = self.feed(x, pos, dtype)[:, 0]
         return found[..., a] + (-1j if second else 1j) * found[..., b]
 
 
@@ -92,8 +84,8 @@ def _width(subject: Any, convention: str, unknown: list[str]) -> int:
             return error
         return None
 
-    errors = []
-    for size in SIZES:
+    errors: list[SubjectError] = []
+    for size in map(int, SIZES):
         if (error := refused(size)) is None:
             if None in (refused(size // 2), refused(2 * size)):
                 unknown.append(f"head_dim, since others than {size} are taken as well; pass head_dim to read another")
@@ -119,8 +111,7 @@ def _check_linear(read: Reader) -> None:
 
 def structures(read: Reader) -> tuple[Structure, Structure]:
     """Return which dimensions of queries and of keys rotate together."""
-    end = min(read.top, max(16, NUMBERS // read.head_dim**2)) if REACH[read.convention] == "start" else read.top
-    matrices = read.feed(torch.eye(read.head_dim), steps(end)).transpose(0, 2, 3, 1)
+    matrices = read.feed(torch.eye(read.head_dim), steps(min(read.top, 64))).transpose(0, 2, 3, 1)
     for faint in (1e-9, 1e-5):  # slow pairs show in what most code leaves at exactly 0
         q, k = (structure(side, faint) for side in matrices)
         if not (q.tangled or k.tangled):

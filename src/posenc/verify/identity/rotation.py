@@ -1,5 +1,7 @@
 """Identification of a rotation: its dimensions, direction and gain, its frequencies and what they depend on."""
 
+from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -57,10 +59,10 @@ def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
         unknown.append("frequencies: what happens to pairs is no rotation, or some vanish")
         return
     rates = _growth(near, z)
-    short, whole = (None, False) if rates is not None else _switch(read)
+    short, read = (None, read) if rates is not None else _switch(read)
     end = short or read.top
     pos = steps(end, odd=False)  # powers of two, which no dtype rounds
-    z = read.at(pos, whole=whole)
+    z = read.at(pos)
     freqs, _, bent = (np.stack(part) for part in zip(*(speeds(pos, side) for side in z), strict=True))
     if bent.max() > BENT:
         is_counted = np.abs(z - read.at(np.arange(float(len(pos))))).max() < CLOSE
@@ -73,7 +75,7 @@ def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
     a, b = read.pairs[0]
     rule = fit(freq, (noise + 5e-7) / pos[-1], 2 * (b - a) if facts["pairing"] == "half" else facts["rotary_dim"])
     if short is not None:
-        rule = _scaled(read, rule, short, whole)
+        rule = _scaled(read, rule, short)
     if rates is not None:
         rule = _decaying(rule, rates)
     facts |= {"base": rule.base, "scaling": rule.kind, "parameters": rule.parameters}
@@ -121,55 +123,45 @@ def _first(start: Complex, freqs: Array, unknown: list[str]) -> float | None:
     return None
 
 
-def _switch(read: Reader) -> tuple[int | None, bool]:
-    """Return the longest text that is rotated as the shortest one, None if all are, and whether to feed all tokens.
+def _switch(read: Reader) -> tuple[int | None, Reader]:
+    """Return the longest text that is rotated as the shortest one, None if all are, and how to ask for longer ones.
 
     Some look at the last position, some count tokens: where positions can be given, both are tried.
     """
-    for whole in (False, True) if REACH[read.convention] == "any" else (True,):
-        alike, changed, top = 4, 4, _longest(read, whole)
-        try:
-            while alike == changed < top:
-                changed = min(2 * alike, top)
-                alike = alike if _differ(read, alike, changed, whole) else changed
-            while changed - alike > 1:
-                middle = (alike + changed) // 2
-                alike, changed = (alike, middle) if _differ(read, alike, middle, whole) else (middle, changed)
-        except SubjectError:
-            continue
-        if alike < changed:
-            return alike, whole
-    return None, False
+    counted = replace(read, whole=True, top=min(read.top, DENSE))
+    for each in (read, counted) if REACH[read.convention] == "any" else (counted,):
+        n = 4
+        with suppress(SubjectError):
+            while 2 * n <= each.top:
+                if _differ(each, n, 2 * n):
+                    return bisect_left(range(2 * n), True, n, key=lambda m: _differ(each, n, m)) - 1, each
+                n *= 2
+    return None, read
 
 
-def _longest(read: Reader, whole: bool) -> int:
-    return min(read.top, DENSE) if whole else read.top
-
-
-def _differ(read: Reader, short: int, long: int, whole: bool) -> bool:
+def _differ(read: Reader, short: int, long: int) -> bool:
     """Return whether a longer text rotates positions of a shorter one by other angles."""
     _, i, j = np.intersect1d(steps(short), steps(long), return_indices=True)
-    a, b = (read.at(steps(n), whole=whole) for n in (short, long))
-    return bool(np.abs(a[:, i] - b[:, j]).max() > 1e-5)
+    return bool(np.abs(read.at(steps(short))[:, i] - read.at(steps(long))[:, j]).max() > 1e-5)
 
 
-def _scaled(read: Reader, rule: Rule, end: int, whole: bool) -> Rule:
+def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
     """Return the rule of frequencies that change where a text is longer than some tokens."""
     found = {}
-    for n in sorted({min(n, _longest(read, whole)) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)}):
-        found[n] = np.abs(speeds(steps(n), read.at(steps(n), whole=whole)[0])[0])
+    for n in sorted({min(n, read.top) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)}):
+        found[n] = np.abs(speeds(steps(n), read.at(steps(n))[0])[0])
     long, width = found[n], rule.width
     parameters = {**rule.parameters, "original_max_len": end}
     if np.abs(long / found[min(found)] - 1).max() > CLOSE:
         return _dynamic(replace(rule, kind="dynamic", parameters=parameters), found)
-    base = rule.base or fit(long, 5e-7 / n, width).base
+    base = rule.base or BASES[0]
     unknown = [why for why in rule.unknown if not why.startswith("the base:")]
-    if base is None:
+    if rule.base is None:
         unknown.append("the base: both lists of factors are free; those reported are for a base of 10000")
-    plain = (base or BASES[0]) ** (-2 * np.arange(len(long)) / width)
+    plain = base ** (-2 * np.arange(len(long)) / width)
     for name, freq in (("short_factor", rule.inv_freq), ("long_factor", long)):
         parameters[name] = [snap(float(f)) for f in plain / freq]
-    return replace(rule, kind="longrope", base=base, parameters=parameters, unknown=tuple(unknown))
+    return replace(rule, kind="longrope", parameters=parameters, unknown=tuple(unknown))
 
 
 def _dynamic(rule: Rule, found: dict[int, Array]) -> Rule:

@@ -18,33 +18,18 @@ FAR = 2.0**14  # the position from which products in a half type were read
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule and its numbers.
-
-    Args:
-        kind: As `Identification.scaling`.
-        base: None if it cannot be read.
-        width: The dimensions over which the exponents count.
-        inv_freq: What the rule gives, fastest pair first; what was measured where there is no rule.
-        parameters: Its numbers.
-        unknown: What else would give the same numbers.
-    """
+    """A rule and its numbers, as an `Identification` has them, and the frequencies that it gives, fastest first."""
 
     kind: str
     base: float | None
-    width: int
-    inv_freq: Array
+    width: int  # over which exponents count
+    inv_freq: Array  # those measured where there is no rule
     parameters: dict[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
 def fit(freq: Array, noise: float, width: int) -> Rule:
-    """Return the rule of frequencies.
-
-    Args:
-        freq: Radians per position of the pairs that rotate, fastest first.
-        noise: What they may be off, besides the rounding of float32.
-        width: The dimensions over which the exponents count.
-    """
+    """Return the rule of frequencies, fastest first, which noise may move besides the rounding of float32."""
     if len(freq) < 2 or (freq <= 0).any():
         return Rule(
             "other", None, width, freq, {}, ("the rule of the frequencies: too few pairs, or one is not positive",)
@@ -67,7 +52,7 @@ def _line(i: Array, freq: Array, slack: Array) -> tuple[float, float] | None:
 
 def _straight(freq: Array, slack: Array, width: int) -> Rule | None:
     """Return a base, with a linear factor, stretched by static NTK, or of fewer pairs than exponents count over."""
-    i, unknown = np.arange(len(freq)), []
+    i, unknown = np.arange(float(len(freq))), []
     if (line := _line(i, freq, slack)) is None:
         return None
     known = (b for b in BASES if (np.abs(b ** (-2 * i / width) - freq) <= slack).all())
@@ -143,7 +128,7 @@ def _ramp(rule: Rule, low: float, high: float, is_open: bool) -> Rule:
 
 def _ends(freq: Array, slack: Array, width: int) -> Iterator[tuple[float, float]]:
     """Yield base and factor by the longest straight part at the slow end, then by that at the fast end."""
-    i, n = np.arange(len(freq)), len(freq)
+    i, n = np.arange(float(len(freq))), len(freq)
     for parts in ([slice(n - m, n) for m in range(n, LEAST - 1, -1)], [slice(m) for m in range(n, LEAST - 1, -1)]):
         line = next(filter(None, (_line(i[part], freq[part], slack[part]) for part in parts)), None)
         if line is not None:
