@@ -66,7 +66,7 @@ class Identification:
         found |= {"gain": self.gain, "direction": self.direction, "first position": self.first_position}
         for dtype, parts in self.precision.items():
             found[f"fed {dtype}"] = ", ".join(f"{what} in {name}" for what, name in parts.items())
-        return {name: number(value) for name, value in found.items() if value is not None}
+        return {name: _number(value) for name, value in found.items() if value is not None}
 
     def sentence(self) -> str:
         """Return only what is known, empty if that is nothing."""
@@ -89,7 +89,7 @@ def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> I
     Args:
         subject: What `build()` of a file returns.
         convention: How it is called: one of `posenc.verify.FAMILIES`.
-        head_dim: The head dimension to feed; None tries what the subject says of itself, then the usual sizes.
+        head_dim: The head dimension to feed; None tries the usual sizes.
 
     Raises:
         ValueError: There is no such convention, or the subject cannot be called so.
@@ -132,14 +132,7 @@ def _of(subject: Any, convention: str, head_dim: int | None) -> Identification:
     return Identification(convention, unknown=(why,))
 
 
-def number(value: Any) -> str:
-    """Return a parameter in words.
-
-    >>> number(500000.0), number([1, 2, 3, 4])
-    ('500,000', '[1, 2, 3, ..]')
-    """
-    if isinstance(value, float):
-        return f"{value:,.8g}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(number(v) for v in value[:3])}{', ..' if len(value) > 3 else ''}]"
-    return str(value)
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_number, value[:3]))}{', ..' if len(value) > 3 else ''}]"
+    return f"{value:,.8g}" if isinstance(value, float) else str(value)

@@ -1,5 +1,6 @@
 """Ask a rotation without a specification: which width it takes, how far it goes, which dimensions rotate together."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +17,9 @@ from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 Complex = NDArray[np.complex128]
-SIZES = (64, 32, 128, 16, 8, 96, 80, 256, 72, 40, 48, 24, 112, 160, 192, 4, 512, *range(6, 257, 2))
+SIZES: tuple[int, ...] = (64, 32, 128, 16, 8, 96, 80, 256, 72, 40, 48, 24, 112, 160, 192, 4, 512, *range(6, 257, 2))
 FAR, DENSE = 2**17, 8192  # positions that are tried, and tokens of a text that is fed whole; halved until they work
 ODD = (3, 5, 7, 11, 100, 101, 257, 259, 511, 1001, 2049, 4099, 9973, 20011, 40009, 60013, 77777, 99991, 120011)
-FAILS = ("subject.raises", "subject.shape", "subject.not_finite")  # where other sizes and nearer positions may work
 
 
 @dataclass(frozen=True)
@@ -64,36 +64,30 @@ def reader(subject: Any, convention: str, head_dim: int | None) -> tuple[Reader,
     _check_linear(read)
     end = DENSE if REACH[convention] == "start" else FAR
     while end > 8:
-        try:
+        with suppress(SubjectError):
             if np.abs(read.feed(torch.ones(1, read.head_dim), steps(end))).max() < 1e3:  # xPos' keys grow
                 break
-        except SubjectError as error:
-            if error.cause.code not in FAILS:
-                raise
         end //= 2
     return replace(read, top=end), unknown
 
 
 def _width(subject: Any, convention: str, unknown: list[str]) -> int:
     """Return a usual head dimension that works."""
+    errors = []
 
-    def refused(size: int) -> SubjectError | None:
+    def is_taken(size: int) -> bool:
         try:
             Reader(subject, convention, size).feed(torch.ones(1, size), np.arange(5.0))
         except SubjectError as error:
-            return error
-        return None
+            errors.append(error)
+            return False
+        return True
 
-    errors: list[SubjectError] = []
-    for size in map(int, SIZES):
-        if (error := refused(size)) is None:
-            if None in (refused(size // 2), refused(2 * size)):
-                unknown.append(f"head_dim, since others than {size} are taken as well; pass head_dim to read another")
-            return size
-        if error.cause.code not in FAILS:
-            raise error
-        errors.append(error)
-    raise errors[0]
+    if (found := next(filter(is_taken, SIZES), None)) is None:
+        raise errors[0]
+    if is_taken(found // 2) or is_taken(2 * found):
+        unknown.append(f"head_dim, since others than {found} are taken as well; pass head_dim to read another")
+    return found
 
 
 def _check_linear(read: Reader) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from posenc.definitions import frequencies
-from posenc.verify.engine.read import BASES, Structure, speeds
+from posenc.verify.engine.read import BASES, speeds
 from posenc.verify.engine.records import Array
 from posenc.verify.families.rotation_calls import REACH
 from posenc.verify.guard import SubjectError
@@ -37,22 +37,17 @@ def identified(subject: Any, convention: str, name: str, head_dim: int | None) -
     elif q.pairs != k.pairs:
         unknown.append(f"one pairing: of queries {q.words()} rotate, of keys {k.words()}")
     else:
-        facts |= _layout(q)
         _fill(replace(read, pairs=q.pairs), facts, unknown)
     return Identification(name, "rotation", **facts, unknown=tuple(unknown))
 
 
-def _layout(side: Structure) -> dict[str, Any]:
-    """Return pairing, width and first dimension."""
-    first, partner = side.pairs[0]
-    layout = side.layout()
-    is_half = side.pairs == tuple((first + i, partner + i) for i in range(len(side.pairs)))  # slow pairs stand still
-    pairing = layout[0] if layout else "half" if is_half else "other"
-    return {"pairing": pairing, "rotary_dim": side.width, "first_lane": first}
-
-
 def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
     """Add all that angles and lengths of rotated pairs show."""
+    (first, partner), count = read.pairs[0], len(read.pairs)
+    is_half = read.pairs == tuple((first + i, partner + i) for i in range(count)) and partner - first >= count
+    is_interleaved = read.pairs == tuple((first + 2 * i, first + 2 * i + 1) for i in range(count))
+    pairing = "half" if is_half else "interleaved" if is_interleaved else "other"
+    facts |= {"pairing": pairing, "rotary_dim": 2 * count, "first_lane": first}
     near = np.arange(min(16.0, read.top))
     z = read.at(near)
     if np.abs(z).min() < 1e-6 or np.abs(z - read.at(near, second=True)).max() > CLOSE * np.abs(z).max():
@@ -72,8 +67,12 @@ def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
     facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, facts, unknown)
     facts["direction"], sign = _direction(freqs, unknown)
     freq = sign * freqs[0]
-    a, b = read.pairs[0]
-    rule = fit(freq, (noise + 5e-7) / pos[-1], 2 * (b - a) if facts["pairing"] == "half" else facts["rotary_dim"])
+    widths = (
+        2 * (partner - first) if is_half else 2 * count,
+        read.head_dim,
+    )  # half may have slow pairs that stand still
+    rules = [fit(freq, (noise + 5e-7) / pos[-1], width) for width in widths]
+    rule = next((rule for rule in rules if rule.base is not None and rule.base >= 50), rules[0])
     if short is not None:
         rule = _scaled(read, rule, short)
     if rates is not None:
@@ -81,9 +80,9 @@ def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
     facts |= {"base": rule.base, "scaling": rule.kind, "parameters": rule.parameters}
     facts["measured"]["frequencies"] = freq.tolist()
     unknown += rule.unknown
-    facts["first_position"] = first = _first(z[:, 0], freqs, unknown)
-    if first is not None:
-        facts["precision"], more = precisions(read, freqs[0], rule, first, facts["gain"], end)
+    facts["first_position"] = place = _first(z[:, 0], freqs, unknown)
+    if place is not None:
+        facts["precision"], more = precisions(read, freqs[0], rule, place, facts["gain"], end)
         unknown += more
 
 
@@ -152,16 +151,14 @@ def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
         found[n] = np.abs(speeds(steps(n), read.at(steps(n))[0])[0])
     long, width = found[n], rule.width
     parameters = {**rule.parameters, "original_max_len": end}
+    parameters.pop("factors", None)
     if np.abs(long / found[min(found)] - 1).max() > CLOSE:
         return _dynamic(replace(rule, kind="dynamic", parameters=parameters), found)
     base = rule.base or BASES[0]
-    unknown = [why for why in rule.unknown if not why.startswith("the base:")]
-    if rule.base is None:
-        unknown.append("the base: both lists of factors are free; those reported are for a base of 10000")
     plain = base ** (-2 * np.arange(len(long)) / width)
     for name, freq in (("short_factor", rule.inv_freq), ("long_factor", long)):
         parameters[name] = [snap(float(f)) for f in plain / freq]
-    return replace(rule, kind="longrope", parameters=parameters, unknown=tuple(unknown))
+    return replace(rule, kind="longrope", parameters=parameters)
 
 
 def _dynamic(rule: Rule, found: dict[int, Array]) -> Rule:

@@ -31,15 +31,14 @@ class Rule:
 def fit(freq: Array, noise: float, width: int) -> Rule:
     """Return the rule of frequencies, fastest first, which noise may move besides the rounding of float32."""
     if len(freq) < 2 or (freq <= 0).any():
-        return Rule(
-            "other", None, width, freq, {}, ("the rule of the frequencies: too few pairs, or one is not positive",)
-        )
+        why = "the rule of the frequencies: there are too few, or one is not positive"
+        return Rule("other", None, width, freq, {}, (why,))
     slack = 6e-6 * freq + noise
     for hypothesis in (_straight, _short, _blended):
         if (found := hypothesis(freq, slack, width)) is not None:
             return found
     factors = (BASES[0] ** (-2 * np.arange(len(freq)) / width) / freq).tolist()
-    why = "the base: frequencies follow no rule, as those of a list of factors do; `factors` are for a base of 10000"
+    why = "the base: frequencies follow no rule, as those of a list of factors do; factors are for a base of 10000"
     return Rule("lists", None, width, freq, {"factors": factors}, (why,))
 
 
@@ -61,7 +60,7 @@ def _straight(freq: Array, slack: Array, width: int) -> Rule | None:
     kind, parameters = ("none", {}) if factor == 1 else ("linear", {"factor": factor})
     if factor == 1 and base not in BASES:
         why = f"whether {base:,.8g} is the base or one stretched by static NTK: the frequencies are the same"
-        for plain in BASES if width > 2 and snap(base, 1e-9) == base else ():
+        for plain in BASES if width > 2 and base != float(f"{base:.2e}") else ():
             stretch = snap((base / plain) ** ((width - 2) / width), 1e-4)
             if 1 < stretch < 1000 and stretch % 0.25 == 0:
                 kind, parameters = "ntk", {"factor": stretch, "plain_base": plain}
@@ -116,10 +115,8 @@ def _ramp(rule: Rule, low: float, high: float, is_open: bool) -> Rule:
         length = 2 * math.pi * rule.base ** (2 * high / rule.width)
     else:
         kept, length = 2 * math.pi / low, 2 * math.pi / high  # wavelengths
-        first, found = (
-            {"longest_kept": snap(kept)},
-            {"shortest_divided": snap(length), "ratio": snap(length / kept, 1e-3)},
-        )
+        first = {"longest_kept": snap(kept)}
+        found = {"shortest_divided": snap(length), "ratio": snap(length / kept, 1e-3)}
     if is_open:
         return replace(rule, parameters={**first, "factor": None}, unknown=("the factor: the ramp may not have ended",))
     why = f"trained length and betas: only the ramp shows, which ends at a wavelength of {length:,.6g}"
