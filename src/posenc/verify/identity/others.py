@@ -47,11 +47,7 @@ def buckets(subject: Any) -> Identification:
 
 
 def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
-    """Return what a call returns as numbers.
-
-    Raises:
-        SubjectError: The call fails, or returns something else.
-    """
+    """Return what a call returns, as numbers."""
     found = call(subject, *args, what=what)
     with suppress(TypeError, ValueError, RuntimeError):
         numbers: Array = torch.as_tensor(found).detach().double().numpy()

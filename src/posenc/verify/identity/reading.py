@@ -12,7 +12,7 @@ from torch import Tensor
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.read import Structure, structure
 from posenc.verify.engine.records import Array
-from posenc.verify.families.rotation_calls import REACH, Ask, feed
+from posenc.verify.families.rotation_calls import HEADS, REACH, Ask, feed
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
@@ -33,18 +33,18 @@ class Reader:
     pairs: tuple[tuple[int, int], ...] = ()
     whole: bool = False  # whether all tokens up to the last one that is asked for are fed
 
-    def feed(self, x: Tensor, pos: Array, dtype: str = "float32") -> Array:
+    def feed(self, x: Tensor, pos: Array, dtype: str = "float32", heads: int = HEADS) -> Array:
         """Return what becomes of vectors at ascending positions, (2, vectors, positions, head_dim)."""
-        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=self.whole)
+        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=self.whole, heads=heads)
         return feed(self.convention, lambda: fresh(self.subject), x, ask)
 
-    def at(self, pos: Array, *, second: bool = False, dtype: str = "float32") -> Complex:
-        """Return gain * exp(i angle) of each pair, (2, positions, pairs), read from its first or second dimension."""
-        a, b = np.array(self.pairs).T[:: -1 if second else 1]
+    def at(self, pos: Array, dtype: str = "float32") -> Complex:
+        """Return gain * exp(i angle) of each pair, (2, positions, pairs), read from its first dimension."""
+        a, b = np.array(self.pairs).T
         x = torch.zeros(1, self.head_dim)
         x[:, a] = 1.0
         found = self.feed(x, pos, dtype)[:, 0]
-        return found[..., a] + (-1j if second else 1j) * found[..., b]
+        return found[..., a] + 1j * found[..., b]
 
 
 def steps(end: int, *, odd: bool = True) -> Array:
@@ -54,11 +54,7 @@ def steps(end: int, *, odd: bool = True) -> Array:
 
 
 def reader(subject: Any, convention: str, head_dim: int | None) -> tuple[Reader, list[str]]:
-    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far.
-
-    Raises:
-        SubjectError: No call works, or what comes back is random, not linear in x, or unlike for each head.
-    """
+    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far."""
     unknown: list[str] = []
     read = Reader(subject, convention, head_dim or _width(subject, convention, unknown))
     _check_linear(read)
@@ -77,7 +73,7 @@ def _width(subject: Any, convention: str, unknown: list[str]) -> int:
 
     def is_taken(size: int) -> bool:
         try:
-            Reader(subject, convention, size).feed(torch.ones(1, size), np.arange(5.0))
+            Reader(subject, convention, size).feed(torch.ones(1, size), np.arange(5.0), heads=1)
         except SubjectError as error:
             errors.append(error)
             return False
@@ -93,7 +89,7 @@ def _width(subject: Any, convention: str, unknown: list[str]) -> int:
 def _check_linear(read: Reader) -> None:
     """Raise where a call gives something else the second time, or no sum of what goes in."""
     x, y = torch.randn(2, 1, read.head_dim, generator=torch.Generator().manual_seed(7))
-    of_x, again, of_y, of_sum = (read.feed(t, np.arange(6.0)) for t in (x, x, y, 20 * x - 30 * y))
+    of_x, again, of_y, of_sum = (read.feed(t, np.arange(6.0), heads=1) for t in (x, x, y, 20 * x - 30 * y))
     for code, message, off, size, limit in (
         ("rope.not_deterministic", "the same call gives something else the second time", of_x - again, of_x, 1e-4),
         ("rope.not_linear", "f(20 x - 30 y) is not 20 f(x) - 30 f(y)", of_sum - 20 * of_x + 30 * of_y, of_sum, 1e-2),
@@ -103,11 +99,11 @@ def _check_linear(read: Reader) -> None:
             raise SubjectError(Cause(code, f"{message}, by up to {share:.2%} of the largest number", share))
 
 
-def structures(read: Reader) -> tuple[Structure, Structure]:
-    """Return which dimensions of queries and of keys rotate together."""
-    matrices = read.feed(torch.eye(read.head_dim), steps(min(read.top, 64))).transpose(0, 2, 3, 1)
+def matrices_of(read: Reader, near: Array) -> tuple[Array, Structure, Structure]:
+    """Return what is done to queries and to keys at positions near 0, and which dimensions rotate together."""
+    matrices = read.feed(torch.eye(read.head_dim), near).transpose(0, 2, 3, 1)
     for faint in (1e-9, 1e-5):  # slow pairs show in what most code leaves at exactly 0
         q, k = (structure(side, faint) for side in matrices)
         if not (q.tangled or k.tangled):
             break
-    return q, k
+    return matrices, q, k

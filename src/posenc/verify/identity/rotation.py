@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from posenc.definitions import frequencies
-from posenc.verify.engine.read import BASES, speeds
+from posenc.verify.engine.read import BASES, speeds, turns
 from posenc.verify.engine.records import Array
 from posenc.verify.families.rotation_calls import REACH
 from posenc.verify.guard import SubjectError
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.precision import precisions
-from posenc.verify.identity.reading import DENSE, Complex, Reader, reader, steps, structures
+from posenc.verify.identity.reading import DENSE, Complex, Reader, matrices_of, reader, steps
 from posenc.verify.identity.rules import Rule, fit, snap
 
 CLOSE = 1e-3  # of a gain, a rotated dimension, a frequency
@@ -22,14 +22,11 @@ BENT = 0.05  # radians off a straight line
 
 
 def identified(subject: Any, convention: str, name: str, head_dim: int | None) -> Identification:
-    """Identify a rotation that is called as one convention and reported as another.
-
-    Raises:
-        SubjectError: No call works, or what comes back is random, not linear in x, or unlike for each head.
-    """
+    """Identify a rotation that is called as one convention and reported as another."""
     read, unknown = reader(subject, convention, head_dim)
     facts: dict[str, Any] = {"head_dim": read.head_dim, "measured": {"positions_read": read.top}}
-    q, k = structures(read)
+    near = steps(min(read.top, 64))
+    matrices, q, k = matrices_of(read, near)
     if q.tangled or k.tangled:
         unknown.append(f"pairing and all that follows: dimension {(q.tangled or k.tangled)[0]} mixes with several")
     elif not q.pairs and not k.pairs:
@@ -37,23 +34,22 @@ def identified(subject: Any, convention: str, name: str, head_dim: int | None) -
     elif q.pairs != k.pairs:
         unknown.append(f"one pairing: of queries {q.words()} rotate, of keys {k.words()}")
     else:
-        _fill(replace(read, pairs=q.pairs), facts, unknown)
+        z = np.stack([turns(side, q.pairs) for side in matrices])
+        second = np.stack([turns(side, [(b, a) for a, b in q.pairs]).conj() for side in matrices])
+        if np.abs(z).min() < 1e-6 or np.abs(z - second).max() > CLOSE * np.abs(z).max():
+            unknown.append("frequencies: what happens to pairs is no rotation, or some vanish")
+        else:
+            _fill(replace(read, pairs=q.pairs), _growth(near, z), facts, unknown)
     return Identification(name, "rotation", **facts, unknown=tuple(unknown))
 
 
-def _fill(read: Reader, facts: dict[str, Any], unknown: list[str]) -> None:
+def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: list[str]) -> None:
     """Add all that angles and lengths of rotated pairs show."""
     (first, partner), count = read.pairs[0], len(read.pairs)
     is_half = read.pairs == tuple((first + i, partner + i) for i in range(count)) and partner - first >= count
     is_interleaved = read.pairs == tuple((first + 2 * i, first + 2 * i + 1) for i in range(count))
     pairing = "half" if is_half else "interleaved" if is_interleaved else "other"
     facts |= {"pairing": pairing, "rotary_dim": 2 * count, "first_lane": first}
-    near = np.arange(min(16.0, read.top))
-    z = read.at(near)
-    if np.abs(z).min() < 1e-6 or np.abs(z - read.at(near, second=True)).max() > CLOSE * np.abs(z).max():
-        unknown.append("frequencies: what happens to pairs is no rotation, or some vanish")
-        return
-    rates = _growth(near, z)
     short, read = (None, read) if rates is not None else _switch(read)
     end = short or read.top
     pos = steps(end, odd=False)  # powers of two, which no dtype rounds
@@ -178,9 +174,9 @@ def _dynamic(rule: Rule, found: dict[int, Array]) -> Rule:
 def _growth(pos: Array, z: Complex) -> Array | None:
     """Return by how much the logarithms of lengths grow per position, (2, pairs); None if they do not."""
     logs = np.log(np.abs(z))
-    most, rates = float(np.ptp(logs, 1).max()), (logs[:, -1] - logs[:, 0]) / pos[-1]
+    rates = (logs[:, -1] - logs[:, 0]) / pos[-1]
     off = np.abs(logs - logs[:, :1] - rates[:, None] * pos[:, None]).max()
-    return rates if most > 1e-4 and off < 0.1 * most else None
+    return rates if np.ptp(logs, 1).max() > max(1e-4, 10 * off) else None
 
 
 def _decaying(rule: Rule, rates: Array) -> Rule:
