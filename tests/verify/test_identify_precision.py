@@ -92,9 +92,7 @@ def test_positions_that_are_counted_show_no_precision_beyond_the_text():
 
 def test_angles_by_other_code_are_not_named():
     def rope(x, positions):
-        angles = (
-            positions[:, None] * WAYS["float64"](torch.arange(16) / 16, 10000.0) * 50
-        ).round() / 50  # its own grid
+        angles = (positions[:, None] * WAYS["float64"](torch.arange(16) / 16, 10000.0) * 50).round() / 50
         a, b = x.double().chunk(2, -1)
         return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1).to(x.dtype)
 
