@@ -112,9 +112,12 @@ def test_what_rotates_nothing_is_identified_too(identify):
     ("code", "said"),
     [
         (OTHER_SLOPES, "the rule of the slopes"),
-        ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: x", "no dimension changes with the position"),
+        ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: x", "no dimension rotates with the position"),
         ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: 1 / 0", "subject.raises"),
-        ("STYLE = 'cached_model'\ndef build(): return lambda x, cache: (x, cache)", "only rotations and a few tables are identified"),
+        (
+            "STYLE = 'cached_model'\ndef build(): return lambda x, cache: (x, cache)",
+            "only rotations and a few tables are identified",
+        ),
         ("1 / 0", "subject.import_fails"),
         ("raise SystemExit(0)", "subject.exits"),
         ("import os; os._exit(0)", "subject.exits"),

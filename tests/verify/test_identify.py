@@ -196,7 +196,7 @@ def mixed(x, positions):
 
 NONE = {
     "is no rotation": mixed,
-    "no dimension changes with the position": lambda x, positions: x * 2,
+    "no dimension rotates with the position": lambda x, positions: x * 2,
     "positions that are given are not used": lambda x, positions: rotate(x, torch.arange(x.shape[-2])[:, None] * FREQ),
     "subject.raises": lambda x, positions: 1 / 0,
     "subject.writes_input": lambda x, positions: x.mul_(2),

@@ -39,7 +39,7 @@ def buckets(subject: Any) -> Identification:
     for direction, sign in (("key - query", 1), ("query - key", -1)):
         for reach in REACHES:
             spec = {"encoding": "t5", **found, "max_distance": reach}
-            if reach > found["num_buckets"] // 2 and _is(lambda rel, s=sign: subject(s * rel), "bucket_fn", spec):
+            if reach > found["num_buckets"] // 2 > 0 and _is(lambda rel, s=sign: subject(s * rel), "bucket_fn", spec):
                 parameters = {**found, "max_distance": reach}
                 return Identification("bucket_fn", "buckets", direction=direction, parameters=parameters)
     why = f"the rule of the {found['num_buckets']} buckets: T5's rule with usual distances gives others"

@@ -30,7 +30,7 @@ def identified(subject: Any, convention: str, name: str, head_dim: int | None) -
     if q.tangled or k.tangled:
         unknown.append(f"pairing and all that follows: dimension {(q.tangled or k.tangled)[0]} mixes with several")
     elif not q.pairs and not k.pairs:
-        unknown.append("what is rotated: no dimension changes with the position")
+        unknown.append("what is rotated: no dimension rotates with the position")
     elif q.pairs != k.pairs:
         unknown.append(f"one pairing: of queries {q.words()} rotate, of keys {k.words()}")
     else:

@@ -46,7 +46,7 @@ def _line(i: Array, freq: Array, slack: Array) -> tuple[float, float] | None:
     """Return offset and slope of the logarithms of frequencies; None if they are on no straight line."""
     slope, offset = np.polyfit(i, np.log(freq), 1, w=np.minimum(freq / slack, 1e6))
     is_close = (np.abs(np.exp(offset + slope * i) - freq) <= slack).all()
-    return (float(offset), float(slope)) if is_close and slope < 0 else None
+    return (float(offset), float(slope)) if is_close and slope < -1e-6 else None
 
 
 def _straight(freq: Array, slack: Array, width: int) -> Rule | None:
@@ -119,8 +119,10 @@ def _ramp(rule: Rule, low: float, high: float, is_open: bool) -> Rule:
         found = {"shortest_divided": snap(length), "ratio": snap(length / kept, 1e-3)}
     if is_open:
         return replace(rule, parameters={**first, "factor": None}, unknown=("the factor: the ramp may not have ended",))
-    why = f"trained length and betas: only the ramp shows, which ends at a wavelength of {length:,.6g}"
-    return replace(rule, parameters={**rule.parameters, **first, **found}, unknown=(why,))
+    unknown = [f"trained length and betas: only the ramp shows, which ends at a wavelength of {length:,.6g}"]
+    if rule.kind == "yarn" and high - low < LEAST:
+        unknown.append("whether the ramp is YaRN's or Llama 3's: too few pairs lie on it")
+    return replace(rule, parameters={**rule.parameters, **first, **found}, unknown=tuple(unknown))
 
 
 def _ends(freq: Array, slack: Array, width: int) -> Iterator[tuple[float, float]]:
