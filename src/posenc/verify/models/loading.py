@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.config.values import short
 from posenc.interop.checkpoint import PICKLES, open_checkpoint
-from posenc.verify.models.biases import has_bias
+from posenc.verify.models.said import has_bias
 
 WHO = "verify-model"
 LARGE = 1 << 30  # bytes of weights on disk; beyond it the model is built small
@@ -51,43 +50,24 @@ _HEADS = 4
 _UNEVEN = 3  # heads where they were no power of two, which slopes of a bias for distance depend on
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model in float32, and what it was made of.
+def load(target: Path, fields: dict[str, Any], size: int | None, *, small: bool = False) -> tuple[nn.Module, str]:
+    """Return the bare model of a directory in eval mode, and why it was built small with random weights, if it was.
 
     Args:
-        model: transformers' bare model, in eval mode.
-        fields: The configuration as the file has it.
-        weights: "loaded", or "random" where it was built small.
-        why: Why it was built small.
-    """
-
-    model: nn.Module
-    fields: Mapping[str, Any]
-    weights: str
-    why: str = ""
-
-
-def load(target: Path, *, small: bool = False) -> Loaded:
-    """Return the model of a directory.
-
-    Args:
-        target: A directory with config.json, and weights in safetensors or none.
+        target: The directory.
+        fields: Its configuration.
+        size: The bytes of its weights, None for none.
         small: Build it small even where there are weights.
 
     Raises:
-        ValueError: It is unsafe, damaged, or not there (wrong use).
-        CannotBuildError: transformers cannot make it (nothing can be told).
+        CannotBuildError: transformers cannot make it.
     """
-    fields, size = inspect_directory(target)
     why = "as asked for" if small else "there are no weights" if size is None else ""
     if size is not None and size > LARGE and not small:
         why = f"the weights are {size / 2**30:.1f} GiB, over {LARGE / 2**30:g} GiB"
     if not why and "quantization_config" in fields:
         why = "the weights are quantised"
-    with offline():
-        made = _small(fields) if why else _whole(target, fields)
-    return Loaded(made, fields, "random" if why else "loaded", why)
+    return _small(fields) if why else _whole(target, fields), why
 
 
 class CannotBuildError(Exception):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import codes
-from posenc.verify.models import softmax
-from posenc.verify.models.runs import text
+from posenc.verify.models.rotations import text
+from posenc.verify.models.watching import plainly
 from posenc.verify.report import Cause
 
 LONG, SHORT = 24, 17  # tokens of two texts, of which the shorter is padded
@@ -60,7 +60,7 @@ def check(model: nn.Module) -> tuple[list[Cause], dict[str, str]]:
     """
     causes: dict[str, Cause] = {}
     left: dict[str, list[str]] = {}
-    with softmax.plainly(model), torch.no_grad():
+    with plainly(model), torch.no_grad():
         texts = _Texts(model)
         for path in PATHS:
             try:
