@@ -1,10 +1,10 @@
 """A whole model compared with its configuration: which layer treats positions otherwise than the file says."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from posenc import config
@@ -14,20 +14,19 @@ from posenc.config.model import Model, open_model
 from posenc.config.reading import Checked
 from posenc.families import Rotary
 from posenc.interop.checkpoint import open_shard
-from posenc.verify.engine import judge
 from posenc.verify.models import loading, paths, rotations
+from posenc.verify.models import said as says
 from posenc.verify.models.layers import Judged, Layer, findings
-from posenc.verify.models.said import has_bias, of_bias
-from posenc.verify.models.scored import Scored, Scores
-from posenc.verify.models.scores import Attention, split
-from posenc.verify.models.watching import followed, plainly, takes
+from posenc.verify.models.scores import centred, of_bias, of_scale, split
+from posenc.verify.models.watching import Attention, made_of, plainly, takes, text, watched
 from posenc.verify.report import Cause, Findings, Report
 
 CONVENTION = "model"
 Q_TOKENS, K_TOKENS = 200, 256  # of a decoder and of an encoder; two lengths, so that neither stands for the other
 _LINEAR = 1e-2
-_UNSEEN = {  # what no model shows that is compared with its own directory
-    "config.json itself": "transformers reads the same file, so a wrong base or schedule in it is wrong on both sides",
+# what no model shows that is compared with its own directory
+_FILE = "config.json itself: transformers reads the same file, so a wrong base or schedule in it is wrong on both sides"
+_WEIGHTS = {
     "random": "weights: they are random here, so that permuted rows or another base in training cannot show",
     "loaded": "whether weights fit it: permuted rows or another base in training give finite numbers all the same",
 }
@@ -57,8 +56,7 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
         except loading.CannotBuildError as error:
             return Findings(unknown=f"{error}").report(CONVENTION)
         weights = "random" if why else "loaded"
-        unseen = dict([("config.json itself", _UNSEEN["config.json itself"]), _UNSEEN[weights].split(": ", 1)])
-        report = check_model(model, fields, unseen)
+        report = check_model(model, fields, (_FILE, _WEIGHTS[weights]))
     report.measured.update(weights=weights, weights_because=why)
     return report
 
@@ -82,7 +80,7 @@ def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
     )
 
 
-def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: Mapping[str, str] | None = None) -> Report:
+def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, ...] = ()) -> Report:
     """Compare a model of transformers with a configuration, which is the truth here.
 
     Args:
@@ -96,7 +94,7 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: Mapping[str
     """
     try:
         opened = open_model(Checked(config.read(dict(fields))))
-        biased = has_bias(opened)
+        biased = says.has_bias(opened)
         ways = None if biased else unrotated.ways(opened)
         order = [] if biased or ways else kinds.layers(opened)
         if order:
@@ -116,21 +114,23 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: Mapping[str
         return Findings(unknown=because).report(CONVENTION)
     causes, not_judged = paths.check(model)
     found.causes += causes
-    found.not_judged = {**not_judged, **(unseen or {})}
-    return found.report(CONVENTION)
+    return replace(found.report(CONVENTION), not_judged=(*not_judged, *unseen))
 
 
 def _by_bias(model: Any, opened: Model) -> Findings:
     """Judge every attention of a model with a position bias, by its scores."""
     judged: list[Judged] = []
-    given: dict[str, Any] = {"input_ids": rotations.text(model, K_TOKENS)}
+
+    def judge(one: Attention) -> None:
+        judged.append(_attention(one, model, opened))
+
+    given: dict[str, Any] = {"input_ids": text(model, K_TOKENS)}
     if takes(model, "use_cache"):
         given["use_cache"] = False
     if takes(model, "decoder_input_ids"):
-        given["decoder_input_ids"] = rotations.text(model, Q_TOKENS)
-    with plainly(model), torch.no_grad(), followed(model) as places:
-        with Scores(places, lambda one: judged.append(_attention(one, model, opened))):
-            model(**given)
+        given["decoder_input_ids"] = text(model, Q_TOKENS)
+    with plainly(model), watched(model, judge):
+        model(**given)
     found = list(dict.fromkeys(one.layer.kind for one in judged))
     judged.sort(key=lambda one: found.index(one.layer.kind))  # a decoder's two attentions take turns
     definition = {"falcon": "alibi@falcon", "bloom": "alibi@authors", "mpt": "alibi@authors"}.get(opened.name, "t5")
@@ -138,16 +138,18 @@ def _by_bias(model: Any, opened: Model) -> Findings:
     return findings(judged, definition, measured)
 
 
-def _attention(one: Scored, model: nn.Module, opened: Model) -> Judged:
+def _attention(one: Attention, model: nn.Module, opened: Model) -> Judged:
     """Judge one attention by the scale of its scores and by what is added to them."""
-    scale, bias, shown, linear = split(one)
-    scale *= one.factor
-    said = of_bias(opened, model, one.name, len(bias), one.head_dim)
-    found = Judged(Layer(one.layer, said.kind, "pass", scale=scale, configured_scale=said.scale))
-    if 1 - linear > _LINEAR:
+    said = says.of_bias(opened, model, one.name, one.q.shape[1], one.q.shape[-1])
+    found = Judged(Layer(one.layer, said.kind, "pass", configured_scale=said.scale))
+    if (parts := split(one)) is None:
         found.note(status="cannot tell", said="its scores are no multiple of the products of queries and keys")
         return found
-    family = Attention(said, scale, one.head_dim, bias, shown)
-    found.note(bias_error=family.bias_error)
-    found.wrong(judge(family, None).faults)
+    scale, got, shown = parts
+    for x in (one.q, one.k):  # what they were multiplied by since they were projected
+        made = made_of(x[:, 0], one.outputs)
+        scale *= 1.0 if made is None else made[0]
+    want = centred(said.added(*shown.shape).expand_as(got), shown)
+    found.note(scale=scale, bias_error=float((got - want).abs().max()))
+    found.wrong([*of_scale(scale, said), *of_bias(got, want, said, scale / said.scale)])
     return found

@@ -14,22 +14,10 @@ from posenc.verify.report import Cause, Findings
 
 @dataclass(frozen=True)
 class Layer:
-    """What was found of one layer.
+    """What was found of one layer, under the names that reports have; None where it was not seen.
 
-    Args:
-        layer: Its number, from 0.
-        kind: What its configuration calls it.
-        status: "pass", "equivalent", "wrong", "no rotation" as configured, or "cannot tell".
-        angle_error: The largest in radians, None where nothing was measured.
-        position: Where it is, over what rounding allows.
-        pair: Which pair of dimensions it is.
-        gain: What rotated dimensions are multiplied by; None where it was not seen.
-        configured_gain: What the configuration says of it.
-        mean_cos: Mean cosine of the angle error over all positions and pairs.
-        scale: What scores are multiplied by; None where it was not seen.
-        configured_scale: What the configuration says of it.
-        bias_error: The largest of a bias for distance, less the mean of its row; None where none is asked for.
-        said: What it does, where that is not what it should.
+    `status` is "pass", "equivalent", "wrong", "no rotation" as configured, or "cannot tell". `position` and `pair` are
+    those of the angle error that exceeds rounding most; `said` is what it does, where that is not what it should.
     """
 
     layer: int

@@ -1,6 +1,6 @@
 """The rotation of one layer of a model, compared with what its configuration says, and what explains a difference."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from posenc.families import Rotary
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
-from posenc.verify.engine.read import speeds
+from posenc.verify.engine.read import base_of, speeds
 from posenc.verify.engine.records import FLOAT32, Array, Model
 
 RULE = "model.rotation."
@@ -79,25 +79,6 @@ class View:
 TRUTH: Model = {"freq": None, "pairing": None, "sign": 1}
 
 
-@dataclass(frozen=True)
-class Others:
-    """What else may rotate a layer.
-
-    Args:
-        kinds: What rotates the other layers, under the names of their kinds.
-        base: The file's base.
-        scaled: The scaling that the file asks for, None for none.
-        short: The same layer's frequencies of a short text, None where they are the same.
-        counts: Sides that a rotating function rotates, whatever attention sees of it.
-    """
-
-    kinds: Mapping[str, Rotary]
-    base: float | None = None
-    scaled: str | None = None
-    short: Array | None = None
-    counts: frozenset[str] = frozenset()
-
-
 def of_text(rope: Rotary) -> Array:
     """Return radians per position of each pair in text, whose positions are the same on all axes."""
     freq: Array = rope.frequencies().sum(0).detach().double().numpy()
@@ -109,8 +90,7 @@ class Rotation(Family):
 
     Args:
         views: Its queries and keys; those of near positions first.
-        rope: What should rotate it, None for nothing.
-        others: What else may.
+        known: Faults that are looked for, in this order.
     """
 
     definition = "posenc.PerLayer.from_config(config.json)"
@@ -118,11 +98,10 @@ class Rotation(Family):
     truth = TRUTH
     pairs = 0
 
-    def __init__(self, views: Sequence[View], rope: Rotary | None, others: Others) -> None:
+    def __init__(self, views: Sequence[View], known: Iterable[Fault]) -> None:
         super().__init__("model", {})
-        self.rope, self.others = rope, others
         self._seen = [Seen(Case(v.side, (v,), v.run), v.got, v.eps) for v in views]
-        self._near = next((v for v in views if v.run == "near" and len(v.freq)), None)
+        self._near, self._known = next((v for v in views if v.run == "near"), views[0]), [*known]
 
     def cases(self) -> Iterator[Case]:
         """Yield what was seen; nothing is asked."""
@@ -156,78 +135,39 @@ class Rotation(Family):
         yield Choice({"sign": -1}, "rotates queries and keys the other way round; scores are the same")
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the known faults."""
-        if self.rope is None:
-            for kind, other in self.others.kinds.items():
-                said = f"rotates as layers of kind {kind} do, where its configuration says that it does not rotate"
-                yield _fault("unexpected", said, {"evidence": 1.0}, freq=of_text(other), pairing=other.pairing)
+        """Yield the known faults, and what can be read off angles at consecutive positions."""
+        yield from self._known
+        view, found = self._near, _read(self._near)
+        if not len(found):
             return
-        none, rope, base = np.zeros(self.rope.rotary_dim // 2), self.rope, self.others.base
-        said = "does not rotate queries and keys, where its configuration says that it does"
-        yield _fault("missing", said, freq=none)
-        if self.others.short is not None:
-            said = "keeps the frequencies of short texts for positions beyond the trained length"
-            yield _fault("length", said, freq=self.others.short)
-        for kind, other in self.others.kinds.items():
-            said = f"rotates as layers of kind {kind} do, and not as its own kind"
-            yield _fault("other_kind", said, freq=of_text(other))
-        if base is not None and self.others.scaled is not None:
-            said = f"rotates by base {base:g} alone, without the scaling {self.others.scaled} of its configuration"
-            yield _fault("scaling", said, freq=_geometric(base, len(none)))
-        swapped = "interleaved" if rope.pairing == "half" else "half"
-        said = f"rotates pairs of dimensions as {swapped}, where it should be {rope.pairing}"
-        yield _fault("pairing", said, pairing=swapped)
-        for width in (rope.head_dim, rope.head_dim // 2, rope.head_dim // 4, rope.rotary_dim // 2):
-            if base is not None and width > 1 and width % 2 == 0 and width != rope.rotary_dim:
-                said = f"rotates {width} dimensions, where its configuration says {rope.rotary_dim}"
-                yield _fault(
-                    "width", said, {"evidence": abs(width - rope.rotary_dim)}, freq=_geometric(base, width // 2)
-                )
-        if self._near is not None:
-            yield from self._fitted(self._near)
-
-    def _fitted(self, view: View) -> Iterator[Fault]:
-        """Yield a factor of all frequencies, and a base, as they fit angles at consecutive positions best."""
-        found = _read(view)
         scale = float(found @ view.freq / (view.freq @ view.freq))
         if scale > 0:
             said = f"rotates {scale:.6g} times as fast as it should, as with positions times {scale:.6g}"
-            yield _fault("position_scale", said, freq=scale * view.freq)
+            yield fault("position_scale", said, freq=scale * view.freq)
         k = np.arange(len(found))
         sharp = (found > 1e-3) & (k > 0)
-        if not sharp.any():
-            return
-        log = -(k * np.log(found.clip(1e-12)))[sharp].sum() / np.square(k[sharp]).sum() * len(k)
-        fitted = float(np.exp(log.clip(-50, 50)))
-        want = "" if self.others.base is None else f", where its configuration says {self.others.base:g}"
-        want += f" with {self.others.scaled}" if self.others.scaled else ""
-        for digits in (2, 3, 4, 5, 6, 7, 17):  # the roundest that fits
-            base = float(f"{fitted:.{digits}g}")
-            yield _fault("base", f"rotates by base {base:g}{want}", freq=_geometric(base, len(k)))
-
-    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return another fault where the rotating function did rotate what attention sees without a rotation."""
-        if fault.code == RULE + "missing" and wrong <= self.others.counts:
-            return _fault(
-                "positions_ignored", "rotates by a count of its own, and not by the positions that it is given"
-            )
-        return fault
+        if sharp.any():
+            log = -(k * np.log(found.clip(1e-12)))[sharp].sum() / np.square(k[sharp]).sum() * len(k)
+            fitted = float(np.exp(log.clip(-50, 50)))
+            own = base_of(view.freq, 2 * len(k))
+            want = "" if own is None else f", where its configuration says {own:.6g}"
+            for digits in (2, 3, 4, 5, 6, 7, 17):  # the roundest that fits
+                base = float(f"{fitted:.{digits}g}")
+                yield fault("base", f"rotates by base {base:g}{want}", freq=geometric(base, len(k)))
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong where nothing explains it."""
         view: View = wrong[0].case.args[0]
-        if self.rope is None:
+        if not len(view.freq):
             moved = float(np.linalg.norm(view.got - view.x) / np.linalg.norm(view.x))
             said = f"moves queries or keys by {moved:.3g} of their size, where its configuration has no rotation here"
-            return _fault("unexpected", said, {"evidence": moved})
+            return fault("unexpected", said, {"evidence": moved})
         off = self.off(wrong[0], view.rotated(model), model)[..., view.pairs(view.freq).ravel()]
         if (off <= 1).all():
-            return _fault("width", f"changes dimensions beyond the {2 * len(view.freq)} that rotate")
-        said = "rotates by other angles"
-        if self._near is not None:
-            first, wanted = (", ".join(f"{f:.6g}" for f in freq[:3]) for freq in (_read(self._near), self._near.freq))
-            said += f": its first pairs rotate by {first} radians a position as far as can be read, and not {wanted}"
-        return _fault("mismatch", said)
+            return fault("width", f"changes dimensions beyond the {2 * len(view.freq)} that rotate")
+        first, wanted = (", ".join(f"{f:.6g}" for f in freq[:3]) for freq in (_read(self._near), self._near.freq))
+        said = f"rotates by other angles: its first pairs by {first} radians a position as far as can be read, and not "
+        return fault("mismatch", said + wanted)
 
 
 def _read(view: View) -> Array:
@@ -237,10 +177,12 @@ def _read(view: View) -> Array:
     return speeds(view.pos, z.sum(0))[0]
 
 
-def _fault(code: str, said: str, values: Mapping[str, Any] | None = None, **change: Any) -> Fault:
+def fault(code: str, said: str, values: Mapping[str, Any] | None = None, **change: Any) -> Fault:
+    """Return a fault by what it changes, with what is said of it."""
     return Fault(RULE + code, change, {"said": said, **(values or {})})
 
 
-def _geometric(base: float, n_pairs: int) -> Array:
+def geometric(base: float, n_pairs: int) -> Array:
+    """Return radians per position of each pair by a base only."""
     found: Array = base ** (-np.arange(n_pairs) / n_pairs)
     return found

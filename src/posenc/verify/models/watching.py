@@ -1,83 +1,129 @@
-"""What a model of transformers makes of queries and keys, seen while it runs.
+"""What a model of transformers makes of queries, keys and scores, seen as they reach its softmax.
 
-Queries and keys are seen where functions such as `apply_rotary_pos_emb` take and return them, which shows the gain, and
-where attention receives them, which is the last word.
+Nothing of a model is replaced: functions of torch are watched while it runs, and forward hooks say which module runs.
 """
 
 import contextlib
-import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
-_ROTATES = re.compile(r"_?apply_\w*(rotary|rope)\w*")
 _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
-_WATCH = "posenc_watch"
-_DIVISORS = ("scale_attn", "norm_factor")
-_MOST = 1 << 28  # numbers kept of one run
+_PRODUCTS = ("matmul", "bmm", "baddbmm")
+_OUTPUTS = 12  # of modules that ran last, among which are the projections of queries and keys
 
 
 @dataclass(frozen=True)
-class Call:
-    """Two tensors (batch, heads, seq, head_dim) that one call of a layer has.
+class Attention:
+    """One attention of two texts at the same positions.
 
     Args:
+        name: The module that ran it.
         layer: Its number, -1 outside of layers.
-        a: What a rotating function was given, or the queries of an attention.
-        b: What it returned, or the keys.
-        scale: What attention multiplies scores by, where it says so.
+        q: Queries (2, n_heads, q_len, head_dim), float64.
+        k: Keys, for each head.
+        scores: What reached the softmax, (2, n_heads, q_len, k_len); one column more for a sink is left out.
+        outputs: What modules returned before, the last one last.
     """
 
+    name: str
     layer: int
-    a: Tensor
-    b: Tensor
-    scale: float | None = None
+    q: Tensor
+    k: Tensor
+    scores: Tensor
+    outputs: list[Tensor]
 
 
-@dataclass
-class Seen:
-    """What one run showed, in the order of calls; `attended` are attentions, `rotated` calls of rotating functions."""
+class _Watcher(TorchFunctionMode):
+    """Keeps products of the attention that runs until its softmax comes."""
 
-    rotated: list[Call] = field(default_factory=list)
-    attended: list[Call] = field(default_factory=list)
-    kept: int = 0
+    def __init__(self, use: Callable[[Attention], None], *, blank: bool) -> None:
+        super().__init__()
+        self.places: list[tuple[str, int]] = [("", -1)]
+        self.outputs: list[Tensor] = []
+        self._use, self._blank, self._products = use, blank, list[tuple[Tensor, Tensor]]()
 
-    def keep(self, *tensors: Tensor) -> list[Tensor]:
-        """Return copies; later code may write into the tensors."""
-        self.kept += sum(t.numel() for t in tensors)
-        if self.kept > _MOST:
-            raise MemoryError("queries and keys of one run take too much memory")
-        return [t.detach().clone() for t in tensors]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch and look at it."""
+        name, kwargs = getattr(func, "__name__", "").strip("_"), kwargs or {}
+        if name == "softmax" and self._found(args[0]) and self._blank:
+            return torch.zeros_like(args[0])
+        if name == "scaled_dot_product_attention":
+            self._products = [(args[0], args[1].mT)]
+            if self._found(_scores(*args, **kwargs)) and self._blank:
+                return args[0].new_zeros(*args[0].shape[:-1], args[2].shape[-1])
+        elif name in _PRODUCTS:
+            a, b = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)][-2:]
+            if b.dim() > 2:
+                self._products.append((a.clone(), b.clone()))  # later code may write into them
+        return func(*args, **kwargs)
+
+    def _found(self, scores: Tensor) -> bool:
+        """Hand on the attention whose scores these are; return whether it is one."""
+        products, self._products = self._products, []
+        if scores.dim() != 4 or len(scores) != 2:
+            return False
+        batch, heads, q_len, k_len = scores.shape
+        for a, b in reversed(products):
+            if (a.shape[-2], a.shape[:-1].numel()) == (q_len, batch * heads * q_len) and b.shape[-1] in (
+                k_len,
+                k_len - 1,
+            ):
+                n = b.shape[-1]
+                q = a.reshape(batch, heads, q_len, -1).double()
+                k = b.mT.reshape(batch, -1, n, b.shape[-2]).double()
+                k = k.repeat_interleave(heads // k.shape[1], 1)
+                self._use(Attention(*self.places[-1], q, k, scores[..., :n].double(), self.outputs))
+                return True
+        return False
 
 
-def takes(model: Any, name: str) -> bool:
-    """Return whether a model's forward has a parameter."""
-    return name in inspect.signature(type(model).forward).parameters
+def _scores(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the scores of a call of scaled_dot_product_attention."""
+    scores = q @ k.mT.repeat_interleave(q.shape[1] // k.shape[1], 1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones_like(scores, dtype=torch.bool).tril()
+    if attn_mask is None:
+        return scores
+    return scores.where(attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
 
 
 @contextlib.contextmanager
-def followed(model: nn.Module) -> Iterator[list[tuple[str, int]]]:
-    """Give the modules that run, by name and layer, the innermost last."""
-    places: list[tuple[str, int]] = [("", -1)]
+def watched(model: nn.Module, use: Callable[[Attention], None], *, blank: bool = False) -> Iterator[None]:
+    """Watch what runs in the block.
+
+    Args:
+        model: Its attention runs by functions of torch; see `plainly`.
+        use: Called with each attention.
+        blank: Whether attention gives zeros, so that layers depend on tokens and not on positions.
+    """
+    watcher = _Watcher(use, blank=blank)
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
 
-            def enter(_module: nn.Module, _args: Any, name: str = name, own: int | None = _index(name, module)) -> None:
-                places.append((name, places[-1][1] if own is None else own))
+            def enter(_module: Any, _args: Any, name: str = name, own: int | None = _index(name, module)) -> None:
+                watcher.places.append((name, watcher.places[-1][1] if own is None else own))
 
-            def leave(_module: nn.Module, _args: Any, _out: Any) -> None:
-                places.pop()
+            def leave(_module: Any, _args: Any, out: Any) -> None:
+                watcher.places.pop()
+                if isinstance(out, Tensor) and out.is_floating_point():
+                    watcher.outputs = [*watcher.outputs[1 - _OUTPUTS :], out.detach().clone()]
 
             stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
-            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        yield places
+            stack.callback(module.register_forward_hook(leave, prepend=True, always_call=True).remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watcher)
+        yield
 
 
 def _index(name: str, module: nn.Module) -> int | None:
@@ -86,121 +132,67 @@ def _index(name: str, module: nn.Module) -> int | None:
     return own if isinstance(own, int) else int(found[1]) if found and name.count(".") <= 3 else None
 
 
-class Watcher:
-    """Runs texts through a model whose attention gives zeros, so that layers depend on tokens and not on positions."""
+def made_of(x: Tensor, outputs: list[Tensor]) -> tuple[float, Tensor] | None:
+    """Return what an output of a module was multiplied by to be columns of queries or keys, and which columns it has.
 
-    def __init__(self, model: Any) -> None:
-        self._model, self._seen, self._seq, self._inside = model, Seen(), 0, False
-        self._places: list[tuple[str, int]] = []
+    Args:
+        x: Queries or keys, (batch, len, columns).
+        outputs: What modules returned, (batch, len, ...) or (batch, heads, len, head_dim).
 
-    def run(self, ids: Tensor, pos: Tensor | None) -> Seen:
-        """Run texts (batch, seq) at positions (seq,), or at those that the model counts."""
-        self._seen, self._seq = Seen(), ids.shape[1]
-        given: dict[str, Any] = {} if pos is None else {"position_ids": pos.expand(len(ids), -1).to(ids.device)}
-        with torch.no_grad():
-            self._model(input_ids=ids, **given, **({"use_cache": False} if takes(self._model, "use_cache") else {}))
-        return self._seen
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the model while the block runs; afterwards it is as it was."""
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-        with contextlib.ExitStack() as stack:
-            self._places = stack.enter_context(followed(self._model))
-            for space in self._namespaces():
-                for name in [n for n, f in space.items() if _ROTATES.fullmatch(n) and inspect.isfunction(f)]:
-                    stack.callback(space.__setitem__, name, space[name])
-                    space[name] = self._watched(space[name])
-            ALL_MASK_ATTENTION_FUNCTIONS.register(_WATCH, eager_mask)
-            ALL_ATTENTION_FUNCTIONS[_WATCH] = self._attend
-            stack.callback(ALL_ATTENTION_FUNCTIONS.pop, _WATCH)
-            stack.enter_context(attention_by(self._model, lambda _now: _WATCH))
-            for module in self._model.modules():
-                if inspect.ismethod(getattr(module, "_attn", None)) and "_attn" not in vars(module):
-                    vars(module)["_attn"] = functools.partial(self._attend_inside, module)
-                    stack.callback(vars(module).pop, "_attn", None)
-            yield
-
-    def _namespaces(self) -> list[dict[str, Any]]:
-        """Return the globals that the model's own code looks names up in."""
-        spaces: dict[int, dict[str, Any]] = {}
-        for module in self._model.modules():
-            home = sys.modules.get(type(module).__module__)
-            own = inspect.unwrap(vars(module).get("forward", type(module).forward))
-            for space in (vars(home) if home else None, getattr(getattr(own, "func", own), "__globals__", None)):
-                if space is not None and not str(space.get("__name__", "")).startswith("torch."):
-                    spaces[id(space)] = space
-        return list(spaces.values())
-
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that records what another one rotates."""
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._places[-1][1] < 0:  # one that rotates by calling another
-                return function(*args, **kwargs)
-            given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
-            before = self._seen.keep(*(t for t in given if t.dim() in (3, 4)))
-            self._inside = True
-            try:
-                out = function(*args, **kwargs)
-            finally:
-                self._inside = False
-            after = [t for t in (out if isinstance(out, tuple | list) else (out,)) if isinstance(t, Tensor)]
-            for x, y in zip(before, after, strict=False):
-                if x.shape == y.shape and (pair := self._by_heads(x, y)) is not None:
-                    self._seen.rotated.append(Call(self._places[-1][1], *self._seen.keep(*pair)))
-            return out
-
-        return wrapper
-
-    def _by_heads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return both as (batch, heads, seq, head_dim), None where no axis is that of the text."""
-        if x.dim() == 3:
-            x, y = x.unsqueeze(1), y.unsqueeze(1)
-        if x.shape[2] == self._seq:
-            return x, y
-        return (x.transpose(1, 2), y.transpose(1, 2)) if x.shape[1] == self._seq else None
-
-    def _attend(self, module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **named: Any) -> tuple[Tensor, None]:
-        """Stand in for attention."""
-        index, scale = getattr(module, "layer_idx", None), named.get("scaling")
-        if q.dim() == 4 and q.shape[2] == self._seq == k.shape[2]:
-            layer = index if isinstance(index, int) else self._places[-1][1]
-            known = float(scale) if isinstance(scale, int | float) else None
-            self._seen.attended.append(Call(layer, *self._seen.keep(q, k), known))
-        return v.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), None
-
-    def _attend_inside(self, module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        """Stand in for attention as a method, which keeps (batch, heads, seq, head_dim) and has a divisor."""
-        by = next((d for name in _DIVISORS if isinstance(d := getattr(module, name, None), int | float) and d), None)
-        out, _nothing = self._attend(module, q, k, v, scaling=None if by is None else 1 / by)
-        return out.transpose(1, 2), None
+    Returns:
+        The factor and the columns of that output; None where there is no such output.
+    """
+    batch, n, _ = x.shape
+    columns = _centred(x.flatten(0, 1))
+    for out in reversed(outputs):
+        rows = out.transpose(1, 2) if out.dim() == 4 and out.shape[2] == n else out
+        if rows.dim() < 3 or rows.shape[:2] != (batch, n):
+            continue
+        others = _centred(rows.flatten(0, 1).flatten(1).double())
+        sizes = others.norm(dim=0).clamp_min(1e-300)
+        alike = (columns.mT @ others) / sizes / columns.norm(dim=0).clamp_min(1e-300)[:, None]
+        most, which = alike.abs().max(1)
+        if bool((most > 1 - 1e-4).all()):
+            factors = (columns * others[:, which]).sum(0) / sizes[which].square()
+            mean = float(factors.mean())
+            return (mean, which) if bool((factors - mean).abs().max() <= 1e-3 * abs(mean)) else None
+    return None
 
 
-@contextlib.contextmanager
-def attention_by(model: nn.Module, choose: Callable[[Any], str]) -> Iterator[None]:
-    """Let attention run by another of transformers' functions than now; afterwards it runs as before."""
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    before = [(c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values()]
-    try:
-        for each, now in before:  # not through the setter, which asks whether a class supports ours
-            each._attn_implementation_internal = choose(now)
-        yield
-    finally:
-        for each, now in before:
-            each._attn_implementation_internal = now
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def takes(model: Any, name: str) -> bool:
+    """Return whether a model's forward has a parameter."""
+    return name in inspect.signature(type(model).forward).parameters
+
+
+def text(model: nn.Module, tokens: int) -> Tensor:
+    """Return two texts (2, tokens) that differ in nearly every token."""
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    vocab = int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
+    low = min(16, vocab // 2)  # the first ones are often special
+    ids = torch.randint(low, vocab, (2, tokens), generator=torch.Generator().manual_seed(0))
+    return ids.to(next(model.parameters()).device)
 
 
 @contextlib.contextmanager
 def plainly(model: Any) -> Iterator[None]:
-    """Let a model run its own attention in eval mode; "eager" and "sdpa" stay, as a model may have code for each."""
+    """Let a model run its attention by functions of torch, in eval mode; afterwards it runs as before.
+
+    "eager" and "sdpa" stay what they are, since a model may have code for each; others become what it would choose.
+    """
     own, was = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager", model.training
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    before = [(c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values()]
     model.eval()
     try:
-        with attention_by(model, lambda now: now if now in ("eager", "sdpa") else own), sdpa_kernel(SDPBackend.MATH):
+        for each, now in before:  # not through the setter, which refuses what a class does not list
+            each._attn_implementation_internal = now if now in ("eager", "sdpa") else own
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         model.train(was)
+        for each, now in before:
+            each._attn_implementation_internal = now
