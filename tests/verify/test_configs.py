@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from posenc import config, inspection
+from posenc import inspection
 from posenc.config.known import known_models
 from posenc.verify import codes, configs
 from posenc.verify.configs import judge
@@ -110,15 +110,6 @@ def test_what_is_odd_is_told_with_all_its_parts(code):
     assert finding.layers
 
 
-def test_every_warning_there_is_has_its_case():
-    source = Path(config.__file__).parent
-    said = "".join(path.read_text("utf-8") for path in source.glob("*.py"))
-    written = {line.strip().strip('",') for line in said.replace("model.warn(", "\n").splitlines()}
-    assert set(ODD) <= set(codes.rules())
-    for code in ODD:
-        assert code in written or f'"{code}"' in said
-
-
 @pytest.mark.parametrize("code", ODD)
 def test_codes_are_those_of_inspect(code):
     source = ODD[code][0]
@@ -131,10 +122,10 @@ def test_codes_are_those_of_inspect(code):
 
 REFUSED = {
     "base": (llama({"rope_theta": 0.5}), "out_of_range", "rope_theta", 0.5, "above 1 and at most 1e+12", "refused"),
-    "a text": (llama({"rope_theta": "1e4"}), "wrong_kind", "rope_theta", "1e4", "a number", "10000: the number"),
+    "a text": (llama({"rope_theta": "1e4"}), "wrong_kind", "rope_theta", "1e4", "a number", "refused"),
     "an inverse factor": (with_rope(YARN, factor=0.25), "out_of_range", "factor", 0.25, "at least 1",
-                          "4: texts 4 times"),
-    "a float": (with_rope(YARN, **{LENGTH: 2048.0}), "wrong_kind", LENGTH, 2048.0, "an integer", "2048: the integer"),
+                          "refused"),
+    "a float": (with_rope(YARN, **{LENGTH: 2048.0}), "wrong_kind", LENGTH, 2048.0, "an integer", "refused"),
     "no factor": (llama({"rope_type": "linear", "rope_theta": 1e4}), "missing", "factor", None, "at least 1",
                   "left out"),
     "lanes": ({"model_type": "qwen2_vl_text", "head_dim": 128, "num_hidden_layers": 2, "rope_parameters": {
@@ -187,14 +178,9 @@ def test_a_file_that_cannot_be_read_is_a_finding(name, tmp_path):
     assert "\n" not in finding.message
 
 
-def everything():
-    return [source for source, *_ in (*ODD.values(), *REFUSED.values())]
-
-
-@pytest.mark.parametrize("source", everything())
+@pytest.mark.parametrize("source", [source for source, *_ in (*ODD.values(), *REFUSED.values())])
 def test_findings_are_complete_have_rules_and_are_plain_json(source):
-    judged = judge(source)
-    plain = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(judge(source).to_dict(), allow_nan=False))
     assert plain["schema"] == configs.SCHEMA
     for finding in plain["findings"]:
         assert finding["code"] in codes.rules()
@@ -264,27 +250,11 @@ def test_nothing_is_found_in_rows_of_the_reference(row):
 
 
 # the parts about positions of files as they were published, in the spelling of their time
-SHIPPED = {
-    "Llama 3.1 8B": {
-        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
-        "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192,
-                         "rope_type": "llama3"},
-    },
-    "Mistral 7B v0.1": {
-        **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "rope_theta": 10000.0,
-        "sliding_window": 4096,
-    },
+SHIPPED = {  # next to those that come with the package
     "Phi-3.5 mini": {
         "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "num_hidden_layers": 32,
         "max_position_embeddings": 131072, LENGTH: 4096, "rope_theta": 10000.0, "sliding_window": 262144,
         "rope_scaling": {"type": "longrope", "long_factor": [1.08] * 48, "short_factor": [1.0] * 48},
-    },
-    "gpt-oss 20B": {
-        "model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 24, "sliding_window": 128,
-        "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
-        "initial_context_length": 4096, "rope_theta": 150000,
-        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, LENGTH: 4096, "rope_type": "yarn",
-                         "truncate": False},
     },
     "DeepSeek V3": {
         "model_type": "deepseek_v3", "num_hidden_layers": 61, "max_position_embeddings": 163840, "rope_theta": 10000,
@@ -297,25 +267,6 @@ SHIPPED = {
         "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": 32768,
         "use_sliding_window": False, "max_window_layers": 28,
         "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-    },
-    "Gemma 3 4B": {
-        "model_type": "gemma3", "text_config": {
-            "model_type": "gemma3_text", "head_dim": 256, "num_hidden_layers": 34, "sliding_window": 1024,
-            "max_position_embeddings": 131072, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
-            "sliding_window_pattern": 6, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        },
-    },
-    "ModernBERT": {
-        "model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 22,
-        "max_position_embeddings": 8192, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0,
-        "local_attention": 128, "global_attn_every_n_layers": 3,
-    },
-    "GPT-NeoX 20B": {
-        "model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 44,
-        "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25,
-    },
-    "GPT-J 6B": {
-        "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
     },
     "SmolLM3 3B": {
         "model_type": "smollm3", "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 36,

@@ -60,6 +60,7 @@ class Run:
         on_axes = positions.on_each_axis(self.pos[None], self.layers.n_axes)
         self.placed: Any = self.layers.place(on_axes, dtype=torch.float64)
         self.attended: list[Attended] = []
+        self.eps = max(torch.finfo(next(model.parameters()).dtype).eps, FLOAT32)
         given: dict[str, Any] = {} if pos is None else {"position_ids": pos.expand(len(ids), -1).to(ids.device)}
         with watched(model, self._keep, blank=True):
             model(input_ids=ids, **given, **({"use_cache": False} if takes(model, "use_cache") else {}))
@@ -70,7 +71,7 @@ class Run:
         return encoding, placed, next((e for e, _ in encoding.leaves(placed) if isinstance(e, Rotary)), None)
 
     def _keep(self, one: Attention) -> None:
-        if one.q.shape[-2] != TOKENS or one.k.shape[-2] != TOKENS or one.layer >= len(self.layers):
+        if not one.q.shape[-2] == one.k.shape[-2] == TOKENS or not 0 <= one.layer < len(self.layers):
             return
         rope, made = self.layer(one.layer)[2], {}
         for side, x in (("q", one.q), ("k", one.k)):
@@ -158,7 +159,7 @@ def _views(index: int, run: Run, origin: Run | None) -> Iterator[View]:
                 freq=np.zeros(0) if rope is None else of_text(rope),
                 pairing="half" if rope is None or sorts else rope.pairing,
                 last=rope is not None and rope.rotary_side != "first",
-                eps=FLOAT32,
+                eps=run.eps,
             )
 
 

@@ -53,12 +53,15 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch and look at it."""
         name, kwargs = getattr(func, "__name__", "").strip("_"), kwargs or {}
-        if name == "softmax" and self._found(args[0]) and self._blank:
-            return torch.zeros_like(args[0])
-        if name == "scaled_dot_product_attention":
-            self._products = [(args[0], args[1].mT)]
-            if self._found(_scores(*args, **kwargs)) and self._blank:
-                return args[0].new_zeros(*args[0].shape[:-1], args[2].shape[-1])
+        if name == "softmax":
+            scores = args[0] if args else kwargs["input"]
+            if self._found(scores) and self._blank:
+                return torch.zeros_like(scores)
+        elif name == "scaled_dot_product_attention":
+            query, key, value, scores = _whole(*args, **kwargs)
+            self._products = [(query, key.mT)]
+            if self._found(scores) and self._blank:
+                return query.new_zeros(*query.shape[:-1], value.shape[-1])
         elif name in _PRODUCTS:
             a, b = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)][-2:]
             if b.dim() > 2:
@@ -72,30 +75,27 @@ class _Watcher(TorchFunctionMode):
             return False
         batch, heads, q_len, k_len = scores.shape
         for a, b in reversed(products):
-            if (a.shape[-2], a.shape[:-1].numel()) == (q_len, batch * heads * q_len) and b.shape[-1] in (
-                k_len,
-                k_len - 1,
-            ):
-                n = b.shape[-1]
-                q = a.reshape(batch, heads, q_len, -1).double()
-                k = b.mT.reshape(batch, -1, n, b.shape[-2]).double()
+            n = b.shape[-1]
+            if a.shape[-2] == q_len and a.shape[:-1].numel() == batch * heads * q_len and n in (k_len, k_len - 1):
+                q, k = a.reshape(batch, heads, q_len, -1), b.mT.reshape(batch, -1, n, b.shape[-2])
                 k = k.repeat_interleave(heads // k.shape[1], 1)
-                self._use(Attention(*self.places[-1], q, k, scores[..., :n].double(), self.outputs))
+                found = (t.double() for t in (q, k, scores[..., :n]))
+                self._use(Attention(*self.places[-1], *found, self.outputs))
                 return True
         return False
 
 
-def _scores(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    """Return the scores of a call of scaled_dot_product_attention."""
-    scores = q @ k.mT.repeat_interleave(q.shape[1] // k.shape[1], 1) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones_like(scores, dtype=torch.bool).tril()
-    if attn_mask is None:
-        return scores
-    return scores.where(attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+def _whole(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return queries, keys, values and scores of a call of scaled_dot_product_attention."""
+    keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scores = query @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    mask = torch.ones_like(scores, dtype=torch.bool).tril() if is_causal else attn_mask
+    if mask is not None:
+        scores = scores.where(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return query, key, value, scores
 
 
 @contextlib.contextmanager
