@@ -156,7 +156,7 @@ def test_faults_are_found(name, spoil, found):
 def test_the_first_token_and_the_path_are_named():
     (steps, padded) = judged("llama", positions(off_by_one)).causes
     assert steps.message.startswith("decoding token by token with a cache gives other hidden states than the whole")
-    assert (steps.smallest_case, steps.evidence > 1e-4) == ({"token": 20}, True)
+    assert steps.smallest_case == {"token": 20}
     assert padded.message.startswith("decoding with a cache in a batch padded on the left gives other hidden states")
 
 
@@ -171,11 +171,3 @@ def test_the_command_says_what_no_directory_shows(tmp_path, capsys, saved):
     assert "not judged: config.json itself: transformers reads the same file" in said
     assert ("not judged: whether weights fit it: permuted rows" in said) == saved
     assert ("not judged: weights: they are random here" in said) == (not saved)
-
-
-def test_the_command_speaks_of_models_whose_layers_it_does_not_judge(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(finite(small("bert").to_dict())))
-    assert run(["verify-model", str(tmp_path)]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "its positions enter by learned, which is not judged" in said
-    assert "decoding with a cache in a batch padded on the left: the model returns no cache" in said

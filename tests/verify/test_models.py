@@ -261,15 +261,16 @@ def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code,
     assert codes.rule(wanted).fix
 
 
-def test_numbers_of_messages():
-    report = judged("llama", given(2, lambda cos, sin: (cos * 1.1, sin * 1.1)))
-    assert "multiplies what it rotates by 1.1, where its configuration says 1" in report.causes[0].message
-    assert report.measured["gain_error"] == pytest.approx(0.1, rel=1e-5)
-    report = judged("qwen3", frequencies(4, by_base(123456.0)))
-    assert "rotates by base 123456, where its configuration says 10000" in report.causes[0].message
-    assert report.measured["largest_angle_error_layer"] == 4
-    report = judged("llama", replaced(3, only_queries))
-    assert "(keys only)" in report.causes[0].message
+@pytest.mark.parametrize(
+    ("name", "spoil", "words"),
+    [
+        ("llama", given(2, lambda cos, sin: (cos * 1.1, sin * 1.1)), "rotates by 1.1, where its configuration says 1"),
+        ("qwen3", frequencies(4, by_base(123456.0)), "rotates by base 123456, where its configuration says 10000"),
+        ("llama", replaced(3, only_queries), "(keys only)"),
+    ],
+)
+def test_numbers_of_messages(name, spoil, words):
+    assert words in judged(name, spoil).causes[0].message
 
 
 def test_a_global_layer_that_rotates_as_local_ones():
@@ -305,7 +306,7 @@ def test_a_layer_that_should_not_rotate():
         ("phi", {}, {"partial_rotary_factor": 1.0}, "width"),
         ("phi", scaled("default", partial_rotary_factor=1.0), {"partial_rotary_factor": 0.5}, "width"),
         ("cohere2", {}, {"layer_types": ["sliding_attention"] * 7}, "missing"),
-        ("gemma3_text", {}, {"layer_types": ["full_attention"] * 7}, None),
+        ("gemma3_text", {}, {"layer_types": ["full_attention"] * 7}, "base"),
     ],
 )
 def test_a_configuration_that_says_something_else(name, theirs, said, code):
@@ -317,10 +318,7 @@ def test_a_configuration_that_says_something_else(name, theirs, said, code):
         fields["rope_parameters"] = parameters
     report = models.check_model(model, {**fields, **said})
     assert report.status == "fail"
-    if code is None:
-        assert report.measured["first_wrong_layer"] == 0
-    else:
-        assert [cause.code for cause in report.causes] == [f"model.rotation.{code}"]
+    assert [cause.code for cause in report.causes] == [f"model.rotation.{code}"]
 
 
 def test_short_frequencies_beyond_the_trained_length():
@@ -383,15 +381,8 @@ LARGE = {
     | {"vocab_size": 129280, "rope_theta": 1e4, "rope_interleave": True}
     | {"rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
        | {"mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}},
-    "gpt_oss": {"num_hidden_layers": 24, "hidden_size": 2880, "num_attention_heads": 64, "head_dim": 64}
-    | {"num_key_value_heads": 8, "num_local_experts": 32, "intermediate_size": 2880, "vocab_size": 201088}
-    | {"rope_theta": 150000, "max_position_embeddings": 131072, "sliding_window": 128}
-    | {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-       | {"original_max_position_embeddings": 4096}},
     "t5": {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_heads": 128, "vocab_size": 32128}
     | {"num_decoder_layers": 24, "relative_attention_num_buckets": 32},
-    "falcon": {"alibi": True, "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32}
-    | {"vocab_size": 65024, "multi_query": True, "new_decoder_architecture": False, "bias": False},
 }  # fmt: skip
 
 
@@ -405,7 +396,7 @@ def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     measured = report.measured
     assert (measured["weights"], measured["weights_because"]) == ("random", "there are no weights")
     inner = fields.get("text_config", fields)
-    if name not in ("t5", "falcon"):
+    if name != "t5":
         assert len(measured["layers"]) == inner.get("num_hidden_layers", inner.get("n_layer"))
         assert measured["longest_position"] > 2000
 

@@ -91,6 +91,7 @@ class Rotation(Family):
     Args:
         views: Its queries and keys; those of near positions first.
         known: Faults that are looked for, in this order.
+        order_seen: Whether it was seen that dimensions keep their order before they rotate.
     """
 
     definition = "posenc.PerLayer.from_config(config.json)"
@@ -98,8 +99,9 @@ class Rotation(Family):
     truth = TRUTH
     pairs = 0
 
-    def __init__(self, views: Sequence[View], known: Iterable[Fault]) -> None:
+    def __init__(self, views: Sequence[View], known: Iterable[Fault], *, order_seen: bool) -> None:
         super().__init__("model", {})
+        self._order_seen = order_seen
         self._seen = [Seen(Case(v.side, (v,), v.run), v.got, v.eps) for v in views]
         self._near, self._known = next((v for v in views if v.run == "near"), views[0]), [*known]
 
@@ -132,6 +134,8 @@ class Rotation(Family):
 
     def free(self) -> Iterator[Choice]:
         """Yield what no score sees."""
+        if not self._order_seen:  # code may sort even dimensions before odd ones, and rotate halves
+            yield Choice({"pairing": "half"})
         yield Choice({"sign": -1}, "rotates queries and keys the other way round; scores are the same")
 
     def faults(self) -> Iterator[Fault]:

@@ -120,7 +120,8 @@ def _judge(index: int, order: Sequence[str], runs: dict[str, Run], opened: Model
         found.wrong([Fault("model.not_finite", {}, {"said": "returns numbers that are not finite", "evidence": 1.0})])
         return found
     if views:
-        verdict = judge(Rotation(views, _known(index, order, runs, fields)), None)
+        made = [one.made["q"] or one.made["k"] for one in runs["origin"].of(index)]
+        verdict = judge(Rotation(views, _known(index, order, runs, fields), order_seen=any(made)), None)
         if verdict.status == "equivalent":
             found.note(status="equivalent", said=verdict.because)
         only = f" ({_SIDES[min(verdict.wrong)]} only)" if len(verdict.wrong) == 1 else ""
@@ -215,10 +216,10 @@ def _known(index: int, order: Sequence[str], runs: dict[str, Run], fields: dict[
     for i, kind in enumerate(order):
         other, which = near.layer(i)[2], near.layers.index
         if other is not None and which[i] != which[index] and which.index(which[i]) == i:
-            code, rest = (
-                ("unexpected", "where it should not rotate") if rope is None else ("other_kind", "not as its own")
+            said = (
+                f"rotates as layers of kind {kind} do, where it should {'not' if rope is None else 'as its own kind'}"
             )
-            said = f"rotates as layers of kind {kind} do, and {rest}"
+            code = "unexpected" if rope is None else "other_kind"
             yield fault(code, said, {"evidence": 1.0}, freq=of_text(other), pairing=other.pairing)
     if rope is None:
         return
