@@ -210,8 +210,8 @@ def _shrink(theirs: Any) -> None:
     width = own if isinstance(own, int) else hidden // heads
     few = _UNEVEN if heads & (heads - 1) else _HEADS
     for key in ("num_key_value_heads", "num_kv_heads"):
-        if isinstance(keys := getattr(theirs, key, None), int):
-            setattr(theirs, key, few if keys == heads else min(keys, 2))
+        if isinstance(own_keys := getattr(theirs, key, None), int):
+            setattr(theirs, key, few if own_keys == heads else min(own_keys, 2))
     theirs.num_attention_heads = few
     theirs.hidden_size = few * width  # where head_dim is no key of its own it follows from both
 

@@ -78,9 +78,8 @@ class _Watcher(TorchFunctionMode):
             n = b.shape[-1]
             if a.shape[-2] == q_len and a.shape[:-1].numel() == batch * heads * q_len and n in (k_len, k_len - 1):
                 q, k = a.reshape(batch, heads, q_len, -1), b.mT.reshape(batch, -1, n, b.shape[-2])
-                k = k.repeat_interleave(heads // k.shape[1], 1)
-                found = (t.double() for t in (q, k, scores[..., :n]))
-                self._use(Attention(*self.places[-1], *found, self.outputs))
+                k = k.repeat_interleave(heads // k.shape[1], 1).double()
+                self._use(Attention(*self.places[-1], q.double(), k, scores[..., :n].double(), self.outputs))
                 return True
         return False
 
