@@ -1,4 +1,4 @@
-"""Models that add a bias for distance (T5, Falcon, BLOOM, MPT): right as transformers has them, found where spoilt."""
+"""What models multiply scores by and add to them: right in small models of transformers, found where spoilt."""
 
 import json
 import math
@@ -8,26 +8,14 @@ import torch
 
 pytest.importorskip("transformers")
 
-import transformers
 from transformers.models.falcon import modeling_falcon
 from transformers.models.t5 import modeling_t5
-from typer.testing import CliRunner
 
-from posenc import ALiBi
-from posenc.cli import app
 from posenc.verify import codes, models
 from small_models import build, finite, small
 
 ALIBI = {"alibi": True}
 SCALE, BIAS = "model.scores.scale", "model.bias.scale"
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 def run_by(model, how):
@@ -36,13 +24,13 @@ def run_by(model, how):
         each._attn_implementation_internal = how
 
 
-def judged(name, spoil=None, how=None, **options):
+def judged(name, spoil=None, how=None, said=None, **options):
     theirs = small(name, **options)
     model = build(theirs)
     run_by(model, how)
     if spoil is not None:
         spoil(model)
-    return models.check_model(model, finite(theirs.to_dict()))
+    return models.check_model(model, finite(theirs.to_dict()) | (said or {}))
 
 
 TWELVE = {"n_head": 12, "hidden_size": 96}
@@ -80,18 +68,6 @@ def test_all_attentions_of_both_stacks_are_seen():
     assert {round(one["scale"], 4) for one in judged("bloom").measured["layers"]} == {0.25}
 
 
-def test_a_model_is_as_before():
-    theirs = small("t5")
-    model = build(theirs)
-    keys = {name: {*vars(m)} for name, m in model.named_modules()}
-    model.train()
-    models.check_model(model, finite(theirs.to_dict()))
-    assert model.training
-    assert model.config._attn_implementation == "keep_in_order"
-    assert {name: {*vars(m)} for name, m in model.named_modules()} == keys
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
 # ---- spoilt models
 
 
@@ -113,20 +89,13 @@ def by_root_in_one(model):
     model.encoder.block[3].layer[0].SelfAttention.scaling = 0.25
 
 
-def by_root_in_weights(model):
-    """What a checkpoint holds is no fault of the code: its weights may be anything."""
-    with torch.no_grad():
-        for one in attentions(model):
-            one.q.weight.div_(4)
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (by_root, "layers 0, 1, 2, 3, 4, 5, 6 (encoder); layers 0, 1, 2, 3, 4, 5 (decoder); "),
         (by_root_in_queries, "layers 0, 1, 2, 3, 4, 5 (cross attention) multiplies scores by 0.25"),
-        (by_root_in_one, "layer 3 (encoder) multiplies scores by 0.25 (divided by the root of head_dim)"),
+        (by_root_in_one, "layer 3 (encoder) multiplies scores by 0.25, 0.25 times as much as it should"),
     ],
 )
 @pytest.mark.parametrize("how", ["eager", "sdpa"])
@@ -144,13 +113,7 @@ def test_t5_that_divides_its_bias_too(monkeypatch):
         return (weights @ v).transpose(1, 2).contiguous(), weights
 
     monkeypatch.setattr(modeling_t5, "eager_attention_forward", eager)
-    report = judged("t5", how="eager")
-    assert [cause.code for cause in report.causes] == [SCALE]
-    assert "divided by the root of head_dim" in report.causes[0].message
-
-
-def test_weights_are_no_fault():
-    assert judged("t5", by_root_in_weights).status == "pass"
+    assert [cause.code for cause in judged("t5", how="eager").causes] == [SCALE]
 
 
 BUILT = modeling_falcon.build_alibi_tensor
@@ -160,24 +123,11 @@ def times(factor):
     return lambda *args, **named: BUILT(*args, **named) * factor
 
 
-def reversed_heads(mask, n_heads, dtype):
-    return BUILT(mask, n_heads, dtype).unflatten(0, (len(mask), n_heads)).flip(1).flatten(0, 1)
-
-
-def full_precision(mask, n_heads, dtype):
-    bias = ALiBi(n_heads=n_heads, sides="key").dense(torch.tensor([0]), torch.arange(mask.shape[1]))
-    return bias[0].repeat(len(mask), 1, 1).to(dtype)
-
-
 SPOILT = [
-    (times(4), BIAS, "the bias is added after scores are divided by the root of head_dim, and not before"),
-    (times(0.25), BIAS, "divided by the root of head_dim twice"),
-    (times(2), BIAS, "adds 2 times the bias for distance (added twice)"),
-    (times(1.3), BIAS, "adds 1.3 times the bias for distance"),
-    (times(-1), "model.bias.sign", "with the other sign"),
+    (times(4), BIAS, "adds 4 times the bias for distance"),
+    (times(0.25), BIAS, "adds 0.25 times the bias for distance"),
+    (times(-1), "model.bias.sign", "adds -1 times the bias for distance"),
     (times(0), "model.bias.missing", "adds no bias for distance"),
-    (reversed_heads, "model.bias.mismatch", "with its heads in reverse order"),
-    (full_precision, "model.bias.mismatch", "in full precision, where Falcon rounds"),
 ]
 
 
@@ -190,21 +140,20 @@ def test_falcon_with_another_bias(monkeypatch, built, code, words):
     assert (report.status, [cause.code for cause in report.causes]) == ("fail", [code])
     assert words in report.causes[0].message
     assert report.measured["first_wrong_layer"] == 0
-    assert "divide the sum by the root of head_dim" in report.causes[0].help
+    assert report.causes[0].help == codes.rule(code).fix
 
 
-def test_the_other_code_of_falcon_is_judged_by_itself():
-    """transformers 5.23 hands Falcon's eager attention the bias and a mask that holds it already."""
-    report = judged("falcon", how="eager", **ALIBI)
-    assert [cause.code for cause in report.causes] in ([], [BIAS])
-    assert all("added twice" in cause.message for cause in report.causes)
-
-
-def test_slopes_that_mpt_does_not_read():
-    """transformers 5.23 forms MPT's slopes by 8 whatever alibi_bias_max says, and MosaicML's own code reads it."""
-    report = judged("mpt", attn_config={"alibi": True, "alibi_bias_max": 4})
-    assert [cause.code for cause in report.causes] in ([], ["model.bias.mismatch"])
-    assert all("by slopes of alibi_bias_max 8, where its" in cause.message for cause in report.causes)
+@pytest.mark.parametrize(
+    ("name", "how", "options", "code"),
+    [
+        # transformers 5.23 hands Falcon's eager attention the bias and a mask that holds it already
+        ("falcon", "eager", ALIBI, BIAS),
+        # it forms MPT's slopes by 8 whatever alibi_bias_max says, and MosaicML's own code reads it
+        ("mpt", None, {"attn_config": {"alibi": True, "alibi_bias_max": 4}}, "model.bias.mismatch"),
+    ],
+)
+def test_what_transformers_does_otherwise_is_found(name, how, options, code):
+    assert [cause.code for cause in judged(name, how=how, **options).causes] in ([], [code])
 
 
 def without_bias(model):
@@ -217,12 +166,6 @@ def without_bias(model):
 def both_ways(model):
     for block in model.decoder.block:
         block.layer[0].SelfAttention.is_decoder = False
-
-
-def keys_first(model):
-    table = model.encoder.block[0].layer[0].SelfAttention
-    built = table.compute_bias
-    table.compute_bias = lambda *args, **named: built(*args, **named).mT
 
 
 def across(model):
@@ -245,18 +188,16 @@ def divided(model):
     ("name", "spoil", "code", "words"),
     [
         ("t5", without_bias, "model.bias.missing", "layer 5 (decoder) adds no bias"),
-        ("t5", both_ways, "model.bias.mismatch", "(decoder) forms its bias with buckets that look both ways"),
-        ("t5", keys_first, "model.bias.mismatch", "(encoder) forms its bias with queries and keys exchanged"),
+        ("t5", both_ways, "model.bias.mismatch", "(decoder) adds another bias"),
         ("t5", across, "model.bias.unexpected", "(cross attention) adds a bias for position"),
-        ("mpt", softer, SCALE, "layer 2 (alibi) multiplies scores by 0.0625 (divided by head_dim"),
-        ("bloom", divided, BIAS, "layer 2 (alibi) adds 0.25 times the bias for distance (divided by the root of"),
+        ("mpt", softer, SCALE, "layer 2 (alibi) multiplies scores by 0.0625, 0.25 times as much"),
+        ("bloom", divided, BIAS, "layer 2 (alibi) adds 0.25 times the bias for distance"),
     ],
 )
 def test_other_faults_are_named_by_layer(name, spoil, code, words):
     report = judged(name, spoil)
     assert (report.status, report.causes[0].code) == ("fail", code)
     assert words in report.causes[0].message
-    assert codes.rule(code).fix
 
 
 def test_what_no_product_explains_cannot_be_told(monkeypatch):
@@ -270,33 +211,105 @@ def test_what_no_product_explains_cannot_be_told(monkeypatch):
     assert "no multiple of the products" in report.because
 
 
-# ---- directories
+# ---- models that rotate
 
-LARGE = {
-    "t5": {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_heads": 128, "vocab_size": 32128}
-    | {"num_decoder_layers": 24, "relative_attention_num_buckets": 32},
-    "falcon": {"alibi": True, "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32}
-    | {"vocab_size": 65024, "multi_query": True, "new_decoder_architecture": False, "bias": False},
-    "bloom": {"hidden_size": 14336, "n_head": 112, "n_layer": 70, "vocab_size": 250880},
-    "mpt": {"d_model": 7168, "n_heads": 64, "n_layers": 48, "vocab_size": 50432}
-    | {"attn_config": {"alibi": True, "alibi_bias_max": 8, "softmax_scale": None}},
-}  # fmt: skip
+LATENT = {"num_key_value_heads": 4}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+TWO = {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}, **LATENT}
+FACTOR = (0.07 * math.log(8) + 1) ** 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
-def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": name, **LARGE[name]}))
-    report = models.verify_model(tmp_path)
+def scales(report):
+    return {float(f"{one['scale']:.5g}") for one in report.measured["layers"] if one["scale"] is not None}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("name", "options", "scale"),
+    [
+        ("llama", {}, 16**-0.5),
+        ("llama", TWO, 16**-0.5),  # only attention of DeepSeek's kind has the factor
+        ("gemma2", {"query_pre_attn_scalar": 144}, 1 / 12),
+        ("gemma3_text", {"query_pre_attn_scalar": 100}, 0.1),
+        ("gemma3n_text", {}, 1.0),
+        ("granite", {"attention_multiplier": 0.0078125}, 0.0078125),
+        ("deepseek_v2", TWO, 16**-0.5 * FACTOR),
+        ("deepseek_v3", TWO, 16**-0.5 * FACTOR),
+        ("deepseek_v3", LATENT, 16**-0.5),
+        ("gptj", {"rotary_dim": 8}, 16**-0.5),
+        ("openai_privacy_filter", {}, 16**-0.5),  # the root of the root in queries and in keys
+        ("esm", {"position_embedding_type": "rotary"}, 16**-0.5),  # in queries, before they rotate
+    ],
+)
+def test_scales_of_models_are_seen_and_right(name, options, scale):
+    report = judged(name, **options)
     assert (report.status, report.causes) == ("pass", ()), report
-    assert report.measured["weights"] == "random"
+    assert scales(report) == {float(f"{scale:.5g}")}
+    assert report.measured["scale_error"] < 1e-6
 
 
-@pytest.mark.slow
-def test_the_command_says_it(tmp_path):
-    """The command's page has a line for each kind of layer, though nothing turns."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", **LARGE["t5"]}))
-    done = CliRunner().invoke(app, ["verify-model", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    for words in ("layers 0 to 23  encoder: pass", "layers 0 to 23  cross attention: pass", "positions up to 255"):
-        assert words in done.output
+def scaled(layer, by):
+    def spoil(model):
+        attention = model.layers[layer].self_attn
+        attention.scaling = by(attention.scaling)
+
+    return spoil
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    ("name", "options", "spoil", "words"),
+    [
+        (
+            "llama",
+            {},
+            scaled(2, lambda s: 1.0),
+            "by 1, 4 times as much as it should: the root of head_dim 16 says 0.25",
+        ),
+        ("gemma2", {}, scaled(1, lambda s: 16**-0.5), "query_pre_attn_scalar 256 says"),
+        ("granite", {"attention_multiplier": 0.015625}, scaled(4, lambda s: 0.25), "attention_multiplier 0.0156"),
+        ("deepseek_v3", TWO, scaled(3, lambda s: 0.25), "head_dim 16 and mscale_all_dim say"),
+        ("deepseek_v2", TWO, scaled(1, lambda s: 0.25 * FACTOR**0.5), "mscale_all_dim say"),
+        ("gemma3n_text", {}, scaled(2, lambda s: 0.25), "the type gemma3n_text says"),
+    ],
+)
+def test_a_spoilt_scale_is_named_by_layer(name, options, spoil, words):
+    report = judged(name, spoil, **options)
+    (cause,) = report.causes
+    layer = cause.smallest_case["layer"]
+    assert (report.status, cause.code, report.measured["first_wrong_layer"]) == ("fail", SCALE, layer)
+    assert [one["layer"] for one in report.measured["layers"] if one["status"] == "wrong"] == [layer]
+    assert f"layer {layer} " in cause.message
+    assert words in cause.message
+    assert report.measured["scale_error"] == pytest.approx(cause.evidence)
+
+
+def test_a_spoilt_divisor_of_a_method_is_seen():
+    def spoil(model):
+        model.h[3].attn.scale_attn = 1.0
+
+    report = judged("gptj", spoil, rotary_dim=8)
+    assert [(cause.code, cause.smallest_case["layer"]) for cause in report.causes] == [(SCALE, 3)]
+
+
+def gain(layer, by, scale):
+    """Multiply cos and sin of one layer, and its scores."""
+
+    def spoil(model):
+        def hook(_module, args, kwargs):
+            cos, sin = kwargs["position_embeddings"]
+            return args, {**kwargs, "position_embeddings": (cos * by, sin * by)}
+
+        attention = model.layers[layer].self_attn
+        attention.register_forward_pre_hook(hook, with_kwargs=True)
+        attention.scaling *= scale
+
+    return spoil
+
+
+def test_a_gain_that_a_scale_makes_up_for_is_equivalent():
+    report = judged("llama", gain(2, 2.0, 0.25))
+    assert (report.status, report.causes) == ("equivalent", ())
+    assert "whose product is the same" in report.because
+    report = judged("llama", gain(2, 2.0, 0.5))
+    assert [cause.code for cause in report.causes] == ["model.rotation.gain", SCALE]
