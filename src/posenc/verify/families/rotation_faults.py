@@ -192,8 +192,9 @@ def _places(asked: Asked, reach: str) -> Iterator[Fault]:
         how = "the offset is added after the division by the factor"
         yield Fault("rope.offset.miscounted", {"pos": lambda at: at.index + asked.factor * at.first}, {"how": how})
         for dtype, short in SHORT.items():
-            values = {"dtype": dtype, "what": "offsets", "also": "", "whose": ""}
-            yield Fault(f"rope.precision.positions_{short}", {"pos": partial(_rounded_offset, dtype)}, values)
+            values, pos = {"dtype": dtype, "what": "offsets", "also": "", "whose": ""}, partial(_rounded_offset, dtype)
+            for change in ({"pos": pos}, {"pos": pos, "round_positions": dtype}):
+                yield Fault(f"rope.precision.positions_{short}", change, values)
 
 
 def _rounded_offset(dtype: str, at: Places) -> Array:
