@@ -118,18 +118,15 @@ class Bench:
         """
         errors, other = [], self.x.roll(1, 0)
         for begin, is_copied in ((5, False), (2, True)):
-            kept = drafts = step(self.subject, self.x[:, :begin], None, 0)[1]
-            copies: dict[int, Any] = {}
+            kept = step(self.subject, self.x[:, :begin], None, 0)[1]
+            parts: dict[int, Any] = {}
             try:
-                copied = copy.deepcopy(kept, copies)  # a call may write into its cache
+                copied = copy.deepcopy(kept, parts)  # a call may write into its cache
             except Exception as error:  # user code decides what can be copied
                 raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
-            if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in copies.values()):
+            if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
                 raise NotAnsweredError("the cache holds no tensors")
-            if is_copied:
-                kept = copied
-            else:
-                drafts = step(self.subject, other[:, : begin + 1], None, 0)[1]
+            drafts, kept = (kept, copied) if is_copied else (step(self.subject, other[:, :6], None, 0)[1], kept)
             for at in range(begin + 1, begin + 1 + DRAFTS):
                 drafts = step(self.subject, other[:, at : at + 1], drafts, at)[1]
             for at in range(begin, begin + DRAFTS):
