@@ -35,11 +35,11 @@ def precisions(
             continue
         wide = "float64" if fed == "float32" else "float32 or finer"
         is_hidden = names[2] <= set(SHORT) and names[1] <= {None, "float32"}
-        if is_hidden and fed == "float32":
-            unknown.append("whether frequencies are finer than float32: the rounding of products hides it")
         wides = ("float32 or finer", "float32 or finer" if is_hidden else wide, wide, "")
         named = {part: _name(n, w) for part, n, w in zip(PARTS, names, wides, strict=True)}
         found[fed] = {part: name for part, name in named.items() if name}
+        if is_hidden and fed == "float32":
+            unknown.append(f"whether frequencies are finer: rounding of products to {named['products']} hides it")
     return found, unknown
 
 
