@@ -52,6 +52,17 @@ def two_bases(x, positions):
     return torch.cat((u * a.cos() - v * a.sin(), v * b.cos() + u * b.sin()), -1).to(x.dtype)
 
 
+def viewed(x, positions):
+    """As packages do that take contiguous memory for granted."""
+    x.view(-1, x.shape[-2], x.shape[-1])
+    return rope()(x, positions)
+
+
+def blind_to_strides(x, positions):
+    flat = torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
+    return rope()(flat, positions)
+
+
 def one_new_token(x, positions):
     """Right but for single tokens, with a base that is not read as well."""
     p = positions if len(positions) > 1 else positions * 0
@@ -142,6 +153,8 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "moved, then divided": ("rope_offset_fn", by_offset(lambda o, n: (torch.arange(n) + o) / 4), LINEAR, "pass", ""),
     "linear from the first": ("rope_fn", rope(freq=FREQ / 4), LINEAR, "pass", ""),
     "linear, twice": ("rope_fn", rope(freq=FREQ / 16), LINEAR, "rope.scaling.factor_twice", "4"),
+    "contiguous memory": ("rope_fn", viewed, {}, "pass", ""),
+    "strides not read": ("rope_fn", blind_to_strides, {}, "rope.input.strides", ""),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),
     "bases of two": ("rope_fn", two_bases, {}, "rope.mismatch", ""),
     "clockwise": ("rope_fn", rope(freq=-FREQ), {}, "equivalent", "clockwise"),

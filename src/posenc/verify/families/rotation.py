@@ -229,6 +229,7 @@ def _kinds(asked: Asked) -> list[Kind]:
         kind(kept, "again", "short near"),
         kind("rope.precision.cache_rebuilt_in_low_precision", "after_half", f"short near after_half_short {half}"),
         kind("rope.precision.table_kept_in_half", "after_half", f"short near {half}"),
+        kind("rope.input.strides", "strided", "short near"),
         kind("rope.grad.not_inverse", "grad", "short near"),
     ]
 

@@ -34,6 +34,7 @@ class Ask:
     alone: bool = False  # each token by a call of its own
     rows: bool = False  # the second row of the batch has the positions in the other order
     heads: int = HEADS
+    strided: bool = False  # views with heads and tokens exchanged in memory; vectors of different tokens differ in size
     before: tuple["Ask", ...] = ()  # what the same object is asked before
 
 
@@ -86,7 +87,7 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
     """
     found = feed_heads(convention, one, x, ask)
     spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
-    if spread >= FAINT * max(1.0, float(np.abs(found).max())):
+    if not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
         code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
         if by_token <= 1e-3:
             code = "rope.axis.heads"
@@ -104,10 +105,11 @@ def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> 
     parts = []
     for positions, wanted in calls(convention, ask):
         pos = torch.tensor(positions)
-        given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1).contiguous()
+        given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
+        size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.strided).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
-        found = rotate(convention, one(), given, given.clone(), pos)
-        parts.append(torch.stack([t.detach().double()[:, :, wanted] for t in found]).numpy())
+        found = rotate(convention, one(), given * size, given * size, pos, strided=ask.strided)
+        parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in found]).numpy())
     whole = np.concatenate(parts, 3)
     if not np.isfinite(whole).all():
         message = f"{convention} returned numbers that are not finite, at positions up to {ask.pos[-1]:,}"
@@ -116,7 +118,7 @@ def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> 
 
 
 def rotate(
-    convention: str, subject: Any, q: Tensor, k: Tensor, pos: Tensor, *, grad: bool = False
+    convention: str, subject: Any, q: Tensor, k: Tensor, pos: Tensor, *, grad: bool = False, strided: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return queries and keys (batch, heads, seq, head_dim) rotated at positions (seq,), for hf_rope also (batch, seq).
 
@@ -126,6 +128,7 @@ def rotate(
     words = f"{convention} on x {tuple(q.shape)} of {str(q.dtype)[6:]} at positions {_short(pos)}"
     is_bshd = convention in ("meta_complex", "bshd_module")
     q, k = (t.transpose(1, 2).contiguous() if is_bshd else t for t in (q, k))
+    q, k = (t.transpose(1, 2).contiguous().transpose(1, 2) if strided else t for t in (q, k))
     found = _called(convention, subject, q, k, pos, partial(guard.call, what=words, grad=grad))
     if not isinstance(found, tuple | list) or len(found) < 2:
         message = f"{words} must return queries and keys; got {type(found).__name__}"

@@ -61,6 +61,7 @@ def cases(family: "Rotation") -> Iterator[Case]:
     ends = {first[-1] + 1, min(2 * (asked.trained or 1), LONGEST, asked.max_positions or LONGEST)}
     long = tuple(Ask(doubling(n, n - 1), whole=reach != "any" or n <= LONGEST) for n in sorted(ends))
     yield _case("again", Ask(first[:6], before=long), "a short text after a long one")
+    yield _case("strided", Ask(first[:6], strided=True), "views with heads and tokens exchanged", optional=True)
     yield _case("grad", Ask((0, 1, 2), whole=True), "gradients", optional=True)
     if half in ("bfloat16", "float16"):
         whole = Ask(tuple(sorted({*first, *(p for p in OF_HALF if p <= first[-1])})), dtype=half)
