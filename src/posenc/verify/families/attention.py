@@ -204,10 +204,10 @@ class Attention(Family):
         if self.rotation is None:
             yield from self._of_alibi()
             return
-        yield from self.rotation.faults()
         for rows in (64, 128, 256, 512, 1024, 2048):
             yield Fault("rope.table.too_short", {"moved": partial(np.minimum, rows - 1)}, {"rows": rows})
             yield Fault("rope.table.wraps", {"moved": partial(_wrapped, rows)}, {"rows": rows})
+        yield from self.rotation.faults()
 
     def _of_alibi(self) -> Iterator[Fault]:
         if self.slopes:

@@ -1,12 +1,14 @@
 """In which precision positions, frequencies, their products and tables are formed: the guesses that predict angles."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array
+from posenc.verify.families.rotation_calls import REACH
 from posenc.verify.guard import SubjectError
 from posenc.verify.identity.reading import Complex, Reader, steps
 from posenc.verify.identity.rules import Rule
@@ -22,6 +24,7 @@ def precisions(
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
     """Return in which precision each part is formed, by the dtype that is fed, and what cannot be read."""
     found, unknown, pos = {}, [], steps(end)
+    read = replace(read, alone=REACH[read.convention] == "run")  # else an offset may be rounded before it is added
     for fed in ("float32", "bfloat16"):
         try:
             z = read.at(pos, dtype=fed)[0]

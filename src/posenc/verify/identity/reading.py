@@ -32,10 +32,11 @@ class Reader:
     top: int = FAR
     pairs: tuple[tuple[int, int], ...] = ()
     whole: bool = False  # whether all tokens up to the last one that is asked for are fed
+    alone: bool = False  # whether each token has a call of its own
 
     def feed(self, x: Tensor, pos: Array, dtype: str = "float32", heads: int = HEADS) -> Array:
         """Return what becomes of vectors at ascending positions, (2, vectors, positions, head_dim)."""
-        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=self.whole, heads=heads)
+        ask = Ask(tuple(int(p) for p in pos), dtype=dtype, whole=self.whole, alone=self.alone, heads=heads)
         return feed(self.convention, lambda: fresh(self.subject), x, ask)
 
     def at(self, pos: Array, dtype: str = "float32") -> Complex:
