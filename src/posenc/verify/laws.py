@@ -96,8 +96,8 @@ def _known() -> list[str]:
 def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, Any]) -> float | str:
     """Return how far scores are from those of the registered encoding with the same options, or why it is not known."""
     accepted = inspect.signature(card.cls).parameters
-    told = {WORDS[name]: value for name, value in spec.items() if name in WORDS and value is not None}
-    options = {name: value for name, value in (encoding.options() | told).items() if name in accepted}
+    given = {WORDS[name]: value for name, value in spec.items() if name in WORDS and value is not None}
+    options = {name: value for name, value in (encoding.options() | given).items() if name in accepted}
     try:
         mine, other = Case(encoding, torch.float64), Case(card.cls(**options), torch.float64)
         other.encoding.load_state_dict(mine.encoding.state_dict())
@@ -108,7 +108,7 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
             placed = case.place(pos, x)
             q, k, _ = case.project(x, placed)
             found.append(case.scores(q, k, placed).detach())
-    except Exception as error:  # whatever is wrong with it, the laws have told
+    except Exception as error:  # the laws report whatever is wrong with it
         return f"It could not be held against the definition of {card.name!r}: {type(error).__name__}: {error}"
     if found[0].shape != found[1].shape:
         return f"Its scores have shape {tuple(found[0].shape)}, those of {card.name!r} {tuple(found[1].shape)}."

@@ -1,7 +1,7 @@
 """The words of a specification, as other projects use them, and what they may say.
 
 Words of other libraries are translated. What is misspelt is refused: code with another base would pass under a misspelt
-one. Any other word that nobody reads is told.
+one. Any other word that no convention reads is reported.
 """
 
 import re
@@ -105,7 +105,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     Raises:
         TypeError: It is no mapping of words.
         ValueError: A word, or what an encoding, a kind, a layout, a scaling or a padding is called, is misspelt, said
-            twice, or says what nobody can judge by.
+            twice, or says what cannot be judged by.
 
     >>> read({"encoding": "rope", "theta": 10000.0, "comment": "ours"})
     ({'encoding': 'rope', 'base': 10000.0}, ["'comment' of the specification, which is no word that posenc reads"])
@@ -118,14 +118,14 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
         return {}, []
     if not isinstance(spec, Mapping) or not all(isinstance(word, str) for word in spec):
         raise TypeError(f"verify: the spec must be a dict of words; got {type(spec).__name__}. Give a JSON object.")
-    asked, told = _translated(spec)
+    asked, notes = _translated(spec)
     for word, known in (("kind", KINDS), ("padding", PADDINGS)):
         if isinstance(said := asked.get(word), str) and said.lower() not in known:  # padding may be a row's number
-            told += _unknown(f"{word} cannot be", said, known)
+            notes += _unknown(f"{word} cannot be", said, known)
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
     _scaling(asked)
-    return asked, told + _encoding(asked) + _unread(asked, convention)
+    return asked, notes + _encoding(asked) + _unread(asked, convention)
 
 
 def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
@@ -155,20 +155,20 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         ValueError: A word is misspelt, or said twice.
     """
     asked: dict[str, Any] = {}
-    told: list[str] = []
+    notes: list[str] = []
     for word, said in spec.items():
         ours = word if word in WORDS else _MEANT.get(word, word)
         if ours not in WORDS:
-            told += _unknown("the spec has a word", word, WORDS)
+            notes += _unknown("the spec has a word", word, WORDS)
         elif ours in asked and asked[ours] != said:
             raise ValueError(f"verify: the spec says {ours!r} twice, also as {word!r}. Say it once.")
         else:
             asked[ours] = said
-    return asked, told
+    return asked, notes
 
 
 def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
-    """Tell that nothing reads a word.
+    """Report a word that nothing reads.
 
     Raises:
         ValueError: It is nearly one that is read.
@@ -196,7 +196,7 @@ def _layout(asked: Mapping[str, Any], convention: str) -> str | None:
 
 
 def _encoding(asked: dict[str, Any]) -> list[str]:
-    """Put the encoding in small letters, and tell if none is called so.
+    """Put the encoding in small letters, and report one that is not known.
 
     Raises:
         ValueError: It is misspelt, or no word.

@@ -1,6 +1,6 @@
 """Checks in a process of their own: code that hangs, dies, prints or takes all memory becomes a finding.
 
-What passes between the processes are lines of JSON with a token that the user's code is not told. The child's stdout
+What passes between the processes are lines of JSON with a token that the user's code does not know. The child's stdout
 and stderr are the user's; what is printed there is kept apart. This guards against accidents and crude tricks, not
 against an attacker: the code runs with the user's rights.
 """
