@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from posenc import verify
-from posenc.verify.codes import rules
 from posenc.verify.engine.judge import settle
 from posenc.verify.engine.records import Seen
 from posenc.verify.families.attention import family
+from posenc.verify.rules import known
 
 ROPE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 10000.0}
 ALIBI = {"encoding": "alibi", "heads": 3, "head_dim": 16}
@@ -160,7 +160,7 @@ def test_each_fault_is_told_from_all_others(asked, every):
     for case in cases:
         judge.observe(attention(causal=False), case)
     names = [fault.code for fault in judge.faults()]
-    assert set(names) <= set(rules())
+    assert set(names) <= set(known())
     for fault in [*judge.faults()][::every]:
         seen = [Seen(case, _weights(judge, {**judge.truth, **fault.change}, case)) for case in cases]
         verdict = settle(judge, seen)

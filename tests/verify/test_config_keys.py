@@ -2,7 +2,7 @@
 
 import pytest
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.configs import judge
 
 FULL, SLIDING, LENGTH = "full_attention", "sliding_attention", "original_max_position_embeddings"
@@ -112,7 +112,7 @@ def test_what_is_not_read_is_found(name):
     assert [(one.code, one.key) for one in judged.findings] == found
     assert all(word in judged.findings[0].message for word in words)
     for one in judged.findings:
-        assert one.code in codes.rules()
+        assert one.code in rules.known()
         assert all(
             (one.key, one.allowed, one.meanings, one.fix, one.layers or judged.model_type in ("gpt2", "t5gemma2"))
         )

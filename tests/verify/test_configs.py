@@ -7,7 +7,7 @@ import pytest
 
 from posenc import inspection
 from posenc.config.known import known_models
-from posenc.verify import codes, configs
+from posenc.verify import configs, rules
 from posenc.verify.configs import judge
 
 LLAMA = {
@@ -159,7 +159,7 @@ def test_findings_are_complete_have_rules_and_are_plain_json(source):
     plain = json.loads(json.dumps(judge(source).to_dict(), allow_nan=False))
     assert plain["schema"] == configs.SCHEMA
     for finding in plain["findings"]:
-        assert finding["code"] in codes.rules()
+        assert finding["code"] in rules.known()
         assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "fix", "message", "layers"}
         assert all(finding[part] for part in ("key", "allowed", "meanings", "fix", "message"))
         assert all(set(one) == {"spelling", "meaning"} and all(one.values()) for one in finding["meanings"])

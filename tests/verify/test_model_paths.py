@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("transformers")
 
 from posenc.cli import run
-from posenc.verify import codes, models
+from posenc.verify import models, rules
 from small_models import build, finite, small
 
 LEFT, RIGHT, STEPS, CHUNK = "model.padding.left", "model.padding.right", "model.cache.steps", "model.cache.chunk"
@@ -148,7 +148,7 @@ def test_faults_are_found(name, spoil, found):
     assert report.status == "fail"
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
-        assert cause.help == codes.rule(cause.code).fix
+        assert cause.help == rules.find(cause.code).fix
         assert "of the largest entry, where rounding leaves 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 

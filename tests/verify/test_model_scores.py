@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 from transformers.models.falcon import modeling_falcon
 from transformers.models.t5 import modeling_t5
 
-from posenc.verify import codes, models
+from posenc.verify import models, rules
 from small_models import build, finite, small
 
 ALIBI = {"alibi": True}
@@ -140,7 +140,7 @@ def test_falcon_with_another_bias(monkeypatch, built, code, words):
     assert (report.status, [cause.code for cause in report.causes]) == ("fail", [code])
     assert words in report.causes[0].message
     assert report.measured["first_wrong_layer"] == 0
-    assert report.causes[0].help == codes.rule(code).fix
+    assert report.causes[0].help == rules.find(code).fix
 
 
 @pytest.mark.parametrize(

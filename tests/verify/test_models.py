@@ -16,7 +16,7 @@ import transformers
 from transformers.models.llama import modeling_llama
 
 from posenc.interop import convert_checkpoint
-from posenc.verify import codes, models
+from posenc.verify import models, rules
 from posenc.verify.models import loading
 from small_models import build, finite, small
 from strategies import refuses
@@ -258,7 +258,7 @@ def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code,
     assert (report.status, report.measured["first_wrong_layer"], first) == ("fail", layer, [wanted])
     assert [one["layer"] for one in report.measured["layers"] if one["status"] == "wrong"] == [layer]
     assert f"layer {layer} " in report.causes[0].message
-    assert codes.rule(wanted).fix
+    assert rules.find(wanted).fix
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
 
 
 def _fix(code: str) -> str:
-    from posenc.verify import codes
+    from posenc.verify import rules
 
-    known = codes.rules().get(code)
+    known = rules.known().get(code)
     return "" if known is None else known.fix

@@ -11,7 +11,7 @@ from posenc import character, laws, registry
 from posenc.encoding import Encoding
 from posenc.laws import ways
 from posenc.laws.case import TOLERANCE, Case
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.report import Cause, Findings, first
 
 # in this order: what an encoding computes goes before what follows from it
@@ -144,7 +144,7 @@ def _cause(violation: Break, encoding: Encoding) -> Cause:
     text = f"{encoding.name} breaks the law {name!r}: {law} Seen: {violation.message}."
     case = {"encoding": repr(encoding), "law": name, "seen": violation.message}
     code = f"laws.{name.replace(' ', '_')}"
-    return Cause(code if code in codes.rules() else "laws.broken", text, _number(violation.message), case)
+    return Cause(code if code in rules.known() else "laws.broken", text, _number(violation.message), case)
 
 
 def _number(message: str) -> float:

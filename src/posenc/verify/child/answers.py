@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.identity.identify import Identification
 from posenc.verify.report import Cause, Report
 
@@ -33,7 +33,7 @@ class Outcome:
 
 def finding(code: str, message: str, evidence: float = 1.0, **case: Any) -> Cause:
     """Return what the user's code did, with the help that its rule has."""
-    return Cause(code, message, evidence, case, codes.rule(code).fix)
+    return Cause(code, message, evidence, case, rules.find(code).fix)
 
 
 def outcome_of(answer: Mapping[str, Any], task: Task, printed: str = "") -> Outcome:

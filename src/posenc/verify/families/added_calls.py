@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenc.verify import codes, guard
+from posenc.verify import guard, rules
 from posenc.verify.engine import Case, Family, Fault, Kind, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
@@ -26,7 +26,7 @@ SAME = 1e-4  # of a factor or a gradient
 
 def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
     """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
-    message = message_of(codes.rule(code), Fault(code, {}, values))
+    message = message_of(rules.find(code), Fault(code, {}, values))
     return SubjectError(Cause(code, message, evidence, case or {}))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.engine import Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts import Positions
@@ -76,7 +76,7 @@ class Rows(Positions):
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
             code = fault.code.removeprefix("positions.")
             own = f"learned.{IN_ROWS.get(code, code)}"
-            yield replace(fault, code=own if own in codes.rules() else fault.code)
+            yield replace(fault, code=own if own in rules.known() else fault.code)
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})

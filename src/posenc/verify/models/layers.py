@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.engine import Fault
 from posenc.verify.models.rotation import View
 from posenc.verify.report import Cause, Findings
@@ -101,7 +101,7 @@ def _causes(judged: Sequence[Judged]) -> list[Cause]:
                 f"; the largest angle error is {evidence:.4g} rad, and mean cos(angle error) {layer.mean_cos:.4f}"
             )
             case |= {"position": layer.position, "pair": layer.pair}
-        causes.append(Cause(code, message, float(evidence), case, codes.rule(code).fix))
+        causes.append(Cause(code, message, float(evidence), case, rules.find(code).fix))
     return causes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.models.watching import plainly, text
 from posenc.verify.report import Cause
 
@@ -143,4 +143,4 @@ def _cause(code: str, name: str, side: str, at: int, tokens: int, off: float) ->
         f"{name} gives other hidden states than {than}: token {at} of {tokens} is the first that differs, by "
         f"{off:.3g} of the largest entry, where rounding leaves {TOLERANCE:g}"
     )
-    return Cause(code, message, off if math.isfinite(off) else 1.0, {"token": at}, codes.rule(code).fix)
+    return Cause(code, message, off if math.isfinite(off) else 1.0, {"token": at}, rules.find(code).fix)

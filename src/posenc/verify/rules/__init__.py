@@ -40,7 +40,7 @@ class Rule:
 
 
 @functools.cache
-def rules() -> Mapping[str, Rule]:
+def known() -> Mapping[str, Rule]:
     """Return all rules by code, in the order of families and names.
 
     A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names. A code such
@@ -49,22 +49,22 @@ def rules() -> Mapping[str, Rule]:
     Raises:
         ValueError: A file of rules is broken, or two files hold the same code.
 
-    >>> rules()["subject.raises"].title
+    >>> known()["subject.raises"].title
     'The code raises an error where it is called as its convention says'
     """
     read: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted(Path(__file__).parent.glob("*.json")):
         for code, fields in _one_by_one(json.loads(path.read_text(encoding="utf-8"))):
             if code in read:
-                raise ValueError(f"codes: {code} stands in two files, of which one is {path.name}. Remove one.")
+                raise ValueError(f"rules: {code} stands in two files, of which one is {path.name}. Remove one.")
             if unknown := set(fields) - FIELDS:
-                raise ValueError(f"codes: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
+                raise ValueError(f"rules: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
             read[code] = (path.stem, fields)
     found = []
     for code, (stem, fields) in read.items():
         whole = {"reports": [], **_inherited(read, fields.get("like")), **fields}
         if missing := {"title", "why", "fix"} - set(whole):
-            raise ValueError(f"codes: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
+            raise ValueError(f"rules: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
         said = {name: whole.get(name, "") for name in ("title", "why", "fix", "says")}
         family = code.split(".")[0] if "." in code else stem
         found.append(Rule(code, family, **said, reports=tuple(whole["reports"])))
@@ -76,7 +76,7 @@ def _inherited(read: Mapping[str, tuple[str, dict[str, Any]]], code: str | None)
     if code is None:
         return {}
     if code not in read:
-        raise ValueError(f"codes: a rule is like {code!r}, which stands in no file.")
+        raise ValueError(f"rules: a rule is like {code!r}, which stands in no file.")
     fields = read[code][1]
     whole = {**_inherited(read, fields.get("like")), **fields}
     return {name: value for name, value in whole.items() if name != "reports"}
@@ -89,18 +89,18 @@ def _one_by_one(file: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[
             yield f"{family}{dot}{rest}", fields
 
 
-def rule(code: str) -> Rule:
+def find(code: str) -> Rule:
     """Return the rule of a code.
 
     Raises:
         ValueError: There is none; the nearest are named.
     """
-    known = rules()
-    if code in known:
-        return known[code]
+    every = known()
+    if code in every:
+        return every[code]
     asked = code[:100].lower()
-    near = difflib.get_close_matches(asked, known, 3, 0.5)
-    near += [name for name in known if asked and asked.split(".")[-1] in name.split(".") and name not in near][:3]
+    near = difflib.get_close_matches(asked, every, 3, 0.5)
+    near += [name for name in every if asked and asked.split(".")[-1] in name.split(".") and name not in near][:3]
     hint = f"did you mean {' or '.join(map(repr, near[:3]))}?" if near else "`posenc rule` lists all."
     raise ValueError(f"rule: unknown code {code[:100]!r}: {hint}")
 
@@ -108,7 +108,7 @@ def rule(code: str) -> Rule:
 def families() -> Mapping[str, list[Rule]]:
     """Return the rules by their codes' first word."""
     found: dict[str, list[Rule]] = {}
-    for each in rules().values():
+    for each in known().values():
         family, dot, _ = each.code.partition(".")
         found.setdefault(family if dot else "config", []).append(each)  # `posenc inspect` names faults by one word
     return found
