@@ -248,10 +248,6 @@ class Added(Family):
         """Return what rounding explains of an answer of one number."""
         return SAME * max(1.0, float(np.abs(predicted).max(initial=0.0)))
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: every number has been compared."""
-        return True
-
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the answers, for what is read off them."""
         self.heard = list(seen)

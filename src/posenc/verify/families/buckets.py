@@ -64,10 +64,6 @@ class Buckets(Family):
             raise guard.SubjectError(Cause(f"{self.definition}.bucket.{code}", message, 1.0, {"call": case.words}))
         return Seen(case, rows[0], 0.0)
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: every bucket has been compared."""
-        return True
-
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the nearest distance in a wrong bucket."""
         (rel,) = seen.case.args

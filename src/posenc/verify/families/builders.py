@@ -95,10 +95,6 @@ class Builder(Family):
         """Return the difference: positions are whole, so that none is explained by rounding."""
         return np.abs(seen.value - predicted) * 1e3
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: `off` has compared every number."""
-        return True
-
     def free(self) -> Iterator[Choice]:
         """Yield the other definition, and another first number, which no score sees."""
         if self.open:

@@ -166,10 +166,6 @@ class Cached(Family):
             return np.abs(value - predicted)
         return cache_table.apart(value, predicted) if what in INSIDE else value / self.b.tolerance
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: nothing of a model is free."""
-        return True
-
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
         yield Fault(f"{self.encoding}.{UNUSED}", {"mask": UNUSED})

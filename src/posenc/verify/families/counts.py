@@ -115,10 +115,6 @@ class Counts(Family):
         off: Array = np.abs(np.where(compared, seen.value, 0.0) - np.where(compared, predicted, 0.0)) / EXACT
         return off
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: `off` has compared every token."""
-        return True
-
     def look(self, seen: Sequence[Seen]) -> None:
         """Read off where counting begins, in all calls and in each document, and where it ends."""
         self.seen, self.first = seen, float(seen[0].value[0, 0])

@@ -119,10 +119,6 @@ class Line(Biases):
         """Return the rounding of both answers."""
         return self.allowed
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: `off` has compared every distance."""
-        return True
-
     def free(self) -> Iterator[Choice]:
         """Yield the side that is seen where the specification is silent."""
         for mask in self.masks():
