@@ -139,6 +139,7 @@ BIASES = {
     "kerple": drawn(posenc.KERPLE(n_heads=4)),
     "fire": drawn(posenc.FIRE(n_heads=4, width=3, init_threshold=9.0)),
     "fox": drawn(posenc.FoX(d_model=6, n_heads=4)),
+    "dynamic": drawn(posenc.DynamicPositionBias(n_heads=4)),
     "two and a turn": posenc.Compose(posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4), drawn(posenc.T5(n_heads=4))),
 }
 IDS = torch.tensor([[0] * 9 + [1] * 11, [2] * 3 + [5] * 17])
@@ -308,12 +309,6 @@ def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
         (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, and a score_mod sees one score"),
         (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score"),
-        (
-            posenc.DynamicPositionBias(n_heads=4),
-            pos,
-            {},
-            "DynamicPositionBias forms vectors for each score",
-        ),
         (posenc.CoPE(head_dim=8), pos, {}, "CoPE makes new scores of whole rows"),
         (Anew(n_heads=4), pos, {}, "Anew defines its bias anew, and not the score_mod"),
         (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),

@@ -1,4 +1,4 @@
-"""`posenc identify` as a program: what it tells of files, what it cannot tell, and what a file cannot spoil."""
+"""`posenc identify` as a program: what it reports of files, what it cannot tell, and what a file cannot spoil."""
 
 import json
 
@@ -46,15 +46,15 @@ def told(done, code=0):
     return json.loads(done.stdout)
 
 
-def test_a_rotation_is_told_line_by_line(identify):
+def test_a_rotation_is_reported_line_by_line(identify):
     done = identify(ROPE, "--head-dim", "32")
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
-    assert said[0] == "told: subject.py as rope_fn"
+    assert said[0] == "identified: subject.py as rope_fn"
     lines = [line.strip().split("  ", 1) for line in said[1:] if not line.startswith("   ")]  # those are continued
     found = {name: value.strip() for name, value in lines}
     assert found["pairing"] == "half"
-    assert found["rotated width"] == "32 of 32 lanes, from lane 0 on"
+    assert found["rotated width"] == "32 of 32 dimensions, from 0 on"
     assert found["base"] == "123,456"
     assert found["scaling"] == "none"
     assert found["gain"] == "1"
@@ -94,17 +94,17 @@ def test_the_file_s_own_width_is_fed_and_an_option_outweighs_it(identify):
 
 
 def test_an_object_of_a_module():
-    found = told(posenc("identify", "posenc.encodings:RoPE", "--json"), 3)  # a class turns nothing
+    found = told(posenc("identify", "posenc.encodings:RoPE", "--json"), 3)  # a class rotates nothing
     assert found["convention"] == "encoding"
     assert not found["told"]
     assert found["unknown"]
 
 
-def test_what_turns_nothing_is_told_too(identify):
+def test_what_rotates_nothing_is_identified_too(identify):
     found = told(identify(SLOPES, "--in-process", "--json"))
     assert (found["kind"], found["scaling"], found["parameters"]) == ("slopes", "geometric", {"bias_max": 8.0})
     done = identify(SLOPES, "--in-process")
-    assert "ALiBi's slopes by the rule 'geometric', exponents to 8." in done.stdout
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [["scaling", "geometric"], ["bias", "max", "8"]]
 
 
 @pytest.mark.sample(1)
@@ -112,9 +112,12 @@ def test_what_turns_nothing_is_told_too(identify):
     ("code", "said"),
     [
         (OTHER_SLOPES, "the rule of the slopes"),
-        ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: x", "no lane changes with the position"),
+        ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: x", "no dimension rotates with the position"),
         ("STYLE = 'rope_fn'\ndef build(): return lambda x, positions: 1 / 0", "subject.raises"),
-        ("STYLE = 'cached_model'\ndef build(): return lambda x, cache: (x, cache)", "it identifies rotations alone"),
+        (
+            "STYLE = 'cached_model'\ndef build(): return lambda x, cache: (x, cache)",
+            "only rotations and a few tables are identified",
+        ),
         ("1 / 0", "subject.import_fails"),
         ("raise SystemExit(0)", "subject.exits"),
         ("import os; os._exit(0)", "subject.exits"),
@@ -123,7 +126,7 @@ def test_what_turns_nothing_is_told_too(identify):
         ("STYLE = 'rope_fn'\ndef build(): return 5", "subject.kind"),
     ],
 )
-def test_what_cannot_be_told_says_why(identify, code, said):
+def test_what_cannot_be_identified_says_why(identify, code, said):
     done = identify(code)
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("cannot tell: subject.py")

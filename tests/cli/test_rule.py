@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posenc.cli import run
-from posenc.verify import codes
+from posenc.verify import rules
 
 GUARDED = ["subject.raises", "subject.writes_input", "subject.not_finite", "subject.shape"]
 CHILDS = ["import_fails", "build_fails", "kind", "hangs", "memory", "exits", "crashes"]
@@ -27,8 +27,8 @@ def test_alone_it_lists_all_by_family(capsys):
     assert run(["rule"]) == 0
     lines = capsys.readouterr().out.splitlines()
     listed = [line.strip() for line in lines if re.fullmatch(r"  \S+", line)]
-    assert listed == list(codes.rules())
-    assert [line for line in lines if re.fullmatch(r"\S+", line)] == list(codes.families())
+    assert listed == list(rules.known())
+    assert [line for line in lines if re.fullmatch(r"\S+", line)] == list(rules.families())
 
 
 def test_a_family_lists_its_own(capsys):
@@ -60,7 +60,7 @@ def test_what_is_like_none_is_told_where_all_are(capsys, asked):
 
 
 def test_every_rule_is_complete():
-    for code, rule in codes.rules().items():
+    for code, rule in rules.known().items():
         assert re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+){0,3}", code)
         assert all(text and text == text.strip() for text in (rule.title, rule.why, rule.fix)), code
         assert "\n" not in rule.title + rule.why + rule.fix, code
@@ -72,16 +72,16 @@ def test_a_code_in_two_files_is_refused(tmp_path, monkeypatch):
     fields = {"title": "t", "why": "w", "fix": "m", "reports": []}
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps({"x.y": fields}))
-    monkeypatch.setattr(codes, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(rules, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(ValueError, match="x.y stands in two files"):
-        codes.rules.__wrapped__()
+        rules.known.__wrapped__()
     (tmp_path / "b.json").write_text(json.dumps({"x.z": {**fields, "extra": 1}}))
     with pytest.raises(ValueError, match="unknown fields {'extra'}"):
-        codes.rules.__wrapped__()
+        rules.known.__wrapped__()
 
 
 def test_every_finding_about_the_subject_has_a_rule():
-    sources = Path(codes.__file__).parents[1].rglob("*.py")
+    sources = Path(rules.__file__).parents[1].rglob("*.py")
     told = {code for path in sources for code in re.findall(r'"(subject\.[a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert told >= {*GUARDED, "subject.hangs"}
-    assert told <= set(codes.rules())
+    assert told <= set(rules.known())

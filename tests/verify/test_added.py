@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from posenc import definitions, verify
-from posenc.verify.codes import rules
 from posenc.verify.engine import Seen
 from posenc.verify.engine.judge import settle
 from posenc.verify.families import added
 from posenc.verify.report import Cause
+from posenc.verify.rules import known
 
 D, B, TAU = 16, 10000.0, 2 * math.pi
 SIN = {"encoding": "sinusoidal", "dim": D}
@@ -30,7 +30,7 @@ SINCOS = (torch.sin, torch.cos)
 
 def judge(subject, convention, spec):
     report = verify.check(subject, convention=convention, spec=spec)
-    assert {cause.code for cause in report.causes} <= set(rules())
+    assert {cause.code for cause in report.causes} <= set(known())
     return report.status, report.causes[0].code if report.causes else report.because
 
 
@@ -50,14 +50,7 @@ def waves(p, d=D, w=None, wc=None, half=False, order=SINCOS):
 
 
 class Adds(nn.Module):
-    """x + code, with a switch for each part.
-
-    Args:
-        place: Numbers of the rows -> positions.
-        tail: (x, code) -> result.
-        code: Length -> code; replaces the waves.
-        how: Options of `waves`.
-    """
+    """x + code: `place` makes positions of rows, `code` takes the place of the waves, `tail` adds."""
 
     def __init__(self, place=lambda p: p, tail=lambda x, c: x + c, code=None, **how):
         super().__init__()
@@ -85,9 +78,9 @@ class Table(nn.Module):
 class Grows(nn.Module):
     """A table of 8 rows that grows where it is too short: the first new row is that of position 8 + `gap`."""
 
-    def __init__(self, gap=0, past=True):
+    def __init__(self, gap=0, past=True, rows=8):
         super().__init__()
-        self.pe, self.gap, self.past = waves(torch.arange(8)), gap, past
+        self.pe, self.gap, self.past = waves(torch.arange(rows)), gap, past
 
     def forward(self, x):
         n, have = x.shape[1], len(self.pe)
@@ -137,17 +130,6 @@ class Drops(nn.Module):
         return nn.functional.dropout(y, 0.1, training=self.always or self.training)
 
 
-def keeps_in_closure():
-    kept = []
-
-    def forward(x):
-        if not kept or len(kept[0]) < x.shape[1]:
-            kept[:] = [waves(torch.arange(x.shape[1]))]
-        return x + kept[0][-x.shape[1] :]
-
-    return forward
-
-
 def rows_for_columns(n):
     angle = torch.arange(n, dtype=torch.float64)[:, None] * omega(D).repeat_interleave(2)
     angle[0::2], angle[1::2] = torch.sin(angle[0::2]), torch.cos(angle[1::2])
@@ -171,20 +153,16 @@ TEXT_FAULTS = [
     ("slice.tail", Table(lambda pe, x: pe[-x.size(1) :]), SIN),
     ("frequency.precedence", Adds(w=torch.exp(-2 * K)), SIN),
     ("frequency.precedence", Adds(w=torch.exp(-K)), SIN),
-    ("frequency.precedence", Adds(w=D / (B**2 * (K + 1))), WOVEN),
-    ("frequency.exponent_not_paired", Adds(w=B ** (-4 * K / D), wc=B ** (-2 * (2 * K + 1) / D)), SIN),
     ("frequency.exponent_not_paired", Adds(w=omega(D), wc=B ** (-(2 * K + 1) / D)), SIN),
     ("frequency.exponent_not_paired", Adds(w=omega(D), wc=B ** (-2 * (K + 1) / D)), SIN),
     ("frequency.divisor", Adds(w=B ** (-K / D)), SIN),
-    ("frequency.divisor", Adds(w=B ** (-4 * K / D)), SIN),
     ("frequency.divisor", Adds(w=B ** (-2 * K / 50)), SIN),
     ("frequency.divisor", Adds(w=T2T_RATES), {**SIN, "variant": "paper"}),
     ("frequency.divisor", Adds(), {**SIN, "variant": "tensor2tensor"}),
     ("frequency.inverted", Adds(w=1 / omega(D)), SIN),
     ("frequency.integer_division", Adds(w=B ** (0 * K)), SIN),
-    ("frequency.logarithm", Adds(w=torch.exp(-2 * K * math.log10(B) / D)), SIN),
+    ("frequency.precedence", Adds(w=torch.exp(-2 * K * math.log10(B) / D)), SIN),
     ("frequency.factor", Adds(w=TAU * omega(D)), SIN),
-    ("frequency.factor", Adds(w=0.3 * omega(D, 700.0)), WOVEN),
     ("frequency.base", Adds(w=omega(D, 777.0)), SIN),
     ("temperature_hardwired", Adds(), {**SIN, "base": 123456.0}),
     ("layout.halves_swapped", Adds(half=True, order=SWAPPED), HALF),
@@ -195,16 +173,12 @@ TEXT_FAULTS = [
     ("layout.permuted", Adds(code=lambda n: waves(torch.arange(n))[:, permuted]), WOVEN),
     ("layout.cos_first", Adds(order=SWAPPED), {**WOVEN, "base": 123456.0}),  # and the base
     ("start", Adds(lambda p: p + 1), SIN),
-    ("start", Adds(), {**SIN, "start": 2}),
-    ("start", Adds(lambda p: p + 9), SIN),
     ("start", Adds(lambda p: p + 1000), SIN),
     ("position.reversed", Adds(lambda p: len(p) - 1 - p), SIN),
     ("position.normalised", Adds(lambda p: p / len(p)), SIN),
     ("position.wrapped", Adds(lambda p: p.to(torch.int16)), WOVEN),
-    ("position.wrapped", Adds(lambda p: p.to(torch.int16)), {**WOVEN, "max_positions": 40_000}),
     ("added_twice", Adds(tail=lambda x, c: x + c + c), SIN),
     ("scaled", Adds(tail=lambda x, c: x + c * D**-0.5), SIN),
-    ("constant_added", Adds(tail=lambda x, c: x + c + 0.3), SIN),
     ("input.scaled", Adds(tail=lambda x, c: x * D**0.5 + c), SIN),
     ("input.scaled", Adds(tail=lambda x, c: (x + c) * D**0.5), SIN),
     ("input.lost", Adds(tail=lambda x, c: c.expand_as(x)), SIN),
@@ -215,6 +189,7 @@ TEXT_FAULTS = [
     ("grad.severed", Adds(tail=lambda x, c: x.detach() + c), SIN),
     ("trainable", Table(rows=700, trains=True), SIN),
     ("table.growth_ignores_past", Grows(past=False), SIN),
+    ("table.growth_ignores_past", Grows(past=False, rows=0), SIN),  # later calls of one object only
     ("table.growth_ignores_past", Table(lambda pe, x: pe[torch.arange(x.size(1)) % 32]), SIN),
     ("table.growth_ignores_past", Adds(lambda p: p % 20_000), WOVEN),
     ("table.row_skipped", Grows(gap=1), SIN),
@@ -224,21 +199,18 @@ TEXT_FAULTS = [
     ("table.too_short", Table(rows=32), {**SIN, "max_positions": 64}),
     ("state_kept", Keeps("table"), SIN),
     ("state_kept", Keeps("count"), SIN),
-    ("state_kept", keeps_in_closure(), SIN),
     ("precision.positions_bf16", Coarse("p"), LOW),
     ("precision.frequencies_bf16", Coarse("w"), LOW),
     ("precision.product_bf16", Coarse("a"), LOW),
     ("precision.table_fp16", Adds(code=lambda n: waves(torch.arange(n)).half().float()), SIN),
-    ("precision.frequencies_fp16", Adds(w=omega(D).half().double()), SIN),
-    ("precision.positions_bf16", Adds(lambda p: p.bfloat16()), SIN),
     ("precision.positions_fp16", Adds(lambda p: p.half()), SIN),
     ("width.odd", Adds(code=lambda n: torch.zeros(n, 15)[:, :14] + torch.zeros(n, 15)), {**SIN, "dim": 15}),
     ("mismatch", Adds(lambda p: p**1.5), SIN),
-    ("mismatch", Adds(code=lambda n: waves(torch.arange(n)) * (1 + 0.3 * (torch.arange(D) == 5))), SIN),
+    ("mismatch", Adds(tail=lambda x, c: x + c + 0.3), SIN),
+    ("mismatch", Adds(lambda p: p + (p > 20_000) * 0.5), WOVEN),
     # a second wrong branch does not hide the first
     ("layout.halves", branch(Adds(half=True), Adds(lambda p: p + 7), 20), WOVEN),
     ("frequency.base", branch(Adds(w=omega(D, 777.0)), Adds(tail=lambda x, c: x + c**2), 9), WOVEN),
-    ("frequency.base", branch(Adds(w=omega(D, 1000.0)), Adds(lambda p: p + 7), 100), WOVEN),
 ]
 
 
@@ -282,24 +254,18 @@ TEXT_RIGHT = [
     ("pass", Oddity(), SIN),
     ("pass", Adds(code=by_complex), SIN),
     ("pass", Drops(False), SIN),
-    ("pass", Drops(False).forward, SIN),
     ("pass", (lambda m: lambda x: m(x))(Drops(False)), SIN),
-    ("pass", Adds(w=omega(D, 123456.0)), {**SIN, "base": 123456.0}),
     ("pass", Adds(half=True), HALF),
     ("equivalent", Adds(half=True), SIN),
-    ("equivalent", Adds(order=SWAPPED), SIN),
     ("equivalent", Adds(code=lambda n: waves(torch.arange(n))[:, permuted]), SIN),
     ("pass", Adds(half=True, order=SWAPPED), {**HALF, "order": "cos_sin"}),
     ("pass", Adds(w=T2T_RATES, half=True), {**SIN, "variant": "tensor2tensor"}),
     ("pass", Adds(lambda p: p + 2, w=T2T_RATES, half=True), {**SIN, "variant": "fairseq"}),
-    ("equivalent", Adds(lambda p: p + 1), {**SIN, "origin": "any"}),
     ("equivalent", Adds(lambda p: p + 77), {**SIN, "origin": "any"}),
     ("pass", Adds(lambda p: p + 1), {**SIN, "start": 1}),
     ("pass", Adds(d=15, w=omega(15)), {**SIN, "dim": 15}),
     ("pass", Adds(d=15, w=omega(15), half=True), {**HALF, "dim": 15}),
-    ("pass", Adds(tail=lambda x, c: x.double() + c.double()), SIN),
     ("pass", Adds(tail=lambda x, c: (x + c,)), SIN),
-    ("pass", Adds(d=512), {**SIN, "dim": 512}),
     ("equivalent", Adds(code=lambda n: waves(torch.arange(n), 512)[:, torch.arange(512) ^ 37]), {**SIN, "dim": 512}),
     ("pass", Coarse(""), LOW),  # angles in float32, only cosines and sines rounded
     ("pass", Coarse("p"), SIN),  # half precision is not asked for
@@ -327,13 +293,7 @@ def test_a_pass_says_what_was_not_judged():
 
 
 def image(grid=None, base=B, w=None, join="yx", start=0.0, norm=None, c=D, parts=({}, {})):
-    """Return x + code of an image.
-
-    Args:
-        grid: (i, j, h, w) -> what is counted as row and column.
-        norm: (position, size, other size) -> position.
-        parts: Options of `waves` for rows and for columns.
-    """
+    """Return x + code; `grid` and `norm` make positions of cells, `parts` are options for rows and for columns."""
     m = c // 2
 
     def forward(x):
@@ -361,13 +321,13 @@ def to_size(p, n, other):
     return p / (n + 1e-6) * TAU
 
 
+LOFTR = {**TWO, "variant": "loftr", "start": 1}
 Q = torch.arange(4, dtype=torch.float64)
 ROWS_FIRST = {**TWO, "layout": "interleaved", "order": "yx"}
 BLOCKS = {**TWO, "base": B, "layout": "half", "order": "yx"}
 BAD = {"half": True, "order": (torch.sin, torch.sin)}
 IMAGE_FAULTS = [
     ("sinusoidal2d.axes_swapped", image(join="xy"), ROWS_FIRST),
-    ("sinusoidal2d.axes_swapped", image(), {**ROWS_FIRST, "order": "columns first"}),
     ("sinusoidal2d.axes_swapped", image(start=1.0, join="xy", norm=to_size), {**DETR, "order": "yx"}),
     ("sinusoidal2d.axes_summed", summed, TWO),
     ("sinusoidal2d.axis_repeated", image(lambda i, j, h, w: (i, i)), TWO),
@@ -375,17 +335,9 @@ IMAGE_FAULTS = [
     ("sinusoidal2d.grid_shape_square", image(lambda i, j, h, w: ((i * w + j) // 16, (i * w + j) % 16)), TWO),
     ("sinusoidal2d.grid_shape_square", lambda x: x + image()(torch.zeros(1, D, x.shape[2], x.shape[2])), TWO),
     ("sinusoidal.temperature_hardwired", image(), {**TWO, "base": 123456.0}),
-    ("sinusoidal.temperature_hardwired", image(start=1.0, norm=to_size), {**DETR, "base": 20.0}),
     ("sinusoidal.frequency.base", image(base=777.0), TWO),
-    ("sinusoidal.frequency.divisor", image(w=B ** (-2 * Q / 50)), TWO),
     ("sinusoidal.frequency.divisor", image(w=B ** (-2 * Q / D)), TWO),
-    ("sinusoidal.frequency.precedence", image(w=torch.exp(-Q * 2)), TWO),
-    (
-        "sinusoidal.frequency.precedence",
-        image(w=torch.exp(-Q * 2), join="woven", start=1.0),
-        {**TWO, "variant": "loftr", "start": 1},
-    ),
-    ("sinusoidal2d.start", image(start=1.0), TWO),
+    ("sinusoidal.frequency.precedence", image(w=torch.exp(-Q * 2), join="woven", start=1.0), LOFTR),
     ("sinusoidal2d.start", image(start=5.0), TWO),
     ("sinusoidal2d.start", image(norm=lambda p, n, o: p / n * TAU), DETR),
     ("sinusoidal2d.normalise_missing", image(start=1.0), DETR),
@@ -395,9 +347,7 @@ IMAGE_FAULTS = [
     ("sinusoidal2d.normalise_misplaced_half", image(start=1.0, norm=lambda p, n, o: (p - 0.5) / n * TAU), DETR),
     ("sinusoidal.layout.one_wave", image(parts=(BAD, {"half": True})), BLOCKS),
     ("sinusoidal.layout.one_wave", image(parts=({"half": True}, BAD)), BLOCKS),
-    ("sinusoidal.layout.halves_swapped", image(parts=({"half": True, "order": SWAPPED}, {"half": True})), BLOCKS),
     ("sinusoidal.not_used", lambda x: x * 1, TWO),
-    ("sinusoidal2d.mismatch", lambda x: x + torch.arange(x.shape[0]).float()[:, None, None, None], TWO),
     ("sinusoidal2d.mismatch", image(lambda i, j, h, w: (i + j / 3, j - i / 5)), TWO),
 ]
 
@@ -415,13 +365,10 @@ IMAGE_RIGHT = [
     *[("pass", image(join="xy"), {**ROWS_FIRST, "order": said}) for said in ("xy", "wh", "columns first", "x,y")],
     ("equivalent", image(join="xy"), TWO),
     ("equivalent", image(join="woven"), TWO),
-    ("equivalent", image(parts=({"half": True},) * 2), TWO),
     ("pass", image(parts=({"half": True},) * 2), {**TWO, "layout": "half"}),
     ("pass", image(join="woven", start=1.0), {**TWO, "variant": "loftr"}),
     ("pass", image(start=1.0, norm=to_size), DETR),
     ("pass", image(start=1.0, norm=to_size), {**TWO, "variant": "detr"}),
-    ("pass", image(start=1.0), {**TWO, "variant": "detr"}),
-    ("pass", image(base=20.0, start=1.0, norm=to_size), {**DETR, "base": 20.0}),
     ("pass", image(start=1.0), {**TWO, "variant": "detr_unnormalised"}),
     ("equivalent", image(start=1.0), {**TWO, "origin": "any"}),
     ("pass", image(norm=lambda p, n, o: p / max(n - 1, 1e-6) * TAU), {**TWO, "variant": "normalised"}),
@@ -461,17 +408,14 @@ TABLES = [
     ("pass", signed(), REL),
     ("pass", lambda n: signed()(n)[None], REL),
     ("equivalent", signed(half=True), REL),
-    ("pass", signed(half=True), {**REL, "layout": "half"}),
     ("pass", Cut("middle"), REL),
     ("equivalent", signed(lambda d: -d), {**REL, "direction": "any"}),
     ("relative_sinusoid.direction", signed(lambda d: -d), REL),
     ("relative_sinusoid.sign_lost", signed(abs), REL),
     ("relative_sinusoid.sign_lost", signed(abs, half=True), {**REL, "layout": "half"}),
-    ("relative_sinusoid.sign_lost", signed(abs, half=True), REL),
     ("relative_sinusoid.absolute_used", lambda n: waves(torch.arange(2 * n - 1)), REL),
     ("relative_sinusoid.absolute_used", lambda n: waves(torch.arange(n)), REL),
     ("relative_sinusoid.future_clamped", signed(lambda d: d.clamp(min=0)), REL),
-    ("relative_sinusoid.off_by_one", signed(lambda d: d + 1), REL),
     ("relative_sinusoid.off_by_one", signed(lambda d: d + 3), REL),
     ("relative_sinusoid.slice_of_reversed_table", Cut("start"), REL),
     ("sinusoidal.state_kept", Cut("kept"), REL),
@@ -499,7 +443,7 @@ def test_the_right_model_is_the_definition(d, layout, variant, base):
     np.testing.assert_allclose(family.predict(family.truth, case)[:n], exact, atol=1e-13)
 
 
-@pytest.mark.parametrize("d", [16, 12, 10])
+@pytest.mark.parametrize("d", [16, 10])
 def test_the_right_image_is_the_definition(d):
     family = added.family("additive_2d_module", {"dim": d})
     case = next(case for case in family.cases() if case.kind == "near")
@@ -511,15 +455,8 @@ def test_the_right_image_is_the_definition(d):
 
 CONFUSED = [
     ("additive_module", {"dim": D, "layout": "interleaved"}),
-    ("additive_module", {"dim": 20, "layout": "half", "variant": "tensor2tensor"}),
     ("relative_table_fn", {"dim": D, "layout": "interleaved"}),
-    *(
-        pytest.param("additive_2d_module", spec, marks=pytest.mark.slow)
-        for spec in (
-            {"dim": D, "layout": "interleaved", "order": "yx"},
-            {"dim": 24, "layout": "half", "order": "yx", **DETR},
-        )
-    ),
+    pytest.param("additive_2d_module", {"dim": 8, "layout": "interleaved", "order": "yx"}, marks=pytest.mark.slow),
 ]
 
 

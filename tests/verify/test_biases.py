@@ -2,9 +2,7 @@
 
 import math
 from functools import partial
-from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,8 +10,7 @@ from posenc import verify
 from posenc.verify.engine import Seen
 from posenc.verify.engine.judge import explains, settle
 from posenc.verify.families import bias as biases
-from posenc.verify.families import slopes_calls
-from posenc.verify.families.bias_cases import FAR
+from posenc.verify.families.bias import PAST_INT16
 
 INF = math.inf
 CAUSAL, BOTH, EIGHT = {"causal": True}, {"causal": False}, {"heads": 8}
@@ -29,24 +26,8 @@ def authors(n, power=series):
     return power(n) if low == n else power(low) + power(2 * low)[0::2][: n - low]
 
 
-def mosaic(n):
-    """Return MPT's spelling of the authors' slopes."""
-    s = 1 / 2 ** (torch.arange(1, 2 ** math.ceil(math.log2(n)) + 1) * 8 / 2 ** math.ceil(math.log2(n)))
-    return s if len(s) == n else torch.cat([s[1::2], s[::2]])[:n]
-
-
 def next_power(n):
     return series(2 ** math.ceil(math.log2(n)))[:n]
-
-
-def stride_one(n):
-    low = 2 ** math.floor(math.log2(n))
-    return series(n) if low == n else (series(low) + series(2 * low)[1::2])[:n]
-
-
-def uncut(n):
-    low = 2 ** math.floor(math.log2(n))
-    return series(n) if low == n else series(low) + series(2 * low)[0::2]
 
 
 def raising(n):
@@ -59,10 +40,6 @@ def of_ranks(n, ranks=2):
     return authors(n)[: n // ranks] * ranks
 
 
-def of_local(n, ranks=4):
-    return authors(n // ranks) * ranks if n % ranks == 0 else authors(n)
-
-
 def kept_slopes(kept):
     def slopes(n):
         if len(kept) < n:
@@ -72,42 +49,15 @@ def kept_slopes(kept):
     return slopes
 
 
-def growing(n, kept=[]):  # noqa: B006 : the fault
-    kept.extend(authors(n))
-    return list(kept)
-
-
 SLOPES = {
     "list": (authors, {}, "pass", ""),
     "tensor": (lambda n: torch.tensor(authors(n), dtype=torch.float64).view(1, n, 1, 1), {}, "pass", ""),
-    "array": (lambda n: np.array(authors(n)), {}, "pass", ""),
-    "keyword": (lambda *, n_heads: authors(n_heads), {}, "pass", ""),
-    "mosaic": (mosaic, {}, "pass", ""),
-    "geometric where equal": (series, {"heads": 16}, "pass", ""),
-    "geometric asked": (series, {"variant": "geometric"}, "pass", ""),
-    "only powers asked": (raising, EIGHT, "pass", ""),
-    "bias_max of a config": (lambda n: [s**2 for s in authors(n)], {"config": {"alibi_bias_max": 16}}, "pass", ""),
-    "bias_max": (lambda n: [s**2 for s in authors(n)], {"bias_max": 16}, "pass", ""),
-    "learned": (authors, {"variant": "learned"}, "cannot_tell", ""),
     "sorted, any order": (lambda n: sorted(authors(n)), {"order": "any"}, "equivalent", ""),
     "sorted": (lambda n: sorted(authors(n), reverse=True), {}, "fail", "slopes.head_order"),
-    "sorted upwards": (lambda n: sorted(authors(n)), {}, "fail", "slopes.head_order"),
-    "reversed": (lambda n: authors(n)[::-1], {"heads": 12}, "fail", "slopes.head_order"),
-    "rotated": (lambda n: authors(n)[1:] + authors(n)[:1], {}, "fail", "slopes.head_order"),
-    "doubled, any order": (lambda n: [2 * s for s in sorted(authors(n))], {"order": "any"}, "fail", ""),
-    "geometric": (series, {}, "fail", "slopes.not_power_of_two"),
-    "geometric 12": (series, {"heads": 12}, "fail", "slopes.not_power_of_two"),
     "next power": (next_power, {}, "fail", "slopes.not_power_of_two"),
-    "uncut": (uncut, {}, "fail", "slopes.not_power_of_two"),
     "cut": (lambda n: authors(2 ** math.floor(math.log2(n))), {}, "fail", "slopes.not_power_of_two"),
-    "stride 1": (stride_one, {}, "fail", "slopes.not_power_of_two"),
     "raising": (raising, {}, "fail", "slopes.not_power_of_two"),
-    "raising 12": (raising, {"heads": 12}, "fail", "slopes.not_power_of_two"),
-    "authors for geometric": (authors, {"variant": "geometric"}, "fail", "definition.other_version"),
     "off by one": (lambda n: authors(n, partial(series, first=0)), {}, "fail", "slopes.exponent_off_by_one"),
-    "off by one, geometric": (partial(series, first=0), {}, "fail", "slopes.exponent_off_by_one"),
-    "off by one 8": (partial(series, first=0), EIGHT, "fail", "slopes.exponent_off_by_one"),
-    "off by two": (partial(series, first=2), {}, "fail", "slopes.exponent_off_by_one"),
     "another branch wrong": (
         lambda n: series(n, first=0) if n & (n - 1) == 0 else [0.1] * n,
         {},
@@ -115,47 +65,14 @@ SLOPES = {
         "slopes.exponent_off_by_one",
     ),
     "hardwired": (partial(series, over=8), {}, "fail", "slopes.heads_hardwired"),
-    "hardwired 16": (partial(series, over=8), {"heads": 16}, "fail", "slopes.heads_hardwired"),
-    "sign": (lambda n: [-s for s in authors(n)], {}, "fail", "sign"),
-    "e": (lambda n: authors(n, partial(series, base=math.e)), {}, "fail", "slopes.base"),
-    "inverted": (lambda n: [1 / s for s in authors(n)], {}, "fail", "slopes.inverted"),
     "bias_max 4": (lambda n: authors(n, partial(series, top=4.0)), {}, "fail", "slopes.bias_max"),
     "one for all": (lambda n: [0.25] * n, {}, "fail", "slopes.shared"),
-    "groups": (lambda n: [s for s in authors(n // 4) for _ in range(4)], {"heads": 16}, "fail", "slopes.shared"),
-    "bfloat16": (lambda n: torch.tensor(authors(n)).bfloat16(), {}, "fail", "precision.slopes_fp16"),
     "half": (lambda n: torch.tensor(authors(n)).half().float(), {}, "fail", "precision.slopes_fp16"),
-    "ratio": (lambda n: [2 ** (-8 / n) * 0.3**h for h in range(n)], {}, "fail", "slopes.ratio"),
-    "scaled": (lambda n: [s / 8 for s in authors(n)], {"head_dim": 64}, "fail", "scale.applied_to_bias"),
-    "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "slopes.not_geometric"),
-    "falling": (lambda n: [(n - h) / n for h in range(n)], {}, "fail", "slopes.not_geometric"),
-    "harmonic": (lambda n: [1 / (h + 2) for h in range(n)], {}, "fail", "slopes.not_geometric"),
-    "random": (lambda n: torch.rand(n, generator=torch.Generator().manual_seed(n)), {}, "fail", "mismatch"),
-    "short": (lambda n: authors(n)[:-1], {}, "fail", "slopes.count"),
+    "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
     "first of each rank": (of_ranks, {}, "fail", "tensor_parallel.head_offset"),
-    "first of each rank, 16": (of_ranks, {"heads": 16}, "fail", "tensor_parallel.head_offset"),
-    "local heads": (of_local, {"heads": 32}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
-    "kept 12": (kept_slopes([]), {"heads": 12}, "fail", "mask_cached_on_class"),
-    "growing": (growing, {}, "fail", "mask_cached_on_class"),
-    "none": (lambda n: None, {}, "fail", "subject.shape"),
     "raises": (lambda n: 1 / 0, {}, "fail", "subject.raises"),
 }
-
-
-def judged(subject, convention, spec, status, code):
-    report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **spec})
-    first = report.causes[0].code if report.causes else ""
-    want = code if not code or code.startswith(("alibi.", "subject.")) else f"alibi.{code}"
-    assert (report.status, first if code else "") == (status, want), report
-    assert bool(report.because) == (status in ("equivalent", "cannot_tell"))
-    assert not any("{" in cause.message + cause.help for cause in report.causes), report
-    return report
-
-
-@pytest.mark.parametrize("name", SLOPES)
-def test_slopes(name):
-    subject, spec, *want = SLOPES[name]
-    judged(subject, "slopes_fn", spec, *want)
 
 
 def ahead_by(q, k):
@@ -189,10 +106,6 @@ def local(q, k):
     return (torch.arange(q)[:, None] - torch.arange(k)).float()
 
 
-def by_key(h, q, k):
-    return torch.tensor(authors(h))[:, None, None] * torch.arange(k)
-
-
 def masked_from_zero(h, q, k):
     return alibi(linear)(h, q, k).masked_fill(torch.ones(q, k, dtype=torch.bool).triu(1), -INF)
 
@@ -200,10 +113,6 @@ def masked_from_zero(h, q, k):
 def bf16_positions(h, q, k):
     at = torch.arange(k, dtype=torch.bfloat16)
     return -torch.tensor(authors(h))[:, None, None] * (at[k - q :, None] - at).float()
-
-
-def over_queries(h, q, k):
-    return alibi()(h, q, q)
 
 
 def where_cached(right, wrong):
@@ -214,13 +123,10 @@ def nothing(h, q, k):
     return torch.zeros(h, q, k)
 
 
-def ends(bias, last=400):
-    return lambda h, q, k: 1 / 0 if k > last else bias(h, q, k)
-
-
-def along(at, own):
-    """Return slopes that stand along the queries or the keys."""
-    return lambda h, q, k: -torch.tensor(series(own(h, q, k))).reshape(at) * ahead_by(q, k)
+def along(axis):
+    """Return a bias whose slopes lie along the queries (1) or the keys (2), as far as the numbers fit."""
+    shape = (1, -1, 1) if axis == 1 else (1, 1, -1)
+    return lambda h, q, k: (-torch.tensor(series(h)).reshape(shape) * ahead_by(q, k)).expand(h, q, k)
 
 
 def half(t):
@@ -234,90 +140,29 @@ def rounded(t):
 BIASES = {
     "symmetric": (alibi(), {}, "pass", ""),
     "fixed heads": (lambda h, q, k: alibi()(6, q, k), {"heads": 6}, "pass", ""),
-    "masked": (alibi(linear, mask=future), {}, "pass", ""),
-    "masked by a finite number": (alibi(linear, mask=future, value=-1e4), {}, "pass", ""),
     "masked by the least": (alibi(linear, mask=future, value=torch.finfo(torch.float32).min), {}, "pass", ""),
-    "linear": (alibi(linear), {"heads": 12}, "pass", ""),
-    "behind": (alibi(behind), {}, "pass", ""),
     "batch of one": (alibi(out=lambda t: t[None]), {}, "pass", ""),
-    "double": (alibi(out=lambda t: t.double()), {}, "pass", ""),
     "bfloat16": (alibi(out=half), {}, "pass", ""),
-    "half 12": (alibi(out=lambda t: t.half()), {"heads": 12}, "pass", ""),
-    "keywords": (lambda *, heads, q_len, kv_len: alibi()(heads, q_len, kv_len), {}, "pass", ""),
-    "encoder": (alibi(), {"bidirectional": True}, "pass", ""),
     "one-sided encoder": (alibi(behind), BOTH, "pass", ""),
     "learned": (alibi(rule=lambda n: [0.1 * h for h in range(1, n + 1)]), {"variant": "learned"}, "pass", ""),
     "learned, still 0": (nothing, {"variant": "learned"}, "cannot_tell", ""),
     "a table that ends": (lambda h, q, k: alibi()(h, 64, 64)[:, :k, :k][:, -q:], EIGHT, "pass", ""),
-    "a table that raises": (ends(alibi(linear)), EIGHT, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
-    "key": (by_key, {}, "equivalent", ""),
-    "key, bfloat16": (lambda h, q, k: by_key(h, q, k).bfloat16(), {"heads": 12}, "equivalent", ""),
-    "key from the end": (lambda h, q, k: by_key(h, q, k) - by_key(h, q, k + 1)[..., -1:], {}, "equivalent", ""),
-    "offset": (alibi(lambda d: d + 1), {}, "equivalent", ""),
-    "local but linear": (alibi(linear, d=local), {}, "equivalent", ""),
-    "any order": (alibi(rule=lambda n: authors(n)[::-1]), {"heads": 6, "order": "any"}, "equivalent", ""),
-    "other order": (alibi(rule=lambda n: authors(n)[::-1]), {"heads": 6}, "fail", "slopes.head_order"),
-    "ranks": (alibi(linear, of_local), {"heads": 12}, "fail", "tensor_parallel.head_offset"),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
-    "sign, fixed heads": (lambda h, q, k: -alibi(linear)(12, q, k), {"heads": 12}, "fail", "sign"),
-    "sign, key": (lambda h, q, k: -by_key(h, q, k), {}, "fail", "sign"),
-    "geometric": (alibi(linear, series), {}, "fail", "slopes.not_power_of_two"),
-    "next power": (alibi(linear, next_power), {"heads": 12}, "fail", "slopes.not_power_of_two"),
-    "off by one": (alibi(linear, partial(series, first=0)), {}, "fail", "slopes.exponent_off_by_one"),
-    "linear slopes": (alibi(rule=lambda n: [(h + 1) / n for h in range(n)]), CAUSAL, "fail", "slopes.not_geometric"),
-    "over queries": (over_queries, {}, "fail", "kv_cache.bias_zero"),
-    "zero if one": (lambda h, q, k: alibi()(h, q, k) * (q > 1), {}, "fail", "kv_cache.bias_zero"),
-    "zero if cached": (where_cached(alibi(), nothing), EIGHT, "fail", "kv_cache.bias_zero"),
-    "sign, then zero": (lambda h, q, k: -alibi()(h, q, k) * (q > 1), {}, "fail", "sign"),
     "sign, then squares": (where_cached(alibi(lambda d: -d), alibi(lambda d: d**2)), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
-    "first rows, clamped": (alibi(behind, d=local), {}, "fail", "buffer_slice_shifted"),
     "mask from 0": (masked_from_zero, {}, "fail", "buffer_slice_shifted"),
-    "mask inverted": (alibi(linear, mask=lambda d: d > 0), {}, "fail", "mask.hides_visible"),
     "mask off by one": (alibi(linear, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
     "encoder masked": (alibi(linear, mask=future), BOTH, "fail", "mask.hides_visible"),
-    "by query": (lambda h, q, k: by_key(h, k, k)[:, :, k - q :].mT.expand(h, q, k), {}, "fail", "no_effect"),
-    "zero": (nothing, {}, "fail", "no_effect"),
-    "one slope": (alibi(rule=lambda n: [0.5] * n), {}, "fail", "slopes.shared"),
-    "scaled": (alibi(lambda d: d / 8), {"head_dim": 64}, "fail", "scale.applied_to_bias"),
-    "scaled by a size that is not said": (alibi(lambda d: d / 128**0.5), {}, "fail", "scale.applied_to_bias"),
-    "log2(e)": (alibi(lambda d: d * 1.442695041), {}, "fail", "scale.factor"),
-    "normalised": (lambda h, q, k: alibi(linear)(h, q, k) / k, {}, "fail", "distance.normalised"),
     "clamped": (alibi(lambda d: d.clamp(0, 64)), {}, "fail", "distance.clamped"),
-    "clamped at 5": (alibi(lambda d: d.clamp(0, 5)), {}, "fail", "distance.clamped"),
     "bfloat16 positions": (bf16_positions, {}, "fail", "precision.positions_bf16"),
     "bfloat16 product": (alibi(linear, out=rounded), {"heads": 12}, "fail", "precision.product_bf16"),
-    "bfloat16 slopes": (
-        alibi(rule=lambda n: torch.tensor(authors(n)).bfloat16()),
-        {"heads": 12},
-        "fail",
-        "precision.slopes_fp16",
-    ),
     "encoder, linear": (alibi(linear), BOTH, "fail", "bidirectional.ahead_favoured"),
-    "encoder, key": (by_key, BOTH, "fail", "bidirectional.ahead_favoured"),
-    "encoder, a third": (alibi(lambda d: torch.where(d < 0, -d / 3, d)), BOTH, "fail", "bidirectional.sides"),
     "encoder, shifted": (alibi(lambda d: (d + 1).abs()), BOTH, "fail", "distance.shifted"),
-    "squared": (alibi(lambda d: d**2), {}, "fail", "mismatch"),
-    "logarithm": (alibi(lambda d: d.abs().log1p()), {}, "fail", "mismatch"),
     "root, the same in all heads": (alibi(lambda d: d.abs() ** 0.5, lambda n: [1.0]), CAUSAL, "fail", "mismatch"),
-    "wraps": (alibi(lambda d: d % 512), {}, "fail", "mismatch"),
-    "half with a cache": (where_cached(alibi(), alibi(lambda d: d / 2)), {}, "fail", "mismatch"),
-    "queries' slopes": (along((1, -1, 1), lambda h, q, k: q), CAUSAL, "fail", "axis.queries"),
-    "queries' slopes, 8": (along((1, -1, 1), lambda h, q, k: q), {**CAUSAL, **EIGHT}, "fail", "axis.queries"),
-    "queries' slopes by head": (along((-1, 1), lambda h, q, k: h), CAUSAL, "fail", "axis.queries"),
-    "keys' slopes": (along((-1,), lambda h, q, k: k), CAUSAL, "fail", "axis.keys"),
-    "keys' slopes by head": (along((-1,), lambda h, q, k: h), {**CAUSAL, **EIGHT}, "fail", "axis.keys"),
+    "queries' slopes": (along(1), {**CAUSAL, **EIGHT}, "fail", "axis.queries"),
     "NaN": (alibi(lambda d: d / 0 * 0), {}, "fail", "subject.not_finite"),
-    "shape": (lambda h, q, k: torch.ones(q + 1, k), {}, "fail", "subject.shape"),
-    "no tensor": (lambda h, q, k: 3, {}, "fail", "subject.shape"),
 }
-
-
-@pytest.mark.parametrize("name", BIASES)
-def test_bias(name):
-    subject, spec, *want = BIASES[name]
-    judged(subject, "bias_fn", spec, *want)
 
 
 class Kept:
@@ -328,15 +173,6 @@ class Kept:
 
     def __call__(self, h, q, k):
         return self.kept.setdefault(self.by(h, q, k), alibi()(h, q, k))
-
-
-class Shared(Kept):
-    """Keeps it where all objects see it."""
-
-    kept: ClassVar[dict] = {}
-
-    def __init__(self):
-        self.by = lambda h, q, k: (q, k)
 
 
 class Cut:
@@ -364,24 +200,11 @@ def global_by_lengths(h, q, k):
 
 STATE = {
     "by all": (Kept(lambda h, q, k: (h, q, k)), {}, "pass", ""),
-    "by lengths in one model": (Kept(lambda h, q, k: (q, k)), {"heads": 6}, "pass", ""),
-    "cut": (Cut(rows), {}, "pass", ""),
     "last rows of a longer one": (Cut(lambda t, q, k: t[:, -q:, :k]), {}, "equivalent", ""),
     "fewer heads": (Cut(rows, fewer=True), {}, "fail", "mask_cached_on_class"),
     "by lengths": (Kept(lambda h, q, k: (q, k)), {}, "fail", "mask_cached_on_class"),
     "by lengths, no object": (global_by_lengths, {}, "fail", "mask_cached_on_class"),
-    "by lengths on the class": (Shared(), {"heads": 6}, "fail", "mask_cached_on_class"),
-    "by keys": (Kept(lambda h, q, k: (h, k)), {"heads": 6}, "fail", "mask_cached_on_class"),
-    "by queries": (Kept(lambda h, q, k: (h, q)), {"heads": 6}, "fail", "mask_cached_on_class"),
-    "the first": (Kept(lambda h, q, k: None), {}, "fail", "mask_cached_on_class"),
-    "last keys of first rows": (Cut(lambda t, q, k: t[:, :q, -k:], spare=0), {}, "fail", "buffer_slice_shifted"),
 }
-
-
-@pytest.mark.parametrize("name", STATE)
-def test_a_bias_that_is_kept(name):
-    subject, spec, *want = STATE[name]
-    judged(subject, "bias_fn", spec, *want)
 
 
 def mod(of, n=8, rule=authors):
@@ -406,34 +229,12 @@ MODS = {
     "heads not said": (mod(added, 12), {}, "pass", ""),
     "formula, heads not said": (lambda s, b, h, q, k: s + torch.exp2(-(h + 1.0)) * (k - q), {}, "pass", ""),
     "no number of heads": (lambda s, b, h, q, k: s + 0.7 * (k - q), {}, "cannot_tell", ""),
-    "where": (mod(lambda s, m, q, k: torch.where(q >= k, s - m * (q - k), -INF)), EIGHT, "pass", ""),
     "branching": (branching, EIGHT, "pass", ""),
-    "key": (mod(lambda s, m, q, k: s + m * k), EIGHT, "equivalent", ""),
-    "any order": (mod(added, 12, lambda n: sorted(authors(n))), {"heads": 12, "order": "any"}, "equivalent", ""),
-    "other order": (mod(added, 12, lambda n: sorted(authors(n))), {"heads": 12}, "fail", "slopes.head_order"),
-    "ranks": (mod(added, 16, of_ranks), {"heads": 16}, "fail", "tensor_parallel.head_offset"),
-    "sign": (mod(lambda s, m, q, k: s + m * (q - k)), EIGHT, "fail", "sign"),
-    "geometric": (mod(added, 12, series), {"heads": 12}, "fail", "slopes.not_power_of_two"),
-    "next power": (mod(added, 12, next_power), {"heads": 12}, "fail", "slopes.not_power_of_two"),
-    "off by one": (mod(added, 12, partial(series, first=0)), {"heads": 12}, "fail", "slopes.exponent_off_by_one"),
     "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "scale.applied_to_bias"),
-    "times": (mod(lambda s, m, q, k: s * m * (k - q)), EIGHT, "fail", "score.not_added"),
-    "dropped": (mod(lambda s, m, q, k: m * (k - q)), EIGHT, "fail", "score.not_added"),
     "bent": (mod(lambda s, m, q, k: 30 * torch.tanh(s / 30) + m * (k - q)), EIGHT, "fail", "score.not_added"),
     "by batch": (lambda s, b, h, q, k: s + torch.exp2(-(b + 1.0)) * (k - q), EIGHT, "fail", "axis.batch"),
-    "by query": (lambda s, b, h, q, k: s + torch.exp2(-(q + 1.0)) * (k - q), EIGHT, "fail", "axis.queries"),
-    "by key": (lambda s, b, h, q, k: s + torch.exp2(-(k + 1.0)) * (k - q), EIGHT, "fail", "axis.keys"),
-    "own key only": (lambda s, b, h, q, k: torch.where(q == k, s, -INF), EIGHT, "fail", "mask.hides_visible"),
-    "root": (mod(lambda s, m, q, k: s - m * (q - k).abs() ** 0.5), EIGHT, "fail", "mismatch"),
     "int16": (int16, EIGHT, "fail", "mismatch"),
 }
-
-
-@pytest.mark.parametrize("name", MODS)
-def test_score_mod(name):
-    subject, spec, *want = MODS[name]
-    report = judged(subject, "score_mod", spec, *want)
-    assert name != "int16" or report.causes[0].smallest_case["k_len"] > 2**15
 
 
 def windowed(window, value=-INF, both=False):
@@ -444,8 +245,38 @@ def windowed_mod(window, value=-INF, n=8):
     return mod(lambda s, m, q, k: torch.where((q >= k) & (q - k < window), s - m * (q - k), value), n)
 
 
+WINDOWS = {
+    "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
+    "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
+    "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
+    "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),
+    "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.shows_ahead"),
+}
+
+
+TABLES = {"slopes_fn": (SLOPES,), "bias_fn": (BIASES, STATE, WINDOWS), "score_mod": (MODS,)}
+ROWS = [(convention, *row) for convention, tables in TABLES.items() for table in tables for row in table.items()]
+
+
+def judged(subject, convention, spec, status, code):
+    report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **spec})
+    first = report.causes[0].code if report.causes else ""
+    want = code if not code or code.startswith(("alibi.", "subject.")) else f"alibi.{code}"
+    assert (report.status, first if code else "") == (status, want), report
+    assert bool(report.because) == (status in ("equivalent", "cannot_tell"))
+    assert not any("{" in cause.message + cause.help for cause in report.causes), report
+    return report
+
+
+@pytest.mark.parametrize(("convention", "name", "row"), ROWS, ids=[" ".join(row[:2]) for row in ROWS])
+def test_status_and_first_code(convention, name, row):
+    report = judged(row[0], convention, *row[1:])
+    assert name != "int16" or report.causes[0].smallest_case["k_len"] > 2**15
+
+
 @pytest.mark.parametrize("value", [-INF, -1e9])
-@pytest.mark.parametrize("window", [2, 3, 6, 16, 64, 1024, 3000])
+@pytest.mark.parametrize("window", [2, 6, 64, 3000])
 def test_one_key_more_or_less_than_a_window_is_reported_by_its_numbers(window, value):
     for make, convention, heads in ((windowed, "bias_fn", {}), (windowed_mod, "score_mod", EIGHT)):
         spec = {**CAUSAL, **heads, "window": window}
@@ -455,43 +286,6 @@ def test_one_key_more_or_less_than_a_window_is_reported_by_its_numbers(window, v
             words = f"a query sees {window + off} keys with its own, where a window of {window} is declared"
             assert words in report.causes[0].message
             assert report.causes[0].smallest_case["q_len"] <= report.causes[0].smallest_case["k_len"]
-
-
-def steep(h, q, k):
-    return 2 * windowed(64)(h, q, k)
-
-
-def local_window(decodes):
-    def bias(h, q, k):
-        d = ahead_by(q, k) if decodes and q == 1 else local(q, k)
-        return alibi()(h, q, k).masked_fill((d < 0) | (d >= 4), -INF)
-
-    return bias
-
-
-WINDOWS = {
-    "left to others": (alibi(mask=future), {**CAUSAL, "window": 5}, "pass", ""),
-    "no causal mask": (alibi(mask=lambda d: d >= 5), {**CAUSAL, "window": 5}, "pass", ""),
-    "twice the keys": (windowed(2000), {**CAUSAL, "window": 1000}, "fail", "mask.window"),
-    "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
-    "not declared, 64": (windowed(64), CAUSAL, "fail", "mask.hides_visible"),
-    "steep": (steep, {**CAUSAL, "window": 64}, "fail", "scale.factor"),
-    "from 0": (local_window(False), {**CAUSAL, "window": 4}, "fail", "buffer_slice_shifted"),
-    "from 0 where several": (local_window(True), {**CAUSAL, "window": 4}, "fail", "buffer_slice_shifted"),
-    "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
-    "both sides, its end too": (windowed(6, both=True), {"bidirectional": True, "window": 5}, "pass", ""),
-    "both sides together": (windowed(5, both=True), {**BOTH, "window": 8}, "pass", ""),
-    "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
-    "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),
-    "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.both_sides"),
-    "one side of an encoder": (windowed(5), {**BOTH, "window": 5}, "fail", "mask.hides_visible"),
-}
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_window(name):
-    subject, spec, *want = WINDOWS[name]
-    judged(subject, "bias_fn", spec, *want)
 
 
 def test_far_keys_are_not_taken_for_hidden_ones():
@@ -512,7 +306,7 @@ def test_words_of_findings():
     report = judged(lambda n: [2.0**-h for h in range(n)], "slopes_fn", EIGHT, "fail", "slopes.exponent_off_by_one")
     assert "the exponent is -8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5" in report.causes[0].message
     report = judged(lambda n: authors(n)[::-1], "slopes_fn", EIGHT, "fail", "slopes.head_order")
-    assert "another order, sorted upwards: the exponents are [8.0, 7.0, 6.0" in report.causes[0].message
+    assert "another order: the exponents are [8.0, 7.0, 6.0" in report.causes[0].message
     assert '"order": "any"' in report.causes[0].help
     assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 1,414 on",)
 
@@ -524,12 +318,11 @@ UNSEEN = {"alibi.distance.shifted", "alibi.buffer_slice_shifted", "alibi.kv_cach
 
 @pytest.mark.parametrize(("convention", "spec"), SPECS)
 def test_every_fault_is_named_by_its_own_code_or_by_one_that_predicts_the_same(convention, spec):
-    made = slopes_calls.family if convention == "slopes_fn" else biases.family
-    make = partial(made, convention, {"encoding": "alibi", **spec})
+    make = partial(biases.family, convention, {"encoding": "alibi", **spec})
     for fault in make().faults():
         family = make()
         model = {**family.truth, **fault.change}
-        cases = [case for case in family.cases() if case.kind != "other" and case.args[-1] != FAR]
+        cases = [case for case in family.cases() if case.kind != "other" and case.args[-1] != PAST_INT16]
         notes = [1e-3 if case.kind in ("score", "batch") else -1e30 for case in cases]
         seen = [Seen(c, family.predict(model, c), note=note) for c, note in zip(cases, notes, strict=True)]
         verdict = settle(family, seen)

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from posenc import verify
-from posenc.verify.codes import rules
 from posenc.verify.engine.judge import settle
 from posenc.verify.engine.records import Seen
-from posenc.verify.families import cache_names, cache_observe, cache_table
-from posenc.verify.families.cache import INSIDE, Cached
+from posenc.verify.families import cache_runs, cache_table
+from posenc.verify.families.cache import FAMILIES, INSIDE, Cached
+from posenc.verify.rules import known
 
 ROPE = {"kind": "decode_equivalence", "encoding": "rope"}
 OPEN = {"kind": "decode_equivalence", "dim": 32, "heads": 2}
@@ -53,16 +53,15 @@ class Model(nn.Module):
 
     def forward(self, x, cache=None):
         new, n, fault = cache is None, x.shape[1], self.fault
-        held = dict.fromkeys(("seen", "calls", "added", "late", "last"), 0) if new else dict(self.read(cache))
+        held = {"seen": 0, "calls": 0, "added": 0} if new else dict(self.read(cache))
         held["kv"] = list(held.get("kv", [None] * len(self.qkv)))
         past = self.total if fault == "state" and not new else held["seen"]
         for i, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
             q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv(x).chunk(3, -1))
             p = self.where(i, new, n, past, held)
-            before = held["kv"][i]
             k = k if fault == "again" else self.place(k, p)
-            if before is not None:
-                k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
+            if held["kv"][i] is not None:
+                k, v = (torch.cat(pair, 2) for pair in zip(held["kv"][i], (k, v), strict=True))
             k = self.place(k, torch.arange(k.shape[2])) if fault == "again" else k
             q = self.place(q, torch.arange(n) if fault == "query" and not new else p)
             if fault == "first row" and n == 1:
@@ -72,25 +71,20 @@ class Model(nn.Module):
             x = x + y if self.residual else y
             held["kv"][i] = (k[:, :, -self.kept :], v[:, :, -self.kept :])
         held["added"] += held["seen"] + n
-        held["late"] += held["last"] or n
-        held |= {"last": n, "seen": held["seen"] + n, "calls": held["calls"] + 1}
+        held |= {"seen": held["seen"] + n, "calls": held["calls"] + 1}
         self.total += n
         return x, self.write(held)
 
     def where(self, layer, new, n, past, held):
-        step = 0 if new else 1
         offset = {
             "ignored": 0,
-            "single": 0 if n == 1 else past,
-            "one too far": past + step,
-            "one too near": past - step,
+            "single": past * (n > 1),
+            "one too far": past + (not new),
             "early": past + n,
-            "early above": past + n if layer else past,
-            "one more above": past + step if layer else past,
+            "early above": past + n * (layer > 0),
             "calls": held["calls"],
             "double": held["added"],
             "twice": 2 * past,
-            "call before": held["late"],
             "kept": past if new else held["kv"][layer][0].shape[2],
             "batch": past if new else 3,
             "squared": past * past,
@@ -133,60 +127,39 @@ class Model(nn.Module):
 
 
 FAULTS = {
-    "ignored": "rope.kv_cache.offset_ignored",
-    "single": "rope.decode.single_token_path",
-    "first row": "rope.decode.single_token_path",
-    "one too far": "rope.kv_cache.off_by_one",
-    "one too near": "rope.kv_cache.off_by_one",
-    "early": "rope.kv_cache.count_too_early",
-    "calls": "rope.kv_cache.counts_calls",
-    "double": "rope.kv_cache.offset_double_counted",
-    "twice": "rope.kv_cache.offset_double_counted",
-    "call before": "rope.kv_cache.offset_double_counted",
-    "chunk": "rope.window.positions_constant",
-    "part from zero": "rope.decode.chunk_positions",
-    "query": "rope.kv_cache.query_offset_missing",
-    "again": "rope.kv_cache.rotated_then_rotated_again",
-    "table": "rope.offset.ignored_by_cache",
-    "state": "rope.kv_cache.state_kept",
-    "unused": "rope.kv_cache.past_not_seen",
-    "batch": "rope.kv_cache.past_constant",
-    "no mask": "rope.decode.not_causal",
-    "nowhere": "rope.not_applied",
-    "squared": "rope.decode.mismatch",
-    "two branches": "rope.kv_cache.off_by_one",  # the other branch has no name
+    "ignored": "kv_cache.offset_ignored",
+    "single": "decode.single_token_path",
+    "first row": "decode.single_token_path",
+    "one too far": "kv_cache.off_by_one",
+    "early": "kv_cache.count_too_early",
+    "early above": "kv_cache.count_too_early",
+    "calls": "kv_cache.counts_calls",
+    "double": "kv_cache.offset_double_counted",
+    "twice": "kv_cache.offset_double_counted",
+    "chunk": "window.positions_constant",
+    "part from zero": "decode.chunk_positions",
+    "query": "kv_cache.query_offset_missing",
+    "again": "kv_cache.rotated_then_rotated_again",
+    "table": "offset.ignored_by_cache",
+    "state": "kv_cache.state_kept",
+    "unused": "kv_cache.past_not_seen",
+    "batch": "kv_cache.past_constant",
+    "no mask": "decode.not_causal",
+    "nowhere": "not_applied",
+    "squared": "decode.mismatch",
+    "two branches": "kv_cache.off_by_one",  # the other branch has no name
 }
+DEEP = ["single", "early", "early above", "double", "again", "table", "state"]
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_named(fault):
-    cause = check(Model(fault)).causes[0]
-    assert cause.code == FAULTS[fault]
-    assert cause.evidence > 1e-3
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "single",
-        "early",
-        "calls",
-        "double",
-        "chunk",
-        "again",
-        "table",
-        "state",
-        "unused",
-        "early above",
-        "one more above",
-    ],
+    ("fault", "layers"), [*((fault, 1) for fault in FAULTS if fault != "early above"), *((fault, 2) for fault in DEEP)]
 )
-def test_a_planted_fault_is_named_in_several_layers(fault, bias):
-    expected = FAULTS.get(fault, "rope.kv_cache.count_too_early")
-    assert code(Model(fault, layers=2, bias=bias), {**ROPE, "layers": 2}) == expected
+def test_a_planted_fault_is_named(fault, layers):
+    cause = check(Model(fault, layers, bias=layers > 1), {**ROPE, "layers": layers}).causes[0]
+    assert cause.code == f"rope.{FAULTS[fault]}"
+    assert cause.evidence > 1e-3
 
 
 def windowed(window, kept):
@@ -224,28 +197,17 @@ def one_at_a_time(fault=""):
     return step
 
 
-def routed(fault):
-    class Routed(Model):
-        """A softmax over other things than keys."""
-
-        def forward(self, x, cache=None):
-            gates = (x @ torch.ones(32, 3) * torch.arange(3)).softmax(-1).sum(-1, keepdim=True)
-            return super().forward(x * gates, cache)
-
-    return Routed(fault, layers=2)
-
-
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("make", [by_hand, one_at_a_time, routed, with_sink])
-@pytest.mark.parametrize("fault", ["ignored", "one too far", "double", "again", "early"])
+@pytest.mark.parametrize("make", [by_hand, one_at_a_time, with_sink])
+@pytest.mark.parametrize("fault", ["ignored", "again", "early"])
 def test_faults_are_named_however_scores_are_formed(make, fault):
-    assert code(make(fault)) == FAULTS[fault]
+    assert code(make(fault)) == f"rope.{FAULTS[fault]}"
 
 
 @pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table", "calls"])
 def test_outputs_name_a_fault_where_no_scores_are_seen(fault, monkeypatch):
     monkeypatch.setattr(cache_table, "watch", lambda subject, x, chunks: [[] for _ in chunks])
-    assert code(Model(fault)) == FAULTS[fault]
+    assert code(Model(fault)) == f"rope.{FAULTS[fault]}"
 
 
 class Spoilt(Model):
@@ -277,12 +239,12 @@ class Spoilt(Model):
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("causal flag of parts", n), "decode.mask.top_left", "top left"),
         (lambda n: Spoilt("none next to a cache", n), "decode.mask.missing", "later tokens of the same part"),
-        (lambda n: Spoilt("hides old", n), "decode.mask.hides_keys", "does not see"),
+        (lambda n: Spoilt("hides old", n), "model.decode.mismatch", "found 10 cached keys, expected 11"),
         (lambda n: Spoilt("long", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: windowed(6, 4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
         (lambda n: windowed(10**6, 3)("", n), "decode.window.short", "found 3 cached keys, expected 11"),
         (lambda n: windowed(40, 38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
-        (lambda n: windowed(6, 5)("kept", n), "rope.kv_cache.eviction_offset", ""),
+        (lambda n: windowed(6, 5)("kept", n), "model.kv_cache.eviction_offset", ""),
         (lambda n: windowed(6, 6)("", n), "pass", ""),
     ],
 )
@@ -295,12 +257,12 @@ def test_which_keys_are_seen(make, name, says, layers):
 def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
     found = check(Spoilt("none next to a cache"), OPEN)
     assert found.status == "pass"
-    assert "see later ones" in found.not_judged[0]
+    assert "see other keys" in found.not_judged[0]
 
 
 def test_steps_and_parts_may_be_wrong_in_two_ways():
     causes = check(Spoilt("both"), CHUNKED).causes
-    assert [cause.code for cause in causes] == ["rope.kv_cache.off_by_one", "decode.mask.missing"]
+    assert [cause.code for cause in causes] == ["model.kv_cache.off_by_one", "decode.mask.missing"]
 
 
 class CountOnModel(Model):
@@ -310,6 +272,17 @@ class CountOnModel(Model):
     def write(self, held):
         self.seen = held["seen"]
         return held
+
+
+class BufferOnModel(Model):
+    """Keys are written into one block of the model, and the cache is a view of it."""
+
+    def write(self, held):
+        self.block = self.__dict__.get("block", torch.zeros(2, 16, 2, 2000, 16))
+        for block, t in zip(self.block, held["kv"][0], strict=True):
+            block[: len(t), :, : t.shape[2]] = t
+        rows, n = len(t), t.shape[2]
+        return {**held, "kv": [tuple(self.block[:, :rows, :, :n])]}
 
 
 class CountBySession(Model):
@@ -332,25 +305,19 @@ class Held:
 class InPlace(Model):
     """The cache is an object that every call writes into."""
 
-    locked = False
-
     def read(self, cache):
         self.object = cache
         return cache.held
 
     def forward(self, x, cache=None):
         self.object = Held()
-        if self.locked:
+        if self.fault == "locked":
             self.object.lock = threading.Lock()
         return super().forward(x, cache)
 
     def write(self, held):
         self.object.held = held
         return self.object
-
-
-class Locked(InPlace):
-    locked = True
 
 
 class Handle(Model):
@@ -371,27 +338,15 @@ class Room(Model):
         return p
 
 
-class Raw(Model):
-    """Keys are kept as they are and rotated at every step."""
-
-    def forward(self, x, cache=None):
-        past = x[:, :0] if cache is None else cache[0]
-        whole = torch.cat((past, x), 1)
-        return super().forward(whole)[0][:, past.shape[1] :], (whole,)
-
-
 RIGHT = {
     "plain": (Model(), ""),
     "layers": (Model(layers=3), ""),
-    "biased": (Model(bias=True, residual=True), ""),
-    "float64": (Model().double(), ""),
+    "float64": (Model(bias=True, residual=True, dim=48, heads=3).double(), ""),
     "bfloat16": (Model().bfloat16(), ""),
-    "wide": (Model(dim=48, heads=3), ""),
-    "raw": (Raw(), ""),
     "in place": (InPlace(), ""),
     "one at a time": (one_at_a_time(), "parts of several tokens"),
-    "locked": (Locked(), "gone back to"),
-    "handle": (Handle(), "by turns"),
+    "locked": (InPlace("locked"), "cannot be copied"),
+    "handle": (Handle(), "holds no tensors"),
     "room": (Room(), "room for 256"),
 }
 
@@ -421,115 +376,85 @@ def test_random_numbers_are_no_fault():
     assert (code(dropped(False)), code(dropped(True))) == ("pass", "cannot_tell")
 
 
-@pytest.mark.parametrize(
-    ("model", "name"), [(CountOnModel, "decode.cache.shared"), (CountBySession, "decode.cache.not_rolled_back")]
-)
-def test_what_belongs_to_the_cache_is_kept_on_the_model(model, name):
+@pytest.mark.parametrize("model", [CountOnModel, CountBySession, BufferOnModel])
+def test_what_belongs_to_the_cache_is_kept_on_the_model(model):
     cause = check(model()).causes[0]
-    assert (cause.code, cause.smallest_case["error"] > 1e-4) == (name, True)
+    assert (cause.code, cause.smallest_case["error"] > 1e-4) == ("decode.cache.shared", True)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("change", "name", "first"),
+    ("change", "first"),
     [
-        (lambda p: p.clamp(max=63), "rope.kv_cache.position_capped", 64),
-        (lambda p: p.clamp(max=1023), "rope.kv_cache.position_capped", 1024),
-        (lambda p: p % 50, "rope.kv_cache.position_wraps", 50),
-        (lambda p: p % 256, "rope.kv_cache.position_wraps", 256),
-        (lambda p: p + (p > 30), "rope.kv_cache.off_by_one", 31),
-        (lambda p: p + (p - 99).clamp(min=0) ** 2, "rope.decode.mismatch", 100),
+        (lambda p: p.clamp(max=63), 64),
+        (lambda p: p.clamp(max=1023), 1024),
+        (lambda p: p % 50, 50),
+        (lambda p: p + (p - 99).clamp(min=0) ** 2, 100),
     ],
 )
-def test_steps_far_into_a_text(change, name, first, monkeypatch):
-    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
+def test_steps_far_into_a_text(change, first, monkeypatch):
+    monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     cause = check(type("Far", (Model,), {"beyond": lambda self, p: change(p)})()).causes[0]
-    assert (cause.code, cause.smallest_case["chunks"]) == (name, [first, 1])
-
-
-def test_a_pass_says_how_far_it_looked(monkeypatch):
-    monkeypatch.setattr(cache_observe, "SLOW", math.inf)
-    assert check(Model()).measured["farthest_position"] == 1032
+    assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [first, 1])
 
 
 class Other(Model):
-    """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again, or drops the bias."""
+    """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again."""
 
     def __init__(self, how, fault=""):
         super().__init__(fault)
-        self.how, self.dropped = how, fault == "dropped"
-        self.table = nn.Parameter(torch.randn(1100, 32)) if how == "learned" else None
+        self.how, self.table = how, nn.Parameter(torch.randn(1100, 32))
 
     def place(self, x, p):
         return x
 
     def forward(self, x, cache=None):
-        if self.how in ("learned", "sinusoidal"):
-            past = 0 if cache is None or self.fault else cache["seen"]
-            waves = torch.sin(torch.arange(1100)[:, None] * 3.0 ** -torch.arange(32))
-            x = x + (waves if self.table is None else self.table)[past : past + x.shape[1]]
-        return super().forward(x, cache)
+        past = 0 if cache is None or self.fault else cache["seen"]
+        return super().forward(x + self.table[past : past + x.shape[1]] * (self.how == "learned"), cache)
 
     def attend(self, q, k, v, first):
         n, m = q.shape[2], k.shape[2]
         apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
-        counted = torch.arange(n)[:, None] - torch.arange(m) if self.fault == "from zero" else apart
-        power = {"alibi": 1.0, "t5": 0.5}.get(self.how)
-        bias = 0.0 * apart if power is None or (self.dropped and not first) else 0.2 - 0.3 * counted.abs() ** power
+        counted = torch.arange(n)[:, None] - torch.arange(m) if self.fault else apart
+        bias = 0.2 - 0.3 * counted.abs() ** {"alibi": 1.0, "t5": 0.5}.get(self.how, 1.0) * (self.how != "learned")
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(apart < 0, -math.inf))
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize(
-    ("how", "fault", "name"),
-    [
-        ("learned", "from zero", "learned.kv_cache.offset_ignored"),
-        ("sinusoidal", "from zero", "sinusoidal.kv_cache.offset_ignored"),
-        ("alibi", "from zero", "alibi.kv_cache.query_from_zero"),
-        ("t5", "from zero", "t5.kv_cache.query_from_zero"),
-        ("alibi", "dropped", "alibi.decode.bias_dropped"),
-        ("t5", "dropped", "t5.decode.bias_dropped"),
-    ],
+    ("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero"), ("t5", "query_from_zero")]
 )
-def test_a_fault_gets_the_code_of_its_encoding(how, fault, name):
+def test_a_fault_gets_the_code_of_its_encoding(how, name):
     assert code(Other(how), OPEN) == "pass"
-    cause = check(Other(how, fault), {**OPEN, "encoding": how} if fault == "dropped" else OPEN).causes[0]
-    assert cause.code == name
-    assert "q and k" not in cause.help
+    assert code(Other(how, "from zero"), {**OPEN, "encoding": how}) == f"{how}.kv_cache.{name}"
 
 
-def test_every_code_has_a_rule():
-    judge = Cached("cached_model", {})
-    _known(judge, Model())
-    codes = {one.code for one in judge.kinds} | {"decode.mismatch", "decode.mask.hides_keys"}
-    codes |= {fault.code for fault in judge.faults()}
-    assert {cache_names.named(family, each) for family in cache_names.FAMILIES for each in codes} <= set(rules())
-
-
-def _known(judge, model):
+def _known(judge):
     """Return the cases that a judge asked of a model whose steps are wrong: masks and scores."""
-    model.fault = "one too far"
-    cases = []
+    model, cases = Model("one too far"), []
     for case in judge.cases():
         judge.observe(model, case)
         cases.append(case)
     return [case for case in cases if case.kind in INSIDE]
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("part", range(9))
-def test_each_fault_is_told_from_all_others(part):
+@pytest.mark.parametrize("encoding", [*FAMILIES, None])
+def test_every_code_has_a_rule(encoding):
+    judge = Cached("cached_model", {"encoding": encoding, "window": 4})
+    _known(judge)
+    assert {judge.mismatch, *(one.code for one in judge.kinds), *(f.code for f in judge.faults())} <= set(known())
+
+
+def test_each_fault_is_told_from_all_others():
     """Scores as a fault predicts them get its code, or that of an earlier fault with the same scores."""
     judge = Cached("cached_model", {**ROPE, "chunked": True})
-    cases = _known(judge, Model())
+    cases = _known(judge)
     faults = list(judge.faults())
-    assert len(faults) > 200
-    names = [cache_names.named("rope", fault.code) for fault in faults]
+    names = [fault.code for fault in faults]
     named = 0
-    for fault, name in [*zip(faults, names, strict=True)][part::9]:
+    for fault in faults:
         seen = [Seen(case, judge.predict({**judge.truth, **fault.change}, case)) for case in cases]
         verdict = settle(judge, seen)
         if verdict.status == "fail":  # else it changes nothing in these cases
-            named += verdict.faults[0].code == name
-            assert names.index(verdict.faults[0].code) <= names.index(name), fault
-    assert named > 0.6 * len(faults) / 9
+            named += verdict.faults[0].code == fault.code
+            assert names.index(verdict.faults[0].code) <= names.index(fault.code), fault
+    assert named > 0.6 * len(faults) > 20

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from posenc import config, inspection
+from posenc import inspection
 from posenc.config.known import known_models
-from posenc.verify import codes, configs
+from posenc.verify import configs, rules
 from posenc.verify.configs import judge
 
 LLAMA = {
@@ -34,89 +34,65 @@ def with_rope(rope, **changes):
     return llama({**rope, **changes})
 
 
-# code: the file, the key, what stands there, a word of what is allowed, of what the spellings mean, and of the fix
+# code: the file, the key, what stands there, and a word of what the spellings mean
 ODD = {
-    "theta_missing": (LLAMA, "rope_theta", None, "above 1", "the base is 10000", '"rope_theta": 10000.0'),
-    "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "truncate", False,
-                        "beside", "rounds them", "Move it"),
-    "attn_factor": (with_rope(YARN, attn_factor=1.5), "attn_factor", 1.5, "attention_factor", "cos and sin", "Rename"),
-    "original_missing": (with_rope(YARN, **{LENGTH: None}), LENGTH, None, "to 8192",
-                         "2048 positions are stretched to 8192", "Write original"),
-    "original_is_max": (with_rope(YARN, **{LENGTH: 8192}), LENGTH, 8192, "below", "2048 positions are stretched",
-                        "Raise"),
-    "original_unread": (with_rope(DYNAMIC, **{LENGTH: 4096}), LENGTH, 4096, "8192", "up to 8192 nothing", "4096"),
-    "dynamic_cache": (llama(DYNAMIC), "rope_type", "dynamic", "do not follow", "cached keys", "cache"),
-    "list_length": (with_rope(LONG, long_factor=[1.0] * 31), "long_factor", 31, "32 entries", "62 lanes", "list"),
-    "list_missing": (with_rope(LONG, long_factor=None), "long_factor", None, "32 numbers", "longer texts", "Add"),
-    "long_unread": ({**with_rope(LONG), "model_type": "phimoe"}, "long_factor", [2.0] * 32, "list", "longer", "differ"),
+    "theta_missing": (LLAMA, "rope_theta", None, "the base is 10000"),
+    "nested_truncate": (llama({"full_attention": {**YARN, "truncate": False}}), "truncate", False, "rounds them"),
+    "attn_factor": (with_rope(YARN, attn_factor=1.5), "attn_factor", 1.5, "cos and sin"),
+    "original_missing": (with_rope(YARN, **{LENGTH: None}), LENGTH, None, "2048 positions are stretched to 8192"),
+    "original_is_max": (with_rope(YARN, **{LENGTH: 8192}), LENGTH, 8192, "2048 positions are stretched"),
+    "original_unread": (with_rope(DYNAMIC, **{LENGTH: 4096}), LENGTH, 4096, "up to 8192 nothing"),
+    "dynamic_cache": (llama(DYNAMIC), "rope_type", "dynamic", "cached keys"),
+    "list_length": (with_rope(LONG, long_factor=[1.0] * 31), "long_factor", 31, "62 lanes"),
+    "list_missing": (with_rope(LONG, long_factor=None), "long_factor", None, "longer texts"),
+    "long_unread": ({**with_rope(LONG), "model_type": "phimoe"}, "long_factor", [2.0] * 32, "longer"),
     "window_scaled": ({**with_rope(YARN), "layer_types": ["sliding_attention"] * 4, "sliding_window": 512},
-                      "sliding_window", 512, "none for those with a window", "only layers that see far", "nest"),
-    "unscaled": (llama({"rope_theta": 1e4}, **{LENGTH: 4096}), "max_position_embeddings", 8192, "4096", "factor 2",
-                 "4096"),
-    "betas_swapped": (with_rope(YARN, beta_fast=1.0, beta_slow=32.0), "beta_fast", {"beta_fast": 1, "beta_slow": 32},
-                      "above beta_slow", "more than 32 times", "beta_fast 32 and beta_slow 1"),
-    "betas_equal": (with_rope(YARN, beta_fast=4, beta_slow=4), "beta_fast", {"beta_fast": 4, "beta_slow": 4},
-                    "above beta_slow", "a step", "beta_fast 32"),
-    "turns_equal": (with_rope(LLAMA3, low_freq_factor=4.0), "high_freq_factor",
-                    {"low_freq_factor": 4, "high_freq_factor": 4}, "above low", "a step", "high_freq_factor 4"),
-    "turns_swapped": (with_rope(LLAMA3, low_freq_factor=8.0), "high_freq_factor",
-                      {"low_freq_factor": 8, "high_freq_factor": 4}, "above low", "more than 8", "high_freq_factor 8"),
-    "unknown_type": (llama({"rope_type": "yarm", "rope_theta": 1e4}), "rope_type", "yarm", "longrope",
-                     "divided by factor", "yarn is the nearest"),
+        "sliding_window", 512, "only layers that see far"),
+    "unscaled": (llama({"rope_theta": 1e4}, **{LENGTH: 4096}), "max_position_embeddings", 8192, "factor 2"),
+    "betas_swapped": (with_rope(YARN, beta_fast=1.0, beta_slow=32.0),
+        "beta_fast", {"beta_fast": 1, "beta_slow": 32}, "more than 32 times"),
+    "betas_equal": (with_rope(YARN, beta_fast=4, beta_slow=4), "beta_fast", {"beta_fast": 4, "beta_slow": 4}, "a step"),
+    "turns_equal": (with_rope(LLAMA3, low_freq_factor=4.0),
+        "high_freq_factor", {"low_freq_factor": 4, "high_freq_factor": 4}, "a step"),
+    "turns_swapped": (with_rope(LLAMA3, low_freq_factor=8.0),
+        "high_freq_factor", {"low_freq_factor": 8, "high_freq_factor": 4}, "more than 8"),
+    "unknown_type": (llama({"rope_type": "yarm", "rope_theta": 1e4}), "rope_type", "yarm", "divided by factor"),
     "two_spellings": (llama({"rope_theta": 1e4}, rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=1e4),
-                      "rope_scaling", {"rope_scaling": {"rope_type": "linear", "factor": 2.0},
-                                       "rope_parameters": {"rope_theta": 1e4}},
-                      "one of the two", "factor 2.0, which is taken", "Remove"),
-    "factor_missing": (with_rope(YARN, factor=None), "factor", None, "at least 1", "4 here", '"factor": 4'),
-    "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "4, which", "stretched to 6144", "factor 4"),
-    "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5), "partial_rotary_factor", 0.5, "1, or",
-                     "32 of 64 dimensions", "Remove"),
-    "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}), "mrope_section", [8, 12, 12],
-                        "left out", "time, row and column", "Remove it"),
-    "sections_misfit": ({"model_type": "qwen3_vl_text", "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": {
-        "rope_theta": 1e6, "mrope_section": [8, 12, 12]}}, "mrope_section", [8, 12, 12], "[11, 11, 10]",
-        "time, row and column", "Write [11, 11, 10]"),
-    "assumed": ({"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2,
-                 "rope_parameters": {**DYNAMIC, "rope_type": "linear"}}, "max_position_embeddings", None, "from 1",
-                "2048", '"max_position_embeddings": 2048'),
-    "clockwise": ({**llama({"rope_theta": 1e4}), "model_type": "nanochat"}, "model_type", "nanochat", "no fault",
-                  "same scores", "Nothing"),
-    "learned": ({**llama(YARN), "model_type": "mistral_large4_text"}, "model_type", "mistral_large4_text", "no fault",
-                "weights", "checkpoint"),
-    "two_types": (with_rope(YARN, type="linear"), "rope_type", {"rope_type": "yarn", "type": "linear"}, "both alike",
-                  "all frequencies are divided", "Remove type"),
-    "type_missing": (llama({"rope_theta": 1e4, "factor": 4.0}), "rope_type", None, "linear", "nothing is scaled",
-                     "Write the rope_type"),
-    "two_bases": (llama({"rope_theta": 1e4}, rope_theta=5e5), "rope_theta",
-                  {"rope_parameters.rope_theta": 1e4, "rope_theta": 5e5}, "both alike", "transformers 5",
-                  "both places"),
-    "mscale_alone": (with_rope(YARN, mscale=0.707), "mscale", 0.707, "mscale_all_dim", "DeepSeek's own code",
-                     "attention_factor"),
-    "misspelt": (with_rope(YARN, low_freq_factors=1.0), "low_freq_factors", 1.0, "low_freq_factor", "not read",
-                 "Rename"),
+        "rope_scaling", {"rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "rope_parameters": {"rope_theta": 1e4}}, "factor 2.0, which is taken"),
+    "factor_missing": (with_rope(YARN, factor=None), "factor", None, "4 here"),
+    "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "stretched to 6144"),
+    "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5),
+        "partial_rotary_factor", 0.5, "32 of 64 dimensions"),
+    "sections_unread": (llama({"rope_theta": 1e4, "mrope_section": [8, 12, 12]}),
+        "mrope_section", [8, 12, 12], "time, row and column"),
+    "sections_misfit": ({"model_type": "qwen3_vl_text", "head_dim": 64, "num_hidden_layers": 2,
+        "rope_parameters": { "rope_theta": 1e6, "mrope_section": [8, 12, 12]}},
+        "mrope_section", [8, 12, 12], "time, row and column"),
+    "assumed": ({"model_type": "llama", "head_dim": 64, "num_hidden_layers": 2, "rope_parameters": {**DYNAMIC,
+        "rope_type": "linear"}},
+        "max_position_embeddings", None, "2048"),
+    "clockwise": ({**llama({"rope_theta": 1e4}), "model_type": "nanochat"}, "model_type", "nanochat", "same scores"),
+    "learned": ({**llama(YARN), "model_type": "mistral_large4_text"}, "model_type", "mistral_large4_text", "weights"),
+    "two_types": (with_rope(YARN, type="linear"),
+        "rope_type", {"rope_type": "yarn", "type": "linear"}, "all frequencies are divided"),
+    "type_missing": (llama({"rope_theta": 1e4, "factor": 4.0}), "rope_type", None, "nothing is scaled"),
+    "two_bases": (llama({"rope_theta": 1e4}, rope_theta=5e5),
+        "rope_theta", {"rope_parameters.rope_theta": 1e4, "rope_theta": 5e5}, "transformers 5"),
+    "mscale_alone": (with_rope(YARN, mscale=0.707), "mscale", 0.707, "DeepSeek's own code"),
+    "misspelt": (with_rope(YARN, low_freq_factors=1.0), "low_freq_factors", 1.0, "not read"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("code", ODD)
 def test_what_is_odd_is_told_with_all_its_parts(code):
-    source, key, value, allowed, meaning, fix = ODD[code]
+    source, key, value, meaning = ODD[code]
     judged = judge(source)
     (finding,) = [one for one in judged.findings if one.code == code][:1]
     assert judged.status == "fail"
     assert (finding.key, finding.value) == (key, value)
-    assert allowed in finding.allowed
     assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert fix in finding.fix
     assert finding.layers
-
-
-def test_every_warning_there_is_has_its_case():
-    source = Path(config.__file__).parent
-    said = "".join(path.read_text("utf-8") for path in source.glob("*.py"))
-    written = {line.strip().strip('",') for line in said.replace("model.warn(", "\n").splitlines()}
-    assert set(ODD) <= set(codes.rules())
-    for code in ODD:
-        assert code in written or f'"{code}"' in said
 
 
 @pytest.mark.parametrize("code", ODD)
@@ -130,38 +106,29 @@ def test_codes_are_those_of_inspect(code):
 
 
 REFUSED = {
-    "base": (llama({"rope_theta": 0.5}), "out_of_range", "rope_theta", 0.5, "above 1 and at most 1e+12", "refused"),
-    "a text": (llama({"rope_theta": "1e4"}), "wrong_kind", "rope_theta", "1e4", "a number", "10000: the number"),
-    "an inverse factor": (with_rope(YARN, factor=0.25), "out_of_range", "factor", 0.25, "at least 1",
-                          "4: texts 4 times"),
-    "a float": (with_rope(YARN, **{LENGTH: 2048.0}), "wrong_kind", LENGTH, 2048.0, "an integer", "2048: the integer"),
-    "no factor": (llama({"rope_type": "linear", "rope_theta": 1e4}), "missing", "factor", None, "at least 1",
-                  "left out"),
-    "lanes": ({"model_type": "qwen2_vl_text", "head_dim": 128, "num_hidden_layers": 2, "rope_parameters": {
-        "rope_theta": 1e6, "mrope_section": [32, 48, 48]}}, "out_of_range", "mrope_section", [32, 48, 48],
-        "add up to 64", "twice as many, 128"),
-    "odd": ({**llama({"rope_theta": 1e4}), "model_type": "phi", "partial_rotary_factor": 0.3}, "out_of_range",
-            "partial_rotary_factor", 0.3, "even number of dimensions", "19 of 64"),
-    "layers": (llama({"rope_theta": 1e4}, layer_types=["full_attention"]), "out_of_range", "layer_types",
-               ["full_attention"], "a list of 4", "refused"),
-    "no object": (llama([1]), "wrong_kind", "rope_parameters", [1], "an object", "refused"),
-    "model type": ({"model_type": 3}, "wrong_kind", "model_type", 3, "a string", "refused"),
-    "of its own": ({"model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 2}, "missing", "rope_parameters",
-                   None, "an object", "left out"),
+    "base": (llama({"rope_theta": 0.5}), "out_of_range", "rope_theta", 0.5, "above 1 and at most 1e+12"),
+    "a text": (llama({"rope_theta": "1e4"}), "wrong_kind", "rope_theta", "1e4", "a number"),
+    "an inverse factor": (with_rope(YARN, factor=0.25), "out_of_range", "factor", 0.25, "at least 1"),
+    "a float": (with_rope(YARN, **{LENGTH: 2048.0}), "wrong_kind", LENGTH, 2048.0, "an integer"),
+    "no factor": (llama({"rope_type": "linear", "rope_theta": 1e4}), "missing", "factor", None, "at least 1"),
+    "lanes": ({"model_type": "qwen2_vl_text", "head_dim": 128, "num_hidden_layers": 2,
+        "rope_parameters": { "rope_theta": 1e6, "mrope_section": [32, 48, 48]}},
+        "out_of_range", "mrope_section", [32, 48, 48], "add up to 64"),
+    "layers": (llama({"rope_theta": 1e4}, layer_types=["full_attention"]),
+        "out_of_range", "layer_types", ["full_attention"], "a list of 4"),
+    "of its own": ({"model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 2},
+        "missing", "rope_parameters", None, "an object"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_a_finding_too(name):
-    source, code, key, value, allowed, meaning = REFUSED[name]
+    source, code, key, value, allowed = REFUSED[name]
     judged = judge(source)
     finding = judged.findings[0]
     assert (judged.status, finding.level) == ("fail", "error")
     assert (finding.code, finding.key, finding.value) == (code, key, value)
     assert allowed in finding.allowed
-    assert meaning in " / ".join(f"{spelling}: {said}" for spelling, said in finding.meanings)
-    assert finding.fix
-    assert finding.fix != "Correct the file."
 
 
 FILES = {
@@ -187,17 +154,12 @@ def test_a_file_that_cannot_be_read_is_a_finding(name, tmp_path):
     assert "\n" not in finding.message
 
 
-def everything():
-    return [source for source, *_ in (*ODD.values(), *REFUSED.values())]
-
-
-@pytest.mark.parametrize("source", everything())
+@pytest.mark.parametrize("source", [source for source, *_ in (*ODD.values(), *REFUSED.values())])
 def test_findings_are_complete_have_rules_and_are_plain_json(source):
-    judged = judge(source)
-    plain = json.loads(json.dumps(judged.to_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(judge(source).to_dict(), allow_nan=False))
     assert plain["schema"] == configs.SCHEMA
     for finding in plain["findings"]:
-        assert finding["code"] in codes.rules()
+        assert finding["code"] in rules.known()
         assert set(finding) == {"code", "level", "key", "value", "allowed", "meanings", "fix", "message", "layers"}
         assert all(finding[part] for part in ("key", "allowed", "meanings", "fix", "message"))
         assert all(set(one) == {"spelling", "meaning"} and all(one.values()) for one in finding["meanings"])
@@ -264,63 +226,17 @@ def test_nothing_is_found_in_rows_of_the_reference(row):
 
 
 # the parts about positions of files as they were published, in the spelling of their time
-SHIPPED = {
-    "Llama 3.1 8B": {
-        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
-        "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192,
-                         "rope_type": "llama3"},
-    },
-    "Mistral 7B v0.1": {
-        **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "rope_theta": 10000.0,
-        "sliding_window": 4096,
-    },
+SHIPPED = {  # next to those that come with the package
     "Phi-3.5 mini": {
         "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "num_hidden_layers": 32,
         "max_position_embeddings": 131072, LENGTH: 4096, "rope_theta": 10000.0, "sliding_window": 262144,
         "rope_scaling": {"type": "longrope", "long_factor": [1.08] * 48, "short_factor": [1.0] * 48},
-    },
-    "gpt-oss 20B": {
-        "model_type": "gpt_oss", "head_dim": 64, "num_hidden_layers": 24, "sliding_window": 128,
-        "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
-        "initial_context_length": 4096, "rope_theta": 150000,
-        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, LENGTH: 4096, "rope_type": "yarn",
-                         "truncate": False},
-    },
-    "DeepSeek V3": {
-        "model_type": "deepseek_v3", "num_hidden_layers": 61, "max_position_embeddings": 163840, "rope_theta": 10000,
-        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "hidden_size": 7168, "num_attention_heads": 128,
-        "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
-                         LENGTH: 4096, "type": "yarn"},
     },
     "Qwen2-VL 7B": {
         "model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 28,
         "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": 32768,
         "use_sliding_window": False, "max_window_layers": 28,
         "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-    },
-    "Gemma 3 4B": {
-        "model_type": "gemma3", "text_config": {
-            "model_type": "gemma3_text", "head_dim": 256, "num_hidden_layers": 34, "sliding_window": 1024,
-            "max_position_embeddings": 131072, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
-            "sliding_window_pattern": 6, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        },
-    },
-    "ModernBERT": {
-        "model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 22,
-        "max_position_embeddings": 8192, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0,
-        "local_attention": 128, "global_attn_every_n_layers": 3,
-    },
-    "GPT-NeoX 20B": {
-        "model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 44,
-        "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25,
-    },
-    "GPT-J 6B": {
-        "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
-    },
-    "SmolLM3 3B": {
-        "model_type": "smollm3", "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 36,
-        "max_position_embeddings": 65536, "rope_theta": 5000000.0, "no_rope_layers": [1, 1, 1, 0] * 9,
-        "no_rope_layer_interval": 4,
     },
     "YaRN Llama 2 7B 128K": {
         **LLAMA, "max_position_embeddings": 131072, "rope_theta": 10000.0,

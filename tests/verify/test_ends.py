@@ -57,7 +57,7 @@ def test_attention_whose_pairing_nobody_asked_about():
     for layout in ("half", "interleaved"):
         assert status(Attention(layout, 10**6), "attention", encoding="rope", head_dim=16) == ("pass", "")
         found = status(Attention(layout, 10**6, 500000.0), "attention", encoding="rope", head_dim=16, base=20000.0)
-        assert found == ("fail", "rope.frequency.base")
+        assert found == ("fail", "rope.config.theta_not_read")
         other = status(Attention(layout, 10**6), "attention", encoding="rope", head_dim=16, base=20000.0)
         assert other == ("fail", "rope.config.theta_not_read")
     wrong = status(Attention("half", 10**6), "attention", encoding="rope", head_dim=16, layout="interleaved")

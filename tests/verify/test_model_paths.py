@@ -8,22 +8,11 @@ import torch
 
 pytest.importorskip("transformers")
 
-import transformers
-
 from posenc.cli import run
-from posenc.verify import codes, models
+from posenc.verify import models, rules
 from small_models import build, finite, small
 
 LEFT, RIGHT, STEPS, CHUNK = "model.padding.left", "model.padding.right", "model.cache.steps", "model.cache.chunk"
-LATENT = {"num_key_value_heads": 4}
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 def judged(name, spoil=None, **options):
@@ -34,27 +23,6 @@ def judged(name, spoil=None, **options):
     return models.check_model(model, finite(theirs.to_dict()))
 
 
-PLAIN = (
-    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma4_text", "phi", "phi3", "gpt_neox", "cohere",
-    "cohere2", "glm4", "smollm3", "gpt_oss", "llama4_text", "mixtral", "qwen2_moe", "minimax", "lfm2", "granite",
-    "olmo2", "stablelm", "starcoder2", "helium", "persimmon", "exaone4", "ernie4_5", "nanochat", "falcon",
-    "bloom", "mpt", "t5", "mt5", "umt5", "gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers",
-)  # fmt: skip
-HONEST = [
-    *((name, {}) for name in PLAIN),
-    *((name, LATENT) for name in ("deepseek_v3", "minicpm3", "glm4_moe_lite")),
-    *((name, {"rotary_dim": 8}) for name in ("gptj", "codegen")),
-    ("falcon", {"alibi": True}),
-]
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize(("name", "options"), HONEST)
-def test_models_of_transformers_are_right(name, options):
-    report = judged(name, **options)
-    assert (report.causes, report.not_judged) == ((), ())
-
-
 NO_CACHE = {"decoding token by token with a cache, decoding several tokens in one call with a cache, decoding with a "
             "cache in a batch padded on the left": "the model returns no cache"}  # fmt: skip
 
@@ -62,6 +30,7 @@ NO_CACHE = {"decoding token by token with a cache, decoding several tokens in on
 @pytest.mark.parametrize(
     ("name", "options", "left"),
     [
+        *((name, {}, {}) for name in ("gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers")),
         *((name, {}, NO_CACHE) for name in ("bert", "modernbert", "nomic_bert", "distilbert")),
         ("roberta", {"pad_token_id": 1}, NO_CACHE),  # counts from the row after that for padding
         ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers start afresh where a call "
@@ -98,12 +67,6 @@ def test_coarse_numbers_are_not_judged():
     assert report.not_judged == ("padded batches and a cache: hidden states in torch.bfloat16 are too coarse",)
 
 
-def test_llama_4_whose_temperature_counts_padding_is_found():
-    """transformers 5.23 counts columns of a batch, which a floor_scale of 8192 hides in short texts."""
-    causes = judged("llama4_text", floor_scale=3, attn_scale=0.4).causes
-    assert [cause.code for cause in causes] in ([], [LEFT])
-
-
 # ---- spoilt models
 
 
@@ -118,7 +81,7 @@ def positions(change):
 
 
 def by_columns(pos):
-    """As short texts have them that nobody reads a mask for; later steps have those of the mask."""
+    """As short texts have them where no mask is read; later steps have those of the mask."""
     return pos if pos.shape[1] in (1, 256) else torch.arange(pos.shape[1]).expand_as(pos)
 
 
@@ -185,7 +148,7 @@ def test_faults_are_found(name, spoil, found):
     assert report.status == "fail"
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
-        assert cause.help == codes.rule(cause.code).fix
+        assert cause.help == rules.find(cause.code).fix
         assert "of the largest entry, where rounding leaves 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 
@@ -193,7 +156,7 @@ def test_faults_are_found(name, spoil, found):
 def test_the_first_token_and_the_path_are_named():
     (steps, padded) = judged("llama", positions(off_by_one)).causes
     assert steps.message.startswith("decoding token by token with a cache gives other hidden states than the whole")
-    assert (steps.smallest_case, steps.evidence > 1e-4) == ({"token": 20}, True)
+    assert steps.smallest_case == {"token": 20}
     assert padded.message.startswith("decoding with a cache in a batch padded on the left gives other hidden states")
 
 
@@ -208,11 +171,3 @@ def test_the_command_says_what_no_directory_shows(tmp_path, capsys, saved):
     assert "not judged: config.json itself: transformers reads the same file" in said
     assert ("not judged: whether weights fit it: permuted rows" in said) == saved
     assert ("not judged: weights: they are random here" in said) == (not saved)
-
-
-def test_the_command_speaks_of_models_whose_layers_it_does_not_judge(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(finite(small("bert").to_dict())))
-    assert run(["verify-model", str(tmp_path)]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "its positions enter by learned, which is not judged" in said
-    assert "decoding with a cache in a batch padded on the left: the model returns no cache" in said

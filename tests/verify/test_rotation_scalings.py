@@ -3,6 +3,7 @@
 import math
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,28 +64,20 @@ def dynamic(trained=256, factor=4.0, of=lambda p: int(p.max()) + 1, less=3.0, ba
 SCALED = {  # subject, spec, code or status, words
     "llama3": (llama3(), configured(LLAMA3), "pass", ""),
     "llama3, ends swapped": (llama3(4.0, 1.0), configured(LLAMA3), "rope.llama3.ramp_inverted", "fast pairs are"),
-    "llama3, another factor": (llama3(factor=32.0), configured(LLAMA3), "rope.llama3.factor_hardcoded", "is 32 "),
     "llama3, left out": (rope(), configured(LLAMA3), "rope.config.scaling_ignored", "'llama3'"),
     "yarn": (yarn(), configured(YARN), "pass", ""),
     "yarn, no gain": (yarn(gain=1.0), configured(YARN), "rope.yarn.gain_lost", "should be 1.1386"),
     "yarn, odd gain": (yarn(gain=1.2), configured(YARN), "rope.yarn.attention_factor", "1.2"),
-    "yarn, the stretched length": (yarn(8192), configured(YARN), "rope.yarn.original_length_wrong", "8,192"),
     "yarn, both": (yarn(8192, gain=1.0), configured(YARN), "rope.yarn.gain_lost", ""),
     "head_dim of the quotient": (
         rope(freq=10000.0 ** (-torch.arange(0, DIM, 2).double() / 40)), configured(None, hidden_size=320),
         "rope.config.head_dim_not_read", "= 40 dimensions; head_dim is 32",
     ),
-    "nothing explains the quotient": (
-        rope(freq=10000.0 ** (-torch.arange(0, DIM, 2).double() / 40)), SPEC, "rope.frequency.base", "1,584"
-    ),
+    "another base": (rope(freq=1234.0 ** (-torch.arange(16).double() / 16)), SPEC, "rope.frequency.base", "1,234"),
     "longrope": (longrope(lambda p: p.max() >= 512), LONGROPE, "pass", ""),
     "longrope, swapped": (longrope(lambda p: p.max() < 512), LONGROPE, "rope.longrope.lists_swapped", ""),
-    "longrope, long": (longrope(lambda p: p.max() >= 0), LONGROPE, "rope.longrope.always_long", ""),
-    "longrope, short": (longrope(lambda p: p.max() < 0), LONGROPE, "rope.longrope.always_short", ""),
-    "longrope, at once": (longrope(lambda p: p.max() >= 511), LONGROPE, "rope.longrope.boundary", ""),
     "longrope, by token": (longrope(lambda p: (p >= 512)[:, None]), LONGROPE, "rope.longrope.list_by_token", ""),
     "longrope, by offset": (longrope(lambda p: p.min() >= 512), LONGROPE, "rope.longrope.by_offset", ""),
-    "exponents by integers": (rope(freq=torch.ones(16).double()), SPEC, "rope.frequency.whole_exponents", ""),
     "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.factor", "1.5 times"),
     "nothing that is known": (rope(freq=FREQ * torch.linspace(1, 2, 16)), SPEC, "rope.frequency.mismatch", "pair 15"),
 }  # fmt: skip
@@ -98,6 +91,13 @@ SPELLINGS = {
     "rope_scaling": {**SPEC, "rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 256},
     "rope_parameters": {**BARE, "rope_parameters": {**OF_256, "rope_theta": 10000.0}},
     "config": {**BARE, "config": {**CONFIG, "max_position_embeddings": 256, "rope_scaling": DYNAMIC}},
+}
+
+
+SCALED |= {
+    "dynamic, another factor": (dynamic(factor=2.0, less=1.0), SPELLINGS["words"], "rope.dynamic.factor_not_read", ""),
+    "dynamic, n / L": (dynamic(less=0.0), SPELLINGS["words"], "rope.dynamic.formula", "(factor n / L)"),
+    "dynamic, by offset": (dynamic(of=lambda p: int(p.min()) + 1), SPELLINGS["words"], "rope.dynamic.by_offset", ""),
 }
 
 
@@ -118,19 +118,6 @@ def test_dynamic_scaling_in_every_spelling(name):
     assert code(check(rope(), convention="rope_fn", spec=spec)) == "rope.config.scaling_ignored"
 
 
-@pytest.mark.parametrize(
-    ("subject", "expected"),
-    [
-        (dynamic(factor=2.0, less=1.0), "rope.dynamic.factor_not_read"),
-        (dynamic(less=0.0), "rope.dynamic.formula"),
-        (dynamic(of=lambda p: 1024), "rope.dynamic.static"),
-        (dynamic(of=lambda p: int(p.min()) + 1), "rope.dynamic.by_offset"),
-    ],
-)
-def test_faults_of_dynamic_scaling(subject, expected):
-    assert code(check(subject, convention="rope_fn", spec=SPELLINGS["words"])) == expected
-
-
 @pytest.mark.parametrize("key", ["scaling", "rope_scaling", "rope_parameters"])
 def test_a_mapping_of_plain_rope_has_a_base(key):
     spec = {**BARE, key: {"rope_type": "default", "rope_theta": 500000.0}}
@@ -142,10 +129,7 @@ def test_a_mapping_of_plain_rope_has_a_base(key):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            {**SPEC, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-            "base is 10000, and rope_theta 500000",
-        ),
+        ({**SPEC, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "10000, and rope_theta 500000"),
         ({**SPEC, "scaling": {"rope_type": "dinamic", "factor": 4.0}}, "Did you mean 'dynamic'"),
         ({**SPEC, "scaling": "dynamic", "factor": 4.0}, "max_position_embeddings is missing"),
         ({**SPEC, "scaling": "linear"}, "factor is missing"),
@@ -161,14 +145,14 @@ def test_what_a_specification_cannot_say(spec, message):
 XPOS = {"encoding": "xpos", "head_dim": DIM, "base": 10000.0, "layout": "half", "scale_base": 100.0, "gamma": 0.4}
 
 
-def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), blocks=True, gamma=0.4, centred=True, first=0):
+def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), gamma=0.4, centred=True, first=0):
     """Return xpos(q, k) with a power of positions, on the sides to the power of `sides`."""
 
     def call(q, k):
         t = torch.arange(q.shape[-2]).double()
         zeta = (torch.arange(0, DIM, 2).double() / DIM + gamma) / (1 + gamma)
         log = power(t - len(t) // 2 * centred)[:, None] * zeta.log()
-        log = torch.cat((log, log), -1) if blocks else log.repeat_interleave(2, -1)
+        log = torch.cat((log, log), -1)
         angle = (t + first)[:, None] * FREQ
         return tuple(
             (rotate(x.double(), angle) * (side * log).exp()).to(x) for x, side in zip((q, k), sides, strict=True)
@@ -192,10 +176,7 @@ def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), blocks=True, gamma=0.4, c
         ({"power": lambda t: t / 512}, "xpos.scale_base.too_large"),
         ({"power": lambda t: t}, "xpos.power.precedence"),
         ({"power": lambda t: t // 100}, "xpos.power.stepped"),
-        ({"power": lambda t: t // 100, "centred": False}, "xpos.power.stepped"),
         ({"power": lambda t: t // 16 * 16 / 100}, "xpos.scale.mismatch"),
-        ({"power": lambda t: (t / 100).clamp(max=1), "centred": False}, "xpos.scale.mismatch"),
-        ({"blocks": False}, "xpos.scale.layout"),
     ],
 )
 def test_xpos(switches, expected):
@@ -205,10 +186,7 @@ def test_xpos(switches, expected):
 
 FAMILIES = {
     "plain": ("rope_fn", {"encoding": "rope", "head_dim": 16, "rotary_dim": 8, "base": 20000.0, "layout": "half"}),
-    "offsets": (
-        "rope_offset_fn",
-        {**SPEC, "head_dim": 16, "layout": "interleaved", **{"scaling": "linear", "factor": 3}},
-    ),
+    "offsets": ("rope_offset_fn", {**SPEC, "head_dim": 16, "layout": "interleaved", "scaling": "linear", "factor": 3}),
     "yarn": ("rope_fn", {**configured({**YARN, "beta_fast": 16.0, "attention_factor": 1.3})}),
     "llama3": ("rope_fn", configured(LLAMA3)),
     "dynamic": ("hf_rope", SPELLINGS["words"]),
@@ -230,11 +208,12 @@ def asked(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_fault_is_taken_for_another(name):
     found, cases, faults = asked(name)
-    cases = [case for case in cases if case.kind in ("short", "near", "far", "wide", "tail", "first_of_length")]
+    cases = [case for case in cases if case.kind in ("short", "near", "far", "wide", "tail")]
     for number, fault in enumerate(faults):
         if "why" in fault.values:
             continue  # one of the others, on one side
         seen = [Seen(case, found.predict({**found.truth, **fault.change}, case)) for case in cases]
+        seen = [s for s in seen if np.isfinite(s.value).all()]
         verdict = settle(found, seen)
         if verdict.status == "fail":
             name = verdict.faults[0].code

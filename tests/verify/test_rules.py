@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from posenc.verify import FAMILIES, codes, family_of
+from posenc.verify import FAMILIES, family_of, rules
 from posenc.verify.sentences import message_of
 
 ROPE = {"head_dim": 16, "base": 10000.0, "layout": "half"}
@@ -51,7 +51,7 @@ def engine(convention):
 
 @pytest.mark.parametrize("convention", [name for name in SPECS if engine(name)])
 def test_every_fault_has_a_rule_and_fills_its_slots(convention):
-    known, faults = codes.rules(), 0
+    known, faults = rules.known(), 0
     for spec in SPECS[convention]:
         family = family_of(convention, spec)
         assert family.mismatch in known
@@ -71,7 +71,7 @@ def test_every_convention_has_a_specification_here():
 
 def test_rules_are_in_the_field_s_words():
     found = {}
-    for code, rule in codes.rules().items():
+    for code, rule in rules.known().items():
         for text in (rule.title, rule.why, rule.fix, rule.says):
             if match := OLD.search(text):
                 found[code] = match[0]
@@ -79,6 +79,6 @@ def test_rules_are_in_the_field_s_words():
 
 
 def test_a_rule_takes_what_it_leaves_out_from_the_rule_that_it_is_like():
-    like, rule = codes.rule("mrope.precision.positions_bf16"), codes.rule("rope2d.precision.positions_fp16")
+    like, rule = rules.find("mrope.precision.positions_bf16"), rules.find("rope2d.precision.positions_fp16")
     assert (rule.why, rule.fix) == (like.why, like.fix)
     assert rule.reports == ()

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenc.attention import fused
 from posenc.attention.call import Call
-from posenc.attention.flex_mods import SIZE, block_mask, hides, score_mod
+from posenc.attention.flex_mods import SIZE, block_mask, hides, is_looked_up, leaf_mod, score_mod
 from posenc.attention.leaves import Leaf
 from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Spans, blank
@@ -24,6 +24,7 @@ from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import is_plain
 
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # of the sizes that were tried the fastest for a lookup
 NARROW = 16  # lanes that its kernels for GPUs want at least
 
 
@@ -74,7 +75,8 @@ class Flex:
                 q, k, v = q.detach(), k.detach(), v.detach()
             width = v.shape[-1]
             q, k, v = (F.pad(t, (0, max(0, NARROW - t.shape[-1]))) for t in (q, k, v))
-            options = {
+            options: dict[str, Any] = {
+                "kernel_options": None if on_cpu or not any(map(is_looked_up, call.leaves)) else SMALL,
                 "score_mod": score_mod(call),
                 "block_mask": block_mask(call),
                 "scale": call.scale,
@@ -166,7 +168,8 @@ def _tried(leaf: Leaf) -> str | None:
 
     assert isinstance(leaf.encoding, Bias)  # others are refused
     name, device = leaf.encoding.name, leaf.placed.pos.device
-    mod = leaf.encoding.score_mod(leaf.placed, leaf.k_placed)
+    with torch.no_grad():
+        mod = leaf_mod(leaf)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         score, where = torch.zeros(_FEW, device=device), torch.zeros(_FEW, dtype=torch.int64, device=device)
         indices = [where.clone() for _ in range(4)]
@@ -209,7 +212,8 @@ def _kind(call: Call) -> str:
     mask = None if call.mask is None else (call.mask.dtype, [n > 1 for n in call.mask.shape])
     masks = call.causal, call.window is None, call.document_ids is None, mask
     shapes = (call.q.shape, call.k.shape) if call.q.device.type == "cpu" else None
-    return f"{[str(leaf.encoding) for leaf in call.leaves]}, {masks}, {call.q.dtype}, {shapes}"
+    leaves = [(str(leaf.encoding), is_looked_up(leaf)) for leaf in call.leaves]
+    return f"{leaves}, {masks}, {call.q.dtype}, {shapes}"
 
 
 @lru_cache(maxsize=64)

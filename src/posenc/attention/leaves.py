@@ -114,12 +114,17 @@ def sees_distance(leaf: Leaf) -> bool:
 
 
 def may_slice(leaf: Leaf) -> bool:
-    """Whether an encoding sees distances alone, and whole ones, which may be looked at."""
+    """Whether an encoding sees only distances, whole ones, which may be looked at."""
+    return is_by_distance(leaf) and all(may_look(p.pos) for p in (leaf.placed, leaf.k_placed))
+
+
+def is_by_distance(leaf: Leaf) -> bool:
+    """Whether an encoding sees only distances between positions, which are whole numbers here."""
     return (
         isinstance(leaf.encoding, (Bias, ContentBias))
         and leaf.encoding.by_distance
         and holds(leaf.encoding, "by_distance")
-        and all(may_look(p.pos) and not p.pos.is_floating_point() for p in (leaf.placed, leaf.k_placed))
+        and not any(p.pos.is_floating_point() or p.n_axes > 1 for p in (leaf.placed, leaf.k_placed))
     )
 
 

@@ -1,6 +1,6 @@
-"""`posenc identify`: what position code computes, where nobody has said what it should."""
+"""`posenc identify`: what position code computes, without a specification."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,17 +24,17 @@ def identify_implementation(
     ] = None,
     head_dim: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, max=4096, help="Lanes of a head to feed.", show_default="SPEC's, or found"),
+        typer.Option(metavar="N", min=2, max=4096, help="Head dimension to feed.", show_default="SPEC's, or found"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
     ] = False,
 ) -> None:
-    """Say what position code computes, without being told what it should; `posenc verify` judges it.
+    """Report what position code computes, without a specification; `posenc verify` judges it.
 
-    Pairing, rotated width, base, scaling, gain, direction, first position and precisions; or why they cannot be told.
-    The code is imported and run. Exit codes: 0 told, 2 wrong use, 3 cannot tell.
+    Pairing, rotated width, base, scaling, gain, direction, first position and precisions; or why they cannot be read.
+    The code is imported and run. Exit codes: 0 identified, 2 wrong use, 3 cannot tell.
     """
     from posenc.verify import child, conventions
     from posenc.verify.child.target import parse
@@ -51,10 +51,10 @@ def identify_implementation(
     if found is None:
         raise ValueError(outcome.refused)
     if as_json:
-        output.write_json({"target": target, "told": found.told, **found.to_dict()})
+        output.write_json({"target": target, "told": found.is_known, **found.to_dict()})
     else:
         output.write(_text(found, target))
-    if not found.told:
+    if not found.is_known:
         raise typer.Exit(3)
 
 
@@ -63,31 +63,7 @@ def _text(found: "Identification", target: str) -> str:
     from posenc.verify.formats import printable
 
     convention = f" as {found.convention}" if found.convention else ""
-    lines = [f"{'told' if found.told else 'cannot tell'}: {target}{convention}"]
-    if found.kind == "rotation":
-        lines += [_line(name, said) for name, said in _rotation(found)]
-    elif found.kind != "unknown":
-        lines.append(output.wrap(found.sentence(), _WIDTH, "    ", "  "))
-    lines += [_line("cannot tell", " ".join(why.split())) for why in found.unknown]
+    lines = [f"{'identified' if found.is_known else 'cannot tell'}: {target}{convention}"]
+    for name, value in [*found.lines().items(), *(("cannot tell", " ".join(why.split())) for why in found.unknown)]:
+        lines.append(output.wrap(value, _WIDTH, " " * (_LABEL + 2), f"  {name:<{_LABEL}}"))
     return "\n".join(printable(part) for line in lines for part in line.split("\n"))
-
-
-def _line(name: str, said: str) -> str:
-    return output.wrap(said, _WIDTH, " " * (_LABEL + 2), f"  {name:<{_LABEL}}")
-
-
-def _rotation(found: "Identification") -> list[tuple[str, str]]:
-    from posenc.verify.identity.identify import number
-
-    told: list[tuple[str, Any]] = [("pairing", found.pairing)]
-    if found.rotary_dim is not None:
-        begin = "" if found.first_lane is None else f", from lane {found.first_lane} on"
-        told.append(("rotated width", f"{found.rotary_dim} of {found.head_dim} lanes{begin}"))
-    told.append(("base", found.base))
-    if found.scaling is not None:
-        listed = ", ".join(f"{key} {number(value)}" for key, value in found.parameters.items() if value is not None)
-        told.append(("scaling", f"{found.scaling}{f' ({listed})' if listed else ''}"))
-    told += [("gain", found.gain), ("direction", found.direction), ("first position", found.first_position)]
-    for dtype, parts in found.precision.items():
-        told.append((f"fed {dtype}", ", ".join(f"{what} in {name}" for what, name in parts.items())))
-    return [(name, value if isinstance(value, str) else number(value)) for name, value in told if value is not None]

@@ -7,7 +7,7 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.verify.codes import Rule
+    from posenc.verify.rules import Rule
 
 _WIDTH = 80
 
@@ -20,17 +20,17 @@ def explain_rule(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say what a code is, why it hurts, where it was met, and how to fix it; without one, list all."""
-    from posenc.verify import codes
+    from posenc.verify import rules
 
-    families = codes.families()
+    families = rules.families()
     if code is None or code in families:
         shown = families if code is None else {code: families[code]}
         if as_json:
-            output.write_json({family: [rule.to_dict() for rule in rules] for family, rules in shown.items()})
+            output.write_json({family: [rule.to_dict() for rule in own] for family, own in shown.items()})
         else:
-            output.write("\n\n".join(_list(family, rules) for family, rules in shown.items()))
+            output.write("\n\n".join(_list(family, own) for family, own in shown.items()))
         return
-    rule = codes.rule(code)
+    rule = rules.find(code)
     if as_json:
         output.write_json(rule.to_dict())
     else:

@@ -12,8 +12,7 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.verify.child.inside import Task
-    from posenc.verify.child.process import Outcome
+    from posenc.verify.child.answers import Outcome, Task
     from posenc.verify.child.target import Target
     from posenc.verify.report import Report
 
@@ -180,13 +179,7 @@ def run_here(
     from posenc.verify.child.inside import examine
 
     with contextlib.redirect_stdout(sys.stderr):
-        found = examine(where, convention, spec, lambda phase, known: None, task)
-    if "refused" in found:
-        return child.Outcome(None, found["refused"])
-    if "identified" in found:
-        return child.Outcome(None, identified=child.identified_of(found["identified"]))
-    outcome = child.Outcome(child.report_of(found["report"]))
-    return outcome if task == "check" else child.as_identified(outcome)
+        return child.outcome_of(examine(where, convention, spec, task), task)
 
 
 def repeat(printed: str) -> None:

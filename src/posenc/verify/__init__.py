@@ -25,8 +25,7 @@ __all__ = [
 
 _MODULES = {
     "families.rotation": "hf_rope meta_complex rope_fn rope_offset_fn lucidrains bshd_module xpos_fn",
-    "families.slopes_calls": "slopes_fn",
-    "families.bias": "bias_fn score_mod",
+    "families.bias": "slopes_fn bias_fn score_mod",
     "families.indices": "relative_index_fn",
     "families.buckets": "bucket_fn",
     "families.builders": "mrope_positions_fn",
@@ -120,7 +119,7 @@ def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
 
 
 def _fix(code: str) -> str:
-    from posenc.verify import codes
+    from posenc.verify import rules
 
-    known = codes.rules().get(code)
+    known = rules.known().get(code)
     return "" if known is None else known.fix

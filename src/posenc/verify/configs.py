@@ -136,39 +136,30 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
     counts, found, rotations = _look(source, model, pairing or ("half" if unknown else None))
     if not unknown:
         return _judged(name, model, counts, found, unjudged.of_model(model, rotations))
-    found = [one for one in found if one.code not in _OF_TYPE] if _has_rotation(model) else []
+    found = [one for one in found if one.code not in _OF_TYPE] if any(map(model.fields.get, _ROPE_KEYS)) else []
     return _judged(name, model, {}, found, unjudged.of_model(model, rotations), _unknown(model))
 
 
 def _judged(
-    name: str,
-    model: Model,
-    counts: dict[str, int | None],
-    found: list[Finding],
-    not_judged: tuple[str, ...],
-    because: str = "",
+    name: str, model: Model, counts: dict[str, int | None], found: list[Finding], left: tuple[str, ...], why: str = ""
 ) -> Judgement:
-    """Return the judgement of what was found, the gravest first."""
+    """Return the judgement of what was found, the gravest first; `left`: what was not judged."""
     levels = ("error", "warning", "notice")
     findings = tuple(sorted(found, key=lambda one: (levels.index(one.level), one.code not in _FIRST)))
-    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if because else "pass"
-    return Judgement(status, name, model.model_type, counts, findings, because, not_judged)
+    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if why else "pass"
+    return Judgement(status, name, model.model_type, counts, findings, why, left)
 
 
 def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], outside: list[Finding]) -> Judgement:
     """Return one judgement of an encoder and a decoder, and of what stands outside of both."""
     statuses = ["fail" for _ in outside[:1]] + [one.status for one in each.values()]
     layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
-    inside = tuple(
-        replace(
-            found,
-            key=f"{stack}.{found.key}",
-            layers=tuple(f"{stack} {kind}" for kind in found.layers),
-            message=f"{stack}: {found.message}",
-        )
-        for stack, one in each.items()
-        for found in one.findings
-    )
+    inside = []
+    for stack, one in each.items():
+        for found in one.findings:
+            kinds_of = tuple(f"{stack} {kind}" for kind in found.layers)
+            message = f"{stack}: {found.message}"
+            inside.append(replace(found, key=f"{stack}.{found.key}", layers=kinds_of, message=message))
     because = " ".join(f"{stack}: {one.because}" for stack, one in each.items() if one.because)
     worst = next((status for status in ("fail", "cannot_tell") if status in statuses), "pass")
     not_judged = tuple(dict.fromkeys(line for one in each.values() for line in one.not_judged))
@@ -198,38 +189,25 @@ def _look(
         except (ValueError, TypeError) as error:
             seen = [_refused(error, source)]
         found += [replace(one, layers=(kind,)) for one in seen]
-    return counts, [_named(one, counts) for one in _merged(found)], rotations
+    return counts, [*_merged(found, counts)], rotations
 
 
-def _named(found: Finding, counts: dict[str, int | None]) -> Finding:
-    """Return a finding whose message names the kinds of layers, where it does not concern all that rotate."""
-    if set(found.layers) >= set(filter(kinds.turns, counts)):
-        return found
-    unsaid = [kind for kind in found.layers if kind not in found.message]
-    return replace(found, message=f"{', '.join(unsaid)}: {found.message}") if unsaid else found
-
-
-def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Give each finding once, with all kinds of layers that it concerns."""
+def _merged(found: Iterable[Finding], counts: dict[str, int | None]) -> Iterator[Finding]:
+    """Give each finding once, with all kinds of layers that it concerns, named where these are not all that rotate."""
     several: dict[str, list[Finding]] = {}
     for one in found:
         several.setdefault(repr((one.code, one.key, one.value, one.allowed)), []).append(one)
     for same in several.values():
-        yield replace(same[0], layers=tuple(kind for one in same for kind in one.layers))
+        layers, message = tuple(kind for one in same for kind in one.layers), same[0].message
+        unsaid = [kind for kind in layers if kind not in message]
+        if unsaid and not set(layers) >= set(filter(kinds.turns, counts)):
+            message = f"{', '.join(unsaid)}: {message}"
+        yield replace(same[0], layers=layers, message=message)
 
 
-def _odd(warning: config.ConfigWarning) -> Finding:
-    level: Level = "notice" if warning.code in _NOTICES else "warning"
-    return Finding(
-        code=warning.code,
-        level=level,
-        key=warning.key,
-        value=_shown(warning.value),
-        allowed=warning.allowed,
-        meanings=warning.meanings,
-        fix=warning.fix,
-        message=warning.message,
-    )
+def _odd(one: config.ConfigWarning) -> Finding:
+    level: Level = "notice" if one.code in _NOTICES else "warning"
+    return Finding(one.code, level, one.key, _shown(one.value), one.allowed, one.meanings, one.fix, one.message)
 
 
 def _refused(error: Exception, source: object) -> Finding:
@@ -241,39 +219,14 @@ def _refused(error: Exception, source: object) -> Finding:
         if value is not None:
             allowed, fix = "a finite number", f"Write the number that is meant, or remove {key}."
         said = values.About("unreadable", key, value, allowed, fix=fix)
-    return Finding(
-        code=said.code,
-        level="error",
-        key=said.key or "(file)",
-        value=_shown(said.value),
-        allowed=said.allowed or "what the message says",
-        meanings=said.meanings or tuple(_readings(said)),
-        fix=said.fix or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1]),
-        message=str(error),
+    fix = said.fix or (f"Write {said.key}: {said.allowed}." if said.key else str(error).rsplit("; ", 1)[-1])
+    meanings = said.meanings or (
+        ("left out", "there is no value that all programs take")
+        if said.value is None
+        else (values.short(said.value), "refused here; another program may take it, and compute something else"),
     )
-
-
-def _readings(said: values.About) -> Iterator[tuple[str, str]]:
-    """Say what a refused value may have meant."""
-    value, shown = said.value, values.short(said.value)
-    if value is None:
-        yield "left out", "there is no value that all programs take"
-        return
-    yield shown, "refused here; another program may take it, and compute something else without a word"
-    if isinstance(value, str) and (number := _number(value)) is not None:
-        yield f"{number:g}", "the number in the text"
-    if isinstance(value, float) and value.is_integer() and said.allowed.startswith("an integer"):
-        yield str(int(value)), "the integer"
-    if said.key == "factor" and isinstance(value, float | int) and 0 < value < 1:
-        yield f"{1 / value:g}", f"texts {1 / value:g} times longer, where {shown} is the factor of the frequencies"
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    allowed, key = said.allowed or "what the message says", said.key or "(file)"
+    return Finding(said.code, "error", key, _shown(said.value), allowed, meanings, fix, str(error))
 
 
 def _not_finite(source: object) -> tuple[str, Any]:
@@ -281,10 +234,9 @@ def _not_finite(source: object) -> tuple[str, Any]:
     try:
         path = Path(str(source))
         text = (path / "config.json" if path.is_dir() else path).read_text("utf-8")
-        parsed = json.loads(text) if len(text) <= MAX_BYTES else None
+        stack = [("", json.loads(text) if len(text) <= MAX_BYTES else None)]
     except (OSError, ValueError, RecursionError):
         return "", None
-    stack: list[tuple[str, Any]] = [("", parsed)]
     while stack:
         key, value = stack.pop()
         if isinstance(value, float) and not math.isfinite(value):
@@ -292,10 +244,6 @@ def _not_finite(source: object) -> tuple[str, Any]:
         inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         stack += [(f"{key}.{name}"[:512].lstrip("."), one) for name, one in inner]
     return "", None
-
-
-def _has_rotation(model: Model) -> bool:
-    return any(model.fields.get(key) for key in _ROPE_KEYS)
 
 
 def _unknown(model: Model) -> str:

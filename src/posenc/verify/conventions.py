@@ -1,6 +1,6 @@
 """The ways to call position code that a check knows, and which of them fits what a file built.
 
-First by what it is and how its arguments are called; only then by trial. Where two fit, nobody guesses: a rotation
+First by what it is and how its arguments are called; only then by trial. Where two fit, neither is taken: a rotation
 read by offset in place of positions would be reported as broken.
 """
 
@@ -55,7 +55,7 @@ _ALL = (
     ),
     Convention(
         "rope2d_table_fn",
-        "table(h, w) -> angles (h*w, head_dim / 2), first half of the lanes x, second y",
+        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y",
         (_H, _W),
     ),
     Convention(
@@ -266,7 +266,7 @@ def _is_module(subject: Any) -> bool:
 
 
 def _takes(signature: inspect.Signature | None, count: int) -> bool:
-    """Tell whether so many arguments can be given by place, or all by name where that is asked; unseen, they can."""
+    """Return whether so many arguments can be given by place, or all by name where that is asked; unseen, they can."""
     if signature is None:
         return True
     needed = [p for p in signature.parameters.values() if p.kind == p.KEYWORD_ONLY and p.default is p.empty]
@@ -278,7 +278,7 @@ def _takes(signature: inspect.Signature | None, count: int) -> bool:
 
 
 def _speaks(signature: inspect.Signature, words: tuple[str, ...]) -> bool:
-    """Tell whether the names of the arguments speak for a convention: each that has words is one of them."""
+    """Return whether the names of the arguments speak for a convention: each that has words is one of them."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [p.name.lower().strip("_") for p in signature.parameters.values() if p.kind not in starred]
     if len(names) < len(words):

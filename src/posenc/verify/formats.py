@@ -38,7 +38,7 @@ def as_json(report: Report, target: str) -> dict[str, Any]:
 
 
 def github(report: Report, target: str, file: str | None = None, line: int | None = None) -> str:
-    """Return workflow commands, one a cause, which GitHub shows beside the file.
+    """Return workflow commands, one a cause, which GitHub shows next to the file.
 
     Args:
         report: The report.

@@ -11,62 +11,20 @@ from posenc import character, laws, registry
 from posenc.encoding import Encoding
 from posenc.laws import ways
 from posenc.laws.case import TOLERANCE, Case
+from posenc.verify import rules
 from posenc.verify.report import Cause, Findings, first
 
 # in this order: what an encoding computes goes before what follows from it
 ORDER = (
-    "definition",
-    "traits",
-    "permutation",
-    "cache",
-    "packing",
-    "left padding",
-    "inverse",
-    "no memory",
-    "untouched inputs",
-    "compose",
-    "backends",
-    "nothing there",
-    "state",
-    "meta",
-    "copies",
-    "threads",
-    "no graph",
-    "gradients",
-    "padding in gradients",
-    "half precision",
-    "far positions",
-    "autocast",
+    *("definition", "traits", "permutation", "cache", "packing", "left padding", "inverse", "no memory"),
+    *("untouched inputs", "compose", "backends", "nothing there", "state", "meta", "copies", "threads", "no graph"),
+    *("gradients", "padding in gradients", "half precision", "far positions", "autocast"),
 )
-WAYS = "ways"  # no law of the encoding alone: what else it offers beside the doors that laws go through
+WAYS = "ways"  # no law of the encoding alone: what else it offers next to what laws go through
 _TEXT = "Score by score, head by head, in pieces, by factors and in place it gives what it gives at once."
-WORDS = {  # of a spec, and of this library's constructors
-    "head_dim": "head_dim",
-    "rotary_dim": "rotary_dim",
-    "base": "base",
-    "layout": "pairing",
-    "dim": "d_model",
-    "heads": "n_heads",
-    "num_buckets": "n_buckets",
-    "max_distance": "max_distance",
-    "bidirectional": "bidirectional",
-    "scale_base": "scale_base",
-    "gamma": "gamma",
-}
-_MEND = {
-    "definition": "Compare with the formula in posenc.definitions, one token at a time.",
-    "traits": "Declare what posenc.character.measure finds, or mend the encoding.",
-    "cache": "Let everything depend on the position that is given, never on the length or the index of the call.",
-    "permutation": "Read pos, not the index in the sequence.",
-    "packing": "Read pos, not the index in the sequence.",
-    "left padding": "Let NaN in padded slots stay there: mask before sums, and divide by nothing that they are in.",
-    "no memory": "Keep no table that grows: compute parts in place().",
-    "state": "Hold learned tensors only, as nn.Parameter.",
-    "untouched inputs": "Write into new tensors.",
-    "ways": "Derive every way from the same formula: at() and parts() for biases, frequencies() for turns.",
-    "far positions": "Form angles in float64, or float32 at least, and cast what comes out.",
-    "half precision": "Form angles in float64, or float32 at least, and cast what comes out.",
-}
+_SAME = ("head_dim", "rotary_dim", "base", "max_distance", "bidirectional", "scale_base", "gamma")
+_OTHER = {"layout": "pairing", "dim": "d_model", "heads": "n_heads", "num_buckets": "n_buckets"}
+WORDS = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHER}  # of a spec, and of this library's constructors
 
 
 class Break(NamedTuple):
@@ -82,7 +40,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
     encoding, problem = _encoding(subject)
     if encoding is None:
         message = f"The convention 'encoding' takes a posenc Encoding, or a class of one; got {problem}."
-        found.causes = [Cause("laws.no_encoding", message, 1.0, {}, "Derive the class from posenc.encoding.Encoding.")]
+        found.causes = [Cause("laws.no_encoding", message, 1.0, {})]
         return found
     encoding = copy.deepcopy(encoding)
     try:
@@ -106,7 +64,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
                 f"{off:.3g} of the largest."
             )
             case = {"encoding": repr(encoding), "reference": spec["encoding"], "tokens": 2}
-            causes.insert(0, Cause("laws.definition", message, off, case, _MEND["definition"]))
+            causes.insert(0, Cause("laws.definition", message, off, case))
     elif not causes:
         found.measured["traits"] = _traits(encoding)
     found.causes = first(causes)
@@ -138,8 +96,8 @@ def _known() -> list[str]:
 def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, Any]) -> float | str:
     """Return how far scores are from those of the registered encoding with the same options, or why it is not known."""
     accepted = inspect.signature(card.cls).parameters
-    told = {WORDS[name]: value for name, value in spec.items() if name in WORDS and value is not None}
-    options = {name: value for name, value in (encoding.options() | told).items() if name in accepted}
+    given = {WORDS[name]: value for name, value in spec.items() if name in WORDS and value is not None}
+    options = {name: value for name, value in (encoding.options() | given).items() if name in accepted}
     try:
         mine, other = Case(encoding, torch.float64), Case(card.cls(**options), torch.float64)
         other.encoding.load_state_dict(mine.encoding.state_dict())
@@ -150,7 +108,7 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
             placed = case.place(pos, x)
             q, k, _ = case.project(x, placed)
             found.append(case.scores(q, k, placed).detach())
-    except Exception as error:  # whatever is wrong with it, the laws have told
+    except Exception as error:  # the laws report whatever is wrong with it
         return f"It could not be held against the definition of {card.name!r}: {type(error).__name__}: {error}"
     if found[0].shape != found[1].shape:
         return f"Its scores have shape {tuple(found[0].shape)}, those of {card.name!r} {tuple(found[1].shape)}."
@@ -185,8 +143,8 @@ def _cause(violation: Break, encoding: Encoding) -> Cause:
     law = _TEXT if name == WAYS else laws.LAWS[name].text
     text = f"{encoding.name} breaks the law {name!r}: {law} Seen: {violation.message}."
     case = {"encoding": repr(encoding), "law": name, "seen": violation.message}
-    help_ = _MEND.get(name, "Hold the encoding against posenc.laws.run(encoding, [NAME]) while mending it.")
-    return Cause(f"laws.{name.replace(' ', '_')}", text, _number(violation.message), case, help_)
+    code = f"laws.{name.replace(' ', '_')}"
+    return Cause(code if code in rules.known() else "laws.broken", text, _number(violation.message), case)
 
 
 def _number(message: str) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from posenc.verify import codes
+from posenc.verify import rules
 from posenc.verify.engine.records import Fault, Verdict
 from posenc.verify.report import Cause, Report
 
@@ -29,7 +29,7 @@ def report(verdict: Verdict, convention: str, definition: str) -> Report:
 
 def _cause(fault: Fault, verdict: Verdict) -> Cause:
     """Return one fault in words."""
-    rule = codes.rule(fault.code)
+    rule = rules.find(fault.code)
     message = message_of(rule, fault)
     case = verdict.case if fault is verdict.faults[0] else dict(fault.case)
     found = {name: case[name] for name in ("found", "expected") if name in case}
@@ -39,7 +39,7 @@ def _cause(fault: Fault, verdict: Verdict) -> Cause:
     return Cause(fault.code, message, float(fault.values.get("evidence", verdict.evidence)), case, help_)
 
 
-def message_of(rule: codes.Rule, fault: Fault) -> str:
+def message_of(rule: rules.Rule, fault: Fault) -> str:
     """Return what a finding says: the fault's own message, the rule's with its slots filled, or the title."""
     own = fault.values.get("message")
     said = str(own) if own else filled(rule.says, fault.values)

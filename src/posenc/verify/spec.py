@@ -1,7 +1,7 @@
 """The words of a specification, as other projects use them, and what they may say.
 
 Words of other libraries are translated. What is misspelt is refused: code with another base would pass under a misspelt
-one. Any other word that nobody reads is told.
+one. Any other word that no convention reads is reported.
 """
 
 import re
@@ -9,39 +9,6 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-WORDS = {
-    *("encoding", "kind", "variant", "layout", "base", "config", "scaling", "factor", "activation_dtype"),
-    *("head_dim", "rotary_dim", "rotary_side", "dim", "d_model", "heads", "layers", "start", "offset", "origin"),
-    *("direction", "causal", "bidirectional", "num_buckets", "max_distance", "window", "section", "interleaved"),
-    *(
-        "scale_base",
-        "gamma",
-        "order",
-        "ladder",
-        "next_after",
-        "table_rows",
-        "max_positions",
-        "padding",
-        "packed",
-        "chunked",
-        "temperature",
-    ),
-    *(
-        "scale",
-        "normalize",
-        "normalise",
-        "normalized",
-        "normalised",
-        "cls",
-        "grid",
-        "slopes",
-        "padding_idx",
-        "bias_max",
-    ),
-    *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-    *("short_factor", "long_factor", "alpha"),
-}
 # what describes a model or a test and changes nothing of what is right where a convention does not read it
 DESCRIBE = {
     *("encoding", "kind", "direction", "origin", "heads", "head_dim", "dim", "d_model", "layers", "causal"),
@@ -84,8 +51,9 @@ READS = {  # words that change what is right, by convention
     "learned_rows_fn": "offset start padding padding_idx table_rows max_positions origin",
     "cached_model": _MODEL,
     "attention": _SCORES,
-    "encoding": " ".join(sorted(WORDS)),
 }
+WORDS = {"encoding", "kind", *(word for words in READS.values() for word in words.split())}
+READS["encoding"] = " ".join(sorted(WORDS))
 ENCODINGS = {
     *("rope", "rope2d", "mrope", "xpos", "sinusoidal", "sinusoidal2d", "relative_sinusoid", "relative_sinusoidal"),
     *("alibi", "t5", "swin_bias", "swin", "relative_bias", "deberta", "learned", "learned2d", "additive", "sin"),
@@ -137,7 +105,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     Raises:
         TypeError: It is no mapping of words.
         ValueError: A word, or what an encoding, a kind, a layout, a scaling or a padding is called, is misspelt, said
-            twice, or says what nobody can judge by.
+            twice, or says what cannot be judged by.
 
     >>> read({"encoding": "rope", "theta": 10000.0, "comment": "ours"})
     ({'encoding': 'rope', 'base': 10000.0}, ["'comment' of the specification, which is no word that posenc reads"])
@@ -150,14 +118,14 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
         return {}, []
     if not isinstance(spec, Mapping) or not all(isinstance(word, str) for word in spec):
         raise TypeError(f"verify: the spec must be a dict of words; got {type(spec).__name__}. Give a JSON object.")
-    asked, told = _translated(spec)
+    asked, notes = _translated(spec)
     for word, known in (("kind", KINDS), ("padding", PADDINGS)):
         if isinstance(said := asked.get(word), str) and said.lower() not in known:  # padding may be a row's number
-            told += _unknown(f"{word} cannot be", said, known)
+            notes += _unknown(f"{word} cannot be", said, known)
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
     _scaling(asked)
-    return asked, told + _encoding(asked) + _unread(asked, convention)
+    return asked, notes + _encoding(asked) + _unread(asked, convention)
 
 
 def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
@@ -187,20 +155,20 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         ValueError: A word is misspelt, or said twice.
     """
     asked: dict[str, Any] = {}
-    told: list[str] = []
+    notes: list[str] = []
     for word, said in spec.items():
         ours = word if word in WORDS else _MEANT.get(word, word)
         if ours not in WORDS:
-            told += _unknown("the spec has a word", word, WORDS)
+            notes += _unknown("the spec has a word", word, WORDS)
         elif ours in asked and asked[ours] != said:
             raise ValueError(f"verify: the spec says {ours!r} twice, also as {word!r}. Say it once.")
         else:
             asked[ours] = said
-    return asked, told
+    return asked, notes
 
 
 def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
-    """Tell that nothing reads a word.
+    """Report a word that nothing reads.
 
     Raises:
         ValueError: It is nearly one that is read.
@@ -228,7 +196,7 @@ def _layout(asked: Mapping[str, Any], convention: str) -> str | None:
 
 
 def _encoding(asked: dict[str, Any]) -> list[str]:
-    """Put the encoding in small letters, and tell if none is called so.
+    """Put the encoding in small letters, and report one that is not known.
 
     Raises:
         ValueError: It is misspelt, or no word.

@@ -22,7 +22,7 @@ class Target:
     Args:
         path: Its file, or None for a module by name.
         module: The module's dotted name, empty for a file.
-        name: The object in it, dotted; empty for build().
+        name: The object in it, dotted.
     """
 
     path: Path | None
@@ -32,13 +32,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a target carries.
-
-    Args:
-        make: Returns the subject, a new one if the target can build one.
-        style: Its STYLE, or None.
-        spec: Its SPEC, or None.
-    """
+    """What a target carries: what makes the subject, its STYLE and its SPEC, None where it has none."""
 
     make: Callable[[], Any]
     style: Any
@@ -54,18 +48,17 @@ def parse(text: str) -> Target:
     >>> parse("posenc.encodings:RoPE")
     Target(path=None, module='posenc.encodings', name='RoPE')
     """
-    file, found, name = text.rpartition(".py:")
-    if text.endswith(".py") or found:
-        path, name = (Path(file + ".py"), name) if found else (Path(text), "")
-        if not _is_file(path):  # a pipe or a device would block
-            raise ValueError(f"verify: there is no file {short(str(path))}. Name a file of Python code.")
-        _require_names(name or "build", text)
-        return Target(path, "", name)
-    module, colon, name = text.partition(":")
+    place, colon, name = (text, ":", "build") if text.endswith(".py") else text.rpartition(":")
+    is_file = place.endswith(".py")
     if not colon:
         raise ValueError(f"verify: TARGET must be FILE.py or package.module:OBJECT; got {short(text)}.")
-    _require_names(f"{module}.{name}", text)
-    return Target(None, module, name)
+    if is_file and not _is_file(place):  # a pipe or a device would block
+        raise ValueError(f"verify: there is no file {short(place)}. Name a file of Python code.")
+    if not all(part.isidentifier() for part in (name if is_file else f"{place}.{name}").split(".")):
+        raise ValueError(
+            f"verify: TARGET must be FILE.py or package.module:OBJECT, of Python's names; got {short(text)}."
+        )
+    return Target(Path(place), "", name) if is_file else Target(None, place, name)
 
 
 def load(target: Target) -> Loaded:
@@ -75,18 +68,17 @@ def load(target: Target) -> Loaded:
         ValueError: It has no such object, or none that can be built without arguments.
         BaseException: Whatever the code raises.
     """
-    module = _module_of(target)
-    name = target.name or "build"
-    found: Any = module
-    for part in name.split("."):
+    found: Any = _module(target.module) if target.path is None else _file(target.path.resolve())
+    style, spec = getattr(found, "STYLE", None), getattr(found, "SPEC", None)
+    for part in target.name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             where = target.path.name if target.path else target.module
-            wanted = "Define build(), which returns what is to be checked" if name == "build" else "Correct the name"
-            raise ValueError(f"verify: {short(where)} has no {name}. {wanted}.") from None
-    make = _maker(found, name)
-    return Loaded(make, getattr(module, "STYLE", None), getattr(module, "SPEC", None))
+            define = "Define build(), which returns what is to be checked"
+            wanted = define if target.name == "build" else "Correct the name"
+            raise ValueError(f"verify: {short(where)} has no {target.name}. {wanted}.") from None
+    return Loaded(_maker(found, target.name), style, spec)
 
 
 def spec_of(value: Any) -> dict[str, Any]:
@@ -106,71 +98,55 @@ def spec_of(value: Any) -> dict[str, Any]:
     return read({**value, **dtypes})
 
 
-def _is_file(path: Path) -> bool:
+def _is_file(path: str) -> bool:
     try:
-        return path.is_file()
+        return Path(path).is_file()
     except (OSError, ValueError):  # too long, or a NUL in it
         return False
 
 
-def _require_names(dotted: str, text: str) -> None:
-    if not all(part.isidentifier() for part in dotted.split(".")):
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
         raise ValueError(
-            f"verify: TARGET must be FILE.py or package.module:OBJECT, of Python's names; got {short(text)}."
-        )
+            f"verify: there is no module {name!r}: {error.name!r} cannot be found. "
+            f"Correct the name, or start where it can be imported."
+        ) from None
 
 
-def _module_of(target: Target) -> ModuleType:
-    if target.path is None:
-        try:
-            return importlib.import_module(target.module)
-        except ModuleNotFoundError as error:
-            if not f"{target.module}.".startswith(f"{error.name}."):
-                raise
-            raise ValueError(
-                f"verify: there is no module {target.module!r}: {error.name!r} cannot be found. "
-                f"Correct the name, or start where it can be imported."
-            ) from None
-    path = target.path.resolve()
-    sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, so that it finds what lies beside it
+def _file(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, so that it finds what lies next to it
     spec = importlib.util.spec_from_file_location(_LOADED_AS, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"verify: {short(str(path))} cannot be imported as Python code.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_LOADED_AS] = module  # dataclasses and pickling look there
+    assert spec
+    assert spec.loader  # of a name that ends in .py
+    module = sys.modules[_LOADED_AS] = importlib.util.module_from_spec(spec)  # dataclasses and pickling look there
     spec.loader.exec_module(module)
     return module
 
 
 def _maker(found: Any, name: str) -> Callable[[], Any]:
     """Return what makes the subject: build() and classes that need no arguments are called, the rest is the subject."""
-    if inspect.isclass(found):
-        from posenc.encoding import Encoding
+    from posenc.encoding import Encoding
 
-        if issubclass(found, Encoding):
-            return lambda: found
-        if _needed(found):
+    try:
+        parameters = list(inspect.signature(found).parameters.values())
+    except (TypeError, ValueError):  # written in C, or a signature that lies
+        parameters = []
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = ", ".join(p.name for p in parameters if p.default is p.empty and p.kind not in starred)
+    is_class, builds = inspect.isclass(found), name.split(".")[-1] == "build" and inspect.isroutine(found)
+    if is_class and not issubclass(found, Encoding):
+        if needed:
             raise ValueError(
-                f"verify: {name} is a class that needs {', '.join(_needed(found))}, and no arguments are known. "
+                f"verify: {name} is a class that needs {needed}, and no arguments are known. "
                 f"Write a file with build(), which returns an object of it."
             )
-        return found
-    if inspect.isroutine(found):
-        if name.split(".")[-1] == "build" and _needed(found):
-            raise ValueError(f"verify: build must need no arguments; it needs {', '.join(_needed(found))}.")
-        if name.split(".")[-1] == "build" or not _parameters(found):
-            made: Callable[[], Any] = found
-            return made
-    return lambda: found
-
-
-def _parameters(of: Any) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(of).parameters.values())
-    except (TypeError, ValueError):  # written in C, or a signature that lies
-        return []
-
-
-def _needed(of: Any) -> list[str]:
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in _parameters(of) if p.default is p.empty and p.kind not in starred]
+    elif builds and needed:
+        raise ValueError(f"verify: build must need no arguments; it needs {needed}.")
+    elif is_class or not (builds or (inspect.isroutine(found) and not parameters)):
+        return lambda: found
+    made: Callable[[], Any] = found
+    return made

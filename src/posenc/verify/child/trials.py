@@ -1,6 +1,6 @@
 """Calls that tell conventions apart: 2 if the result could hardly come from another one, 1 if its form fits, else 0."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,211 +18,86 @@ def rate(subject: Any, convention: str, spec: Mapping[str, Any]) -> int:
         convention: How to call it.
         spec: Its head_dim or dim is the width to try first.
     """
-    trial = _TRIALS.get(convention)
-    if trial is None:
-        return 0
     asked = [spec.get(word) for word in ("head_dim", "dim", "rotary_dim")]
-    widths = dict.fromkeys([*(w for w in asked if isinstance(w, int) and 0 < w <= 1 << 14), *_WIDTHS])
-    best = 0
-    for width in widths if convention in _WIDE else [0]:
+    called = subject[0] if isinstance(subject, tuple | list) else subject
+    for width in dict.fromkeys([*(w for w in asked if isinstance(w, int) and 0 < w <= 1 << 14), *_WIDTHS]):
+        args, kind, shape = _calls(width).get(convention, ((), "", ()))
         try:
             with torch.no_grad():
-                best = max(best, trial(subject, width))
+                out = called(*args)
+                if kind and _has_form(out, kind, shape):
+                    return 1 + _is_sure(called, convention, args, out)
         except (Exception, SystemExit):
             continue
-        if best:
-            return best
-    return best
+    return 0
 
 
-def _hf_rope(subject: Any, d: int) -> int:
-    x = torch.randn(_B, _H, _S, d)
-    table = subject[0](x, torch.arange(_S)[None].expand(_B, _S))
-    return 2 * (isinstance(table, Sequence) and len(table) == 2 and all(isinstance(t, Tensor) for t in table))
-
-
-def _meta_complex(subject: Any, _: int) -> int:
-    table = subject[0](end=_S)
-    return 2 * (isinstance(table, Tensor) and table.is_complex())
-
-
-def _rope_fn(subject: Any, d: int) -> int:
-    """Rows at one position turn alike, others not; nothing is added."""
+def _calls(d: int) -> dict[str, tuple[tuple[Any, ...], str, tuple[int | None, ...]]]:
+    """Return the arguments for a width, and the kind and the shape of the result; None is any size."""
     x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
-    same, apart = subject(x, torch.full((_S,), 3)), subject(x, torch.arange(_S))
-    if _shape(same) != x.shape or _shape(apart) != x.shape:
-        return 0
-    return 1 + (_rows_equal(same) and not _rows_equal(apart) and _keeps_zero(subject, x, torch.arange(_S)))
+    q, k, v = torch.randn(3, _B, _H, _S, d)
+    at, mask, tokens = torch.arange(_S), torch.ones(_B, _S, dtype=torch.long), torch.randn(_B, _S, d)
+    rows = torch.stack((at, 0 * at), -1).expand(_B, _S, 2).clone()
+    indices = [torch.tensor(i) for i in (0, 1, 4, 2)]
+    return {
+        "hf_rope": ((x, at.expand(_B, _S)), "two", (None, None, None)),
+        "meta_complex": ((_S,), "complex", (_S, None)),
+        "rope_fn": ((x, at), "any", x.shape),
+        "rope_axes_fn": ((x, rows), "any", x.shape),
+        "rope_offset_fn": ((x, 3), "any", x.shape),
+        "bshd_module": ((q.mT.reshape(_B, _S, _H, d), k.mT.reshape(_B, _S, _H, d)), "two", (_B, _S, _H, d)),
+        "xpos_fn": ((q, k), "two", q.shape),
+        "mrope_fn": ((at.expand(3, _S).clone(),), "float", (_S, None)),
+        "rope2d_table_fn": ((_B, _H), "float", (_B * _H, None)),
+        "relative_index_fn": ((_B, _H), "int", (_B * _H, _B * _H)),
+        "additive_module": ((0 * tokens,), "any", (_B, _S, d)),
+        "additive_2d_module": ((torch.zeros(_B, d, _H, _S),), "any", (_B, d, _H, _S)),
+        "relative_table_fn": ((_S,), "float", (2 * _S - 1, None)),
+        "slopes_fn": ((4,), "any", (4,)),
+        "bias_fn": ((_H, _S, 7), "bias", (_H, _S, 7)),
+        "score_mod": ((torch.tensor(0.5), *indices), "any", ()),
+        "bucket_fn": ((torch.arange(-3, 3).reshape(2, 3),), "int", (2, 3)),
+        "mrope_positions_fn": (([2, (1, 2, 2), 1], [1.0]), "any", (3, 7)),
+        "position_fn": ((mask, _H), "any", (_B, _H)),
+        "packed_position_fn": ((torch.tensor([0, 3, 5, 9], dtype=torch.int32),), "any", (9,)),
+        "learned_rows_fn": ((mask,), "int", (_B, _S)),
+        "cached_model": ((tokens, None), "first", (_B, _S, d)),
+        "attention": ((q, k, v, at), "any", q.shape),
+    }
 
 
-def _rope_axes_fn(subject: Any, d: int) -> int:
-    """Rows at one place rotate alike, others do not, on either axis; nothing is added."""
-    x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
-    places = torch.zeros(_B, _S, 2, dtype=torch.long)
-    same, rows, columns = subject(x, places + 3), places.clone(), places.clone()
-    rows[..., 0] = columns[..., 1] = torch.arange(_S)
-    apart = [subject(x, rows), subject(x, columns)]
-    if any(_shape(t) != x.shape for t in (same, *apart)):
-        return 0
-    moves = not any(_rows_equal(t) for t in apart)
-    return 1 + (_rows_equal(same) and moves and _keeps_zero(subject, x, rows))
+def _has_form(out: Any, kind: str, shape: tuple[int | None, ...]) -> bool:
+    if kind in ("two", "first"):
+        parts = out[:1] if kind == "first" else out
+        return isinstance(out, tuple | list) and len(out) == 2 and all(_has_form(t, "any", shape) for t in parts)
+    t = torch.as_tensor(out)
+    right = {"float": t.is_floating_point(), "complex": t.is_complex(), "int": not t.is_floating_point()}
+    if kind == "bias":
+        return t.is_floating_point() and torch.broadcast_shapes(t.shape, shape) == shape
+    return (
+        right.get(kind, True)
+        and t.dim() == len(shape)
+        and all(n in (m, None) for m, n in zip(t.shape, shape, strict=True))
+    )
 
 
-def _rope_offset_fn(subject: Any, d: int) -> int:
-    """Rows turn by where they stand, though the argument is one number."""
-    x = torch.randn(1, 1, 1, d).expand(_B, _H, _S, d).clone()
-    out = subject(x, 3)
-    if _shape(out) != x.shape:
-        return 0
-    return 1 + (not _rows_equal(out) and _keeps_zero(subject, x, 3))
-
-
-def _bshd_module(subject: Any, d: int) -> int:
-    return _turns_two(subject, torch.randn(_B, _S, _H, d))
-
-
-def _xpos_fn(subject: Any, d: int) -> int:
-    return _turns_two(subject, torch.randn(_B, _H, _S, d))
-
-
-def _turns_two(subject: Any, x: Tensor) -> int:
-    out = subject(x, x.clone())
-    return int(isinstance(out, Sequence) and [_shape(t) for t in out] == [x.shape, x.shape])
-
-
-def _mrope_fn(subject: Any, _: int) -> int:
-    out = subject(torch.arange(_S).expand(3, _S).clone())
-    return 2 * (_floats(out) and out.dim() == 2 and out.shape[0] == _S)
-
-
-def _rope2d_table_fn(subject: Any, _: int) -> int:
-    out = subject(_B, _H)
-    return 2 * (_floats(out) and out.dim() == 2 and out.shape[0] == _B * _H)
-
-
-def _relative_index_fn(subject: Any, _: int) -> int:
-    out = subject(_B, _H)
-    return 2 * (isinstance(out, Tensor) and not _floats(out) and tuple(out.shape) == (_B * _H, _B * _H))
-
-
-def _additive_module(subject: Any, d: int) -> int:
-    return _adds(subject, torch.zeros(_B, _S, d))
-
-
-def _additive_2d_module(subject: Any, d: int) -> int:
-    return _adds(subject, torch.zeros(_B, d, _H, _S))
-
-
-def _adds(subject: Any, x: Tensor) -> int:
-    """What is added is something, and the same for any x."""
-    code = subject(x)
-    if _shape(code) != x.shape:
-        return 0
-    return 1 + bool(code.abs().max() > 0 and torch.allclose(subject(x + 1) - 1, code, atol=1e-4))
-
-
-def _relative_table_fn(subject: Any, _: int) -> int:
-    out = subject(_S)
-    return 2 * (_floats(out) and out.dim() == 2 and out.shape[0] == 2 * _S - 1)
-
-
-def _slopes_fn(subject: Any, _: int) -> int:
-    out = subject(4)
-    return 2 * (torch.as_tensor(out).numel() == 4)
-
-
-def _bias_fn(subject: Any, _: int) -> int:
-    out = subject(_H, _S, 7)
-    return 2 * (_floats(out) and torch.broadcast_shapes(out.shape, (_H, _S, 7)) == (_H, _S, 7))
-
-
-def _score_mod(subject: Any, _: int) -> int:
-    out = subject(torch.tensor(0.5), *(torch.tensor(i) for i in (0, 1, 4, 2)))
-    return 2 * (isinstance(out, Tensor) and out.numel() == 1)
-
-
-def _bucket_fn(subject: Any, _: int) -> int:
-    """A bucket is a number from 0 that depends on the distance alone."""
-    apart, same = subject(torch.arange(-3, 3).reshape(2, 3)), subject(torch.ones(2, 3, dtype=torch.long))
-    if _shape(apart) != (2, 3) or _floats(apart):
-        return 0
-    return 1 + bool(apart.min() >= 0 and (same == same[0, 0]).all() and (apart != apart[0, 0]).any())
-
-
-def _mrope_positions_fn(subject: Any, _: int) -> int:
-    return 2 * (_shape(torch.as_tensor(subject([2, (1, 2, 2), 1], [1.0]))) == (3, 7))
-
-
-def _learned_rows_fn(subject: Any, _: int) -> int:
-    """Rows count up along a mask of ones."""
-    out = subject(torch.ones(_B, _S, dtype=torch.long))
-    if _shape(out) != (_B, _S) or _floats(out):
-        return 0
-    return 1 + bool((out[:, 1:] != out[:, :-1]).all())
-
-
-def _position_fn(subject: Any, _: int) -> int:
-    out = subject(torch.ones(_B, _S, dtype=torch.long), _H)
-    return 2 * (_shape(out) == (_B, _H))
-
-
-def _packed_position_fn(subject: Any, _: int) -> int:
-    out = subject(torch.tensor([0, 3, 5, 9], dtype=torch.int32))
-    return 2 * (_shape(out) == (9,))
-
-
-def _cached_model(subject: Any, d: int) -> int:
-    out = subject(torch.randn(_B, _S, d), None)
-    return 2 * (isinstance(out, tuple | list) and len(out) == 2 and _shape(out[0]) == (_B, _S, d))
-
-
-def _attention(subject: Any, d: int) -> int:
-    q, k, v = (torch.randn(_B, _H, _S, d) for _ in range(3))
-    return 2 * (_shape(subject(q, k, v, torch.arange(_S))) == q.shape)
-
-
-def _shape(out: Any) -> tuple[int, ...] | None:
-    return tuple(out.shape) if isinstance(out, Tensor) else None
-
-
-def _floats(out: Any) -> bool:
-    return isinstance(out, Tensor) and out.is_floating_point()
+def _is_sure(subject: Any, convention: str, args: tuple[Any, ...], out: Any) -> bool:
+    """Return whether a result of the right form does what its convention says."""
+    if convention in ("rope_fn", "rope_axes_fn", "rope_offset_fn"):  # rows at one place rotate alike, others do not
+        x, where = args
+        alike = convention == "rope_offset_fn" or _rows_equal(subject(x, torch.full_like(where, 3)))
+        moved = [out, subject(x, where.flip(-1))] if convention == "rope_axes_fn" else [out]
+        adds_nothing = bool(subject(torch.zeros_like(x), where).abs().max() == 0)
+        return alike and adds_nothing and not any(map(_rows_equal, moved))
+    if convention.startswith("additive"):  # what is added is something, and the same for any x
+        return bool(out.abs().max() > 0 and torch.allclose(subject(args[0] + 1) - 1, out, atol=1e-4))
+    if convention == "bucket_fn":  # a number from 0 that depends on the distance alone
+        same = subject(torch.ones(2, 3, dtype=torch.long))
+        return bool(out.min() >= 0 and (same == same[0, 0]).all() and (out != out[0, 0]).any())
+    if convention == "learned_rows_fn":  # rows count up along a mask of ones
+        return bool((out[:, 1:] != out[:, :-1]).all())
+    return convention not in ("bshd_module", "xpos_fn")
 
 
 def _rows_equal(out: Tensor) -> bool:
     return torch.allclose(out, out[..., :1, :].expand_as(out), atol=1e-5)
-
-
-def _keeps_zero(subject: Any, x: Tensor, where: Any) -> bool:
-    return bool(subject(torch.zeros_like(x), where).abs().max() == 0)
-
-
-_TRIALS: dict[str, Callable[[Any, int], int]] = {
-    "hf_rope": _hf_rope,
-    "meta_complex": _meta_complex,
-    "rope_fn": _rope_fn,
-    "rope_axes_fn": _rope_axes_fn,
-    "rope_offset_fn": _rope_offset_fn,
-    "bshd_module": _bshd_module,
-    "xpos_fn": _xpos_fn,
-    "mrope_fn": _mrope_fn,
-    "rope2d_table_fn": _rope2d_table_fn,
-    "additive_module": _additive_module,
-    "additive_2d_module": _additive_2d_module,
-    "relative_table_fn": _relative_table_fn,
-    "relative_index_fn": _relative_index_fn,
-    "slopes_fn": _slopes_fn,
-    "bias_fn": _bias_fn,
-    "score_mod": _score_mod,
-    "bucket_fn": _bucket_fn,
-    "mrope_positions_fn": _mrope_positions_fn,
-    "position_fn": _position_fn,
-    "packed_position_fn": _packed_position_fn,
-    "learned_rows_fn": _learned_rows_fn,
-    "cached_model": _cached_model,
-    "attention": _attention,
-}
-_WIDE = {
-    *("hf_rope", "rope_fn", "rope_axes_fn", "rope_offset_fn", "bshd_module", "xpos_fn"),
-    *("additive_module", "additive_2d_module", "cached_model", "attention"),
-}

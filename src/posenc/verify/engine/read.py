@@ -182,3 +182,10 @@ def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: float)
         near = (np.abs(z[first] - np.exp(1j * np.outer(at, freq))) <= slack).all(1)
         for end in ends[near]:
             yield name, float(end)
+
+
+def rowless(t: Array, shown: NDArray[np.bool_]) -> Array:
+    """Return an array less the mean of what is shown in each row, which no softmax sees; 0 where nothing is shown."""
+    kept = np.where(shown, t, 0.0)
+    mean = kept.sum(-1, keepdims=True) / np.maximum(shown.sum(-1, keepdims=True), 1)
+    return np.where(shown, kept - mean, 0.0)

@@ -1,29 +1,40 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.families import added_faults, added_reading, added_words
-from posenc.verify.families.added_asking import Asking
-from posenc.verify.families.added_calls import FLAGS, Shape, finding
+from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, ready
 from posenc.verify.families.added_faults import FACTORS, PAPER, ROWS, RULES, STAGES, T2T
+from posenc.verify.families.added_reading import near_ones
+from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 BASES = (10000.0, 1000.0, 100.0, 20.0, 100000.0, 500000.0, 1000000.0)
-COARSE = "sinusoidal.precision.product_bf16"
+FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
+LATE = {  # the fault where calls of a kind are wrong, and those of few tokens on fresh objects right
+    "again": "sinusoidal.state_kept",
+    "far": "sinusoidal.table.too_short",
+    "half": "sinusoidal.precision.product_bf16",
+}
+HALF = 600  # tokens in half precision; bfloat16 counts to 256
 ORIGIN = (
-    "the first position is {start:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
+    "the first position is {by:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
     "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
 )
 MOVED = (
     "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one "
     "computes the same; weights from elsewhere need the dimensions of everything permuted alike"
 )
+OTHERS = {T2T: ' (that is Tensor2Tensor\'s, variant="tensor2tensor")', PAPER: ' (the paper\'s, variant="paper")'}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -32,76 +43,144 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
     Raises:
         CannotTellError: The encoding has no definition in this convention.
     """
+    from posenc.verify.families import distances, images, trained, trained_images
+
     word = str(spec.get("encoding") or "sin").lower()
-    image = convention == "additive_2d_module"
-    if not word.startswith(("sin", "relative_sin", "learned")) or ("2d" in word and not image):
+    learned, image = word.startswith("learned"), convention == "additive_2d_module"
+    unknown = not word.startswith(("sin", "relative_sin", "learned")) or ("2d" in word and not image)
+    if unknown or (learned and convention == "relative_table_fn"):
         raise CannotTellError(f"{convention} with encoding {word!r} has no definition to compare it with")
-    if word.startswith("learned") and convention == "relative_table_fn":
-        raise CannotTellError("a trained table of distances has no numbers to compare it with")
-    if word.startswith("learned"):
-        from posenc.verify.families import trained, trained_images
-
+    if learned:
         return trained_images.TrainedImage(convention, spec) if image else trained.Trained(convention, spec)
-    if image:
-        from posenc.verify.families import images
-
-        return images.Image(convention, spec)
-    if convention == "relative_table_fn":
-        from posenc.verify.families import distances
-
-        return distances.Distances(convention, spec)
-    return Sinusoid(convention, spec)
+    of = {"additive_2d_module": images.Image, "relative_table_fn": distances.Distances}
+    return of.get(convention, Sinusoid)(convention, spec)
 
 
 def refused(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
     """Return the fault behind a build() that raises: a width that its halves do not divide; else the cause as it is."""
     dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
-    by = 4 if convention == "additive_2d_module" else 2
-    if dim % by and cause.code in {"subject.raises", "subject.build_fails"}:
-        return finding("sinusoidal.width.odd", {"dim": dim}, float(dim), dim=dim, error=cause.message[:160]).cause
-    return cause
+    odd = dim % (4 if convention == "additive_2d_module" else 2) and cause.code.startswith("subject.")
+    return _odd(dim, cause).cause if odd else cause
 
 
-class Sinusoid(Asking):
+def _odd(dim: int, cause: Cause) -> SubjectError:
+    return finding("sinusoidal.width.odd", {"dim": dim}, float(dim), dim=dim, error=cause.message[:160])
+
+
+class Sinusoid(Added):
     """The sinusoid of Vaswani et al. 2017, section 3.5, added to the tokens of a text.
 
     Attributes:
-        asked: What the specification says.
         prefix: The first word of the codes that texts, images and distances do not share.
+        cut_wrong: The code where rows are a constant number of positions off, another one in each call.
+        later: Calls of one object, in this order and in the other.
+        divides: What the width must be a multiple of.
+        readings: What the specification may mean, as parameters of the model.
+        free_lanes: Whether any order of dimensions is right.
+        top: The length that must work; 0 where none is asked for.
+        ends: The first length that raises an error; 0 where none did.
     """
 
-    prefix = "sinusoidal"
+    prefix, cut_wrong = "sinusoidal", "sinusoidal.slice.tail"
     ignores = "table_rows padding padding_idx"
-    pairs = 100
-    parts = ("misplaced", "orders", "rules", "bases", "places")  # of the faults, the likeliest first
+    shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
+    single: Shape = (1, 1)
+    later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
+    lengths: Sequence[int] = (40, 130, 600, 2100)
+    pairs, divides = 100, 2
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.asked = asked = added_words.read(spec, image=self.calls.image)
-        self.definition = f"{self.prefix}@{'tensor2tensor' if asked.rules[0] == T2T else 'vaswani'}"
+        self.readings, self.order_said, self.join_said = added_words.read(spec, image=self.calls.image)
+        self.top, self.ends = int(spec.get("max_positions") or 0), 0
         self.mismatch = f"{self.prefix}.mismatch"
-        later = (
-            kind("sinusoidal.state_kept", "again"),
-            kind("sinusoidal.table.too_short", "far"),
-            kind(COARSE, "half"),
-        )
-        self.kinds = (self.kinds[0], *later, *self.kinds[1:])
+        late = (kind(code, name, "near") for name, code in LATE.items())
+        self.kinds = (self.kinds[0], *late, *self.kinds[1:])
         self.truth = {
-            "rule": asked.rules[0],
-            "base": asked.base,
-            "order": asked.orders[0],
             "lanes": None,  # the dimension of the definition that each one shows, where they are permuted
             "place": "",  # a wrong way to count rows
-            "start": asked.starts[0],
-            "gain": 1.0,
-            "keep": 1.0,
-            "constant": 0.0,  # a vector that is added to every row
-            "factor": 1.0,  # on all frequencies
+            **{"start": 0.0, "gain": 1.0, "keep": 1.0, "factor": 1.0},  # the last one on all frequencies
             **{f"round_{stage}": None for stage in STAGES},
+            **self.readings[0],
         }
-        self._kept: dict[tuple[int, int], tuple[Model, Case, tuple[Array, Array]]] = {}
+        self.definition = f"{self.prefix}@{'tensor2tensor' if self.truth['rule'] == T2T else 'vaswani'}"
+        self.free_lanes = not self.order_said and not (self.calls.image and self.join_said)
+        self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
+
+    # What is asked
+
+    def cases(self) -> Iterator[Case]:
+        """Yield calls of several sizes, and others only where these are right: later ones of one object, long texts."""
+        yield from self.flags("tokens")
+        within = {shape: not self.top or shape[-1] <= self.top for shape in (*self.shapes, *self.later)}
+        for shape in filter(within.__getitem__, self.shapes):
+            yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) > 20)
+        if near_ones(self.heard) and self.best() is None:
+            return
+        yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
+        for order in (self.later, self.later[::-1]):
+            yield Case("again", tuple(filter(within.__getitem__, order)), "calls of one object, one after another")
+        if self.lengths:
+            yield from self._long()
+        yield from self.flags("grad", "trained")
+
+    def _long(self) -> Iterator[Case]:
+        top, dim = self.top, max(self.calls.dim, 1)
+        lengths = sorted({n for n in (*self.lengths, top, FAR) if 0 < n <= (top or FAR) and n * dim <= LARGEST})
+        if lengths:
+            yield Case("far", tuple((1, n) for n in lengths), f"{lengths[-1]} tokens")
+        if self.spec.get("activation_dtype"):
+            yield Case("half", ((1, min(HALF, top or HALF)),), "tokens in bfloat16", optional=True)
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return what the calls of a case add, row by row, up to the first one that raises an error."""
+        called, rows, half = ready(subject), [np.zeros((0, self.calls.dim))], case.kind == "half"
+        if half and isinstance(called, torch.nn.Module):
+            called = called.to(torch.bfloat16)
+        for i, shape in enumerate(case.args):
+            x = torch.zeros(self.calls.full(shape), dtype=torch.bfloat16) if half else None
+            try:
+                rows.append(self.calls.code(ready(subject) if case.kind == "far" else called, shape, x))
+            except SubjectError as error:
+                if case.kind not in ("again", "far"):
+                    raise
+                self._ended(subject, case, i, error)
+                case = replace(case, args=case.args[:i])
+                break
+        self.heard.append(Seen(case, np.concatenate(rows), 2.0**-8 if half else FLOAT32))
+        return self.heard[-1]
+
+    def _ended(self, subject: Any, case: Case, i: int, error: SubjectError) -> None:
+        """Raise the finding behind a call that fails after others; return where a table ends and says so."""
+        shape, what = case.args[i], self.calls.words(case.args[i])
+        if case.kind == "again" and i and self.calls.works(subject, shape):
+            calls = {"calls": [self.calls.case(one) for one in case.args[: i + 1]]}
+            what = f"{what}, which works on a fresh object, fails"
+            raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
+        if case.kind == "far" and self.top:
+            words = f"{self.top} positions were asked for, and {what} fails: {error.cause.message[:160]}"
+            raise finding("sinusoidal.table.too_short", self.calls.case(shape), words=words) from error
+        self.ends = shape[-1] if case.kind == "far" else 0
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
+        shape = case.args[0]
+        if len(shape) == 2 and self.calls.works(subject, (1, *shape[1:])) and not self.calls.works(subject, (2, 9)):
+            return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
+        return _odd(self.calls.dim, error.cause) if self.calls.dim % self.divides else error
 
     # What is right
+
+    def grid(self, shape: Shape) -> Shape:
+        """Return the axes of a call's rows."""
+        return shape
+
+    def parts_of(self, case: Case) -> Iterator[tuple[Shape, slice]]:
+        """Yield the calls of a case and their rows."""
+        at = 0
+        for shape in case.args:
+            yield shape, slice(at, at + math.prod(self.grid(shape)))
+            at += math.prod(self.grid(shape))
 
     def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
         """Return the positions of the rows of a call, (batch or 1, tokens)."""
@@ -124,187 +203,171 @@ class Sinusoid(Asking):
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
         """Return the rows of the calls of a case, and how far float32 may be off in each number."""
-        kept = self._kept.get((id(model), id(case)))
-        if kept is not None:
-            return kept[2]
-        parts = [self._rows(model, shape) for shape in case.args]
-        empty = np.zeros((0, self.calls.dim))
-        both = tuple(np.concatenate([part[i] for part in parts]) if parts else empty for i in (0, 1))
-        if len(self._kept) > 64:
-            self._kept.clear()
-        self._kept[id(model), id(case)] = (model, case, (both[0], both[1]))  # which keeps the ids in use
-        return both[0], both[1]
+        if self._last is None or self._last[0] is not model or self._last[1] is not case:
+            parts = [self._rows(model, shape) for shape in case.args] or [(np.zeros((0, self.calls.dim)),) * 2]
+            code, slack = (np.concatenate(part) for part in zip(*parts, strict=True))
+            self._last = model, case, (code, slack)
+        return self._last[2]
 
     def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
         code, slack = self.code(model, self.positions(model, shape))
         if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
             near = [self.code(model, self.positions(model, shape), nudge)[0] for nudge in (1e-6, -1e-6)]
             slack = slack + np.abs(near[0] - code) + np.abs(near[1] - code)
-        if model["lanes"] is not None:
-            code, slack = code[..., model["lanes"]], slack[..., model["lanes"]]
-        code = model["gain"] * code + model["constant"]
-        full = (*self.grid(shape), code.shape[-1])
-        wide = [np.broadcast_to(a, full).reshape(-1, full[-1]) for a in (code, abs(model["gain"]) * slack)]
-        return wide[0], wide[1]
+        lanes = slice(None) if model["lanes"] is None else model["lanes"]
+        full = (*self.grid(shape), self.calls.dim)
+        both = (model["gain"] * code[..., lanes], abs(model["gain"]) * slack[..., lanes])
+        code, slack = (np.broadcast_to(a, full).reshape(-1, full[-1]) for a in both)
+        return code, slack
 
     def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
         """Return the code of positions, and how far float32 may be off."""
         return added_faults.wave(model, axes[0], model["order"], self.calls.dim, nudge)
 
+    def fits(self, model: Model, some: Sequence[Seen], within: float = 1.0) -> bool:
+        """Return whether a model explains some answers, with so many times their tolerance."""
+        return all(bool((self.off(s, self.predict(model, s.case), model) <= within).all()) for s in some)
+
+    def best(self) -> Model | None:
+        """Return the first allowed model that explains the answers to calls of few tokens."""
+        models = ({**self.truth, **choice.change} for choice in self.free())
+        return next((model for model in models if self.fits(model, near_ones(self.heard))), None)
+
     # What else is right
-
-    @property
-    def lanes_free(self) -> bool:
-        """Whether the order of dimensions is not declared."""
-        return not self.asked.order_said
-
-    def readings(self) -> Iterator[dict[str, Any]]:
-        """Yield every reading of the specification, as changes of the truth."""
-        asked = self.asked
-        orders = [o for o in asked.orders if o in added_faults.layouts(self.calls.dim)]
-        for rule, order, start in itertools.product(asked.rules, orders, asked.starts):
-            yield {"rule": rule, "order": order, "start": start}
-
-    def free(self) -> Iterator[Choice]:
-        """Yield the other readings, and the orders of dimensions that were not declared."""
-        choices = [Choice(reading) for reading in self.readings()]
-        for reading, change in itertools.product(self.readings(), self.moved()):
-            words = self.order_words({**self.truth, **change})
-            choices.append(Choice({**reading, **change}, MOVED.format(words=words)))
-        yield from choices
-        near = added_reading.near_ones(self.heard)
-        if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
-            return
-        for choice in choices:
-            yield from self.read_choices(near, choice)
-
-    def read_choices(self, near: Sequence[Seen], choice: Choice) -> Iterator[Choice]:
-        """Yield choices that are read off the answers: another origin, any order of dimensions."""
-        model = {**self.truth, **choice.change}
-        if self.spec.get("origin") == "any":
-            fault = self.read_places(near, model)
-            if fault is not None and fault.code.endswith(".start"):
-                words = ORIGIN.format(start=fault.values["start"] - self.truth["start"])
-                yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
-        if self.lanes_free and not choice.because:
-            lanes = added_reading.permutation(self, near, model)
-            if lanes is not None:
-                yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
-
-    def moved(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the same dimensions, where none is declared."""
-        if self.lanes_free:
-            known_orders = added_faults.layouts(self.calls.dim)
-            yield from ({"order": name} for name in added_faults.ORDERS if name in known_orders)
-
-    def order_words(self, model: Model) -> str:
-        """Return the order of dimensions in words, with the project that has it."""
-        words = added_faults.layouts(self.calls.dim)[model["order"]].words
-        return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
-
-    # What is wrong
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield the known faults: the input and the whole code first, then positions, orders and angles."""
-        yield from self.about_the_input()
-        if not any(np.abs(s.value).max() > 1e-6 for s in added_reading.near_ones(self.heard)):
-            yield Fault("sinusoidal.not_used", {"gain": 0.0})
-        yield Fault("sinusoidal.added_twice", {"gain": 2.0})
-        for part in self.parts:
-            yield from getattr(self, part)()
-        yield from precision.faults("sinusoidal", STAGES)
-
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield other first positions."""
-        for by in (1.0, -1.0, 2.0, -2.0):
-            yield self.start_fault(self.truth["start"] + by)
-
-    def start_fault(self, start: float) -> Fault:
-        """Return the fault of counting from another number."""
-        return Fault(f"{self.prefix}.start", {"start": start}, {"start": start, "asked": self.truth["start"]})
-
-    def orders(self) -> Iterator[Fault]:
-        """Yield wrong orders of sines and cosines."""
-        for name, layout in added_faults.layouts(self.calls.dim).items():
-            if name not in self.asked.orders:
-                code = layout.code or added_faults.order_code(name, self.truth["order"])
-                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self.order_words({"order": name})})
-
-    def rules(self) -> Iterator[Fault]:
-        """Yield wrong angles."""
-        for words, rule in RULES.items():
-            if words not in self.asked.rules:
-                values = {"words": words, "other": self.other(words)}
-                yield Fault(f"sinusoidal.{rule.code}", {"rule": words}, values)
-        for words, factor in FACTORS.items():
-            yield Fault("sinusoidal.frequency.factor", {"rule": self.truth["rule"], "factor": factor}, {"words": words})
-
-    def bases(self) -> Iterator[Fault]:
-        """Yield the bases of other models."""
-        for base in BASES:
-            if base != self.asked.base:
-                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
-                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": self.asked.base})
-
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong ways to count rows."""
-        for words, (_, code) in ROWS.items():
-            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
-
-    def other(self, rule: str) -> str:
-        """Return which project has a rule that was not asked for, as the end of a message."""
-        names = {T2T: 'Tensor2Tensor\'s, variant="tensor2tensor"', PAPER: 'the paper\'s, variant="paper"'}
-        return f" (that is {names[rule]})" if rule in names else ""
-
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what can be read off the rows: a factor, positions, a vector, frequencies, an order of dimensions."""
-        others = [{**self.truth, **choice.change} for choice in self.free()]
-        if not self.lanes_free:
-            lanes = added_reading.permutation(self, added_reading.near_ones(seen), self.truth)
-            if lanes is not None:
-                return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
-        return self._with_choice(wrong) or added_reading.by_model(self, wrong, [model, *others])
-
-    def _with_choice(self, wrong: Sequence[Seen]) -> Fault | None:
-        """Return a fault that explains wrong answers together with what the specification leaves open."""
-        few = {"rule", "base", "factor", "place", "cells"}
-        faults = [fault for fault in self.faults() if set(fault.change) <= few and fault.change]
-        for choice, fault in itertools.product(self.free(), faults):
-            change = {**choice.change, **fault.change}
-            if self.fits({**self.truth, **change}, wrong):
-                return Fault(fault.code, change, fault.values)
-        return None
-
-    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the positions of rows show."""
-        return added_reading.of_text(self, near, model)
-
-    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
-        """Return rows of neighbouring positions."""
-        longest = max(near, key=lambda s: s.case.args[0][-1])
-        rows: Array = longest.value[: longest.case.args[0][-1]]
-        return rows
 
     @property
     def width(self) -> int:
         """Over how many dimensions the waves of one axis are spread."""
         return self.calls.dim
 
+    def _moved(self) -> Iterator[dict[str, Any]]:
+        """Yield the orders of the same dimensions, where none is declared."""
+        if not self.order_said:
+            yield from ({"order": name} for name in added_faults.ORDERS)
+
+    def _choices(self) -> Iterator[Choice]:
+        """Yield the readings of the specification, and the orders of dimensions that were not declared."""
+        known = added_faults.layouts(self.width)
+        readings = [reading for reading in self.readings if reading["order"] in known]
+        yield from (Choice(reading) for reading in readings)
+        for reading, change in itertools.product(readings, list(self._moved())):
+            if change["order"] in known:
+                words = self._order_words({**self.truth, **change})
+                yield Choice({**reading, **change}, MOVED.format(words=words))
+
+    def free(self) -> Iterator[Choice]:
+        """Yield the choices, and those that are read off the answers: another origin, any order of dimensions."""
+        choices, near = list(self._choices()), near_ones(self.heard)
+        yield from choices
+        if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
+            return
+        rows = [s for s in self.heard if s.case.kind in ("near", "again", "far")]
+        for choice in choices:
+            model = {**self.truth, **choice.change}
+            fault = added_reading.shifted(self, near, model) if self.spec.get("origin") == "any" else None
+            if fault is not None and fault.change:
+                words = ORIGIN.format(by=fault.values["start"] - fault.values["asked"])
+                yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
+            if self.free_lanes and not choice.because:
+                lanes = added_reading.permutation(self, rows, model)
+                if lanes is not None:
+                    yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
+
+    def _order_words(self, model: Model) -> str:
+        words = added_faults.layouts(self.width)[model["order"]].words
+        return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
+
+    # What is wrong
+
+    def said(self, word: str) -> set[Any]:
+        """Return the values of a parameter that the specification allows."""
+        return {reading[word] for reading in self.readings}
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the known faults: the input and the whole code first, then positions, orders and angles."""
+        yield from self.about_the_input()
+        if not any(np.abs(s.value).max() > 1e-6 for s in near_ones(self.heard)):
+            yield Fault("sinusoidal.not_used", {"gain": 0.0})
+        yield Fault("sinusoidal.added_twice", {"gain": 2.0})
+        yield from self._places()
+        yield from self._orders()
+        for words, (code, *_) in RULES.items():
+            if words not in self.said("rule"):
+                yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words, "other": OTHERS.get(words, "")})
+        for words, factor in FACTORS.items():
+            yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words})
+        for base in BASES:
+            if base != (asked := self.truth["base"]):
+                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
+                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": asked})
+        yield from precision.faults("sinusoidal", STAGES)
+
+    def _places(self) -> Iterator[Fault]:
+        """Yield other first positions, and wrong ways to count rows."""
+        yield from (self.start_fault(by) for by in (1.0, -1.0, 2.0, -2.0))
+        for words, (_, code) in ROWS.items():
+            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
+
+    def start_fault(self, by: float) -> Fault:
+        """Return the fault of counting from another number."""
+        asked = self.truth["start"]
+        return Fault(f"{self.prefix}.start", {"start": asked + by}, {"start": asked + by, "asked": asked})
+
+    def _orders(self) -> Iterator[Fault]:
+        """Yield wrong orders of sines and cosines."""
+        for name in added_faults.layouts(self.calls.dim):
+            if name not in self.said("order"):
+                code = added_faults.order_code(self.calls.dim, name, self.truth["order"])
+                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self._order_words({"order": name})})
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what can be read off the rows: a factor, positions, a base, an order of dimensions."""
+        near = near_ones(wrong)
+        for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
+            for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
+                if (fault := ask(self, some, model)) is not None:
+                    return fault
+        lanes = None if self.free_lanes else added_reading.permutation(self, near_ones(seen), self.truth)
+        if lanes is not None:
+            return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
+        return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
+
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what later, far or coarse answers show, where near ones are right."""
-        kinds = {"sinusoidal.state_kept": "again", "sinusoidal.table.too_short": "far", COARSE: "half"}
-        model = None if fault.change else self.best()
-        case = next((s for s in seen if s.case.kind == kinds.get(fault.code)), None)
-        if model is None or case is None or case.case.kind not in wrong:
+        """Return what later, long or coarse calls show, where those of few tokens are right."""
+        model = self.best()
+        if fault.change or fault.code not in LATE.values() or model is None:
             return super().refine(fault, wrong, right, seen)
-        if case.case.kind == "half":
-            return added_reading.rounding(self, case, model)[0]
-        ask = added_reading.far if case.case.kind == "far" else added_reading.again
-        return ask(self, case, model)
+        s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not self.fits(model, [s]))
+        off = float(np.abs(s.value - self.predict(model, s.case)).max())
+        coarse = (f for f in precision.faults("sinusoidal", STAGES) if self.fits({**model, **f.change}, [s]))
+        code = self.mismatch if s.case.kind == "far" else fault.code
+        other = Fault(code, {}, {"what": "a call after calls of other sizes", "off": off, "dtype": "bfloat16"})
+        return added_reading.broken(self, s, model) or next(coarse, other)
 
     # What is said
 
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the first wrong row of an answer, with its worst number."""
+        if seen.case.kind in FLAGS or off.shape != predicted.shape:
+            return self.calls.case(seen.case.args[0])
+        row = int((off > 1).any(1).argmax())
+        lane = int(np.abs(seen.value[row] - predicted[row]).argmax())
+        shape, part = next((shape, part) for shape, part in self.parts_of(seen.case) if row < part.stop)
+        index = [int(i) for i in np.unravel_index(row - part.start, self.grid(shape))]
+        index.insert(1 if self.calls.image else len(index), lane)
+        numbers = {"found": float(seen.value[row, lane]), "expected": float(predicted[row, lane])}
+        return {**self.calls.case(shape), "index": index, **numbers}
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return what was not looked at."""
+        said = self.ignored()
+        if not any(s.case.kind == "half" for s in seen):
+            said.append("tokens in half precision: the specification gives no activation_dtype")
+        longest = max((shape[-1] for s in seen if s.case.kind in ("again", "far") for shape in s.case.args), default=0)
+        ends = f": a text of {self.ends} tokens raises an error" if self.ends else ""
+        return [*said, f"positions beyond {longest - 1}{ends}"] if longest else said
+
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return what the rows show."""
-        found = {"dim": self.calls.dim, "angles": model["rule"], "lanes": self.order_words(model)}
-        return {**found, "base": model["base"], **({"refuses_length": self.ends} if self.ends else {})}
+        order = self._order_words(model)
+        return {"dim": self.calls.dim, "angles": model["rule"], "lanes": order, "base": model["base"]}

@@ -3,31 +3,30 @@
 import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenc.verify import codes, guard
+from posenc.verify import guard, rules
 from posenc.verify.engine import Case, Family, Fault, Kind, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
-from posenc.verify.sentences import filled
+from posenc.verify.sentences import message_of
 
 Shape = tuple[int, ...]  # (batch, tokens) of a text, (batch, height, width) of images, (n,) of a table of distances
-TRIED_DIMS = (16, 32, 64, 8, 12, 24, 48, 96, 128, 256, 512, 768, 4, 6, 20, 10, 7, 9, 15, 1024)
+TRIED_DIMS = (16, 32, 64, 8, 128, 256, 512, 768, 1024)  # before all others
 FLAGS = ("tokens", "grad", "trained")  # cases whose answer is one number
 SAME = 1e-4  # of a factor or a gradient
 
 
 def finding(code: str, case: dict[str, Any] | None = None, evidence: float = 1.0, **values: Any) -> SubjectError:
     """Return a finding that needs no comparison, with the message of its rule, or one of its own."""
-    rule = codes.rule(code)
-    message = values.get("message") or filled(rule.says or rule.title, values)
+    message = message_of(rules.find(code), Fault(code, {}, values))
     return SubjectError(Cause(code, message, evidence, case or {}))
 
 
@@ -51,11 +50,11 @@ def modules(subject: Any) -> list[nn.Module]:
 def leaves(out: Tensor) -> list[Tensor]:
     """Return the tensors that train through a result, found in its graph: parameters, wherever they are kept."""
     nodes: list[Any] = [out.grad_fn]
-    seen: set[Any] = set()
+    seen: set[Any] = {None}
     found = [out] if out.is_leaf and out.requires_grad else []
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node in seen:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
@@ -67,11 +66,8 @@ def leaves(out: Tensor) -> list[Tensor]:
 class Calls:
     """How a convention is called.
 
-    Args:
-        convention: Its name.
-        dim: Dimensions of the code; 0 where they are still to be found.
-
     Attributes:
+        dim: Dimensions of the code; 0 where they are still to be found.
         keep: The factor that the input comes back with; 1 where the module only adds.
     """
 
@@ -113,9 +109,8 @@ class Calls:
         while self.table and isinstance(found, Tensor) and found.ndim > 2 and found.shape[0] == 1:
             found = found[0]
         found = guard.shaped(found, self.full(shape), what)
-        if share := float(found.isinf().double().mean()):
-            message = f"{what} returned infinity in {share:.1%} of its numbers"
-            raise SubjectError(Cause("subject.not_finite", message, share, {"call": what}))
+        if bool(found.isinf().any()):
+            raise SubjectError(Cause("subject.not_finite", f"{what} returned infinity", 1.0, {"call": what}))
         return found
 
     def code(self, subject: Any, shape: Shape, x: Tensor | None = None) -> Array:
@@ -144,9 +139,7 @@ class Calls:
             found = guard.call(ready(subject), shape[0], what=self.words(shape))
             self.dim = int(found.shape[-1]) if isinstance(found, Tensor) and found.ndim >= 2 else 0
             return
-        held = [t for m in modules(subject) for t in (*m.buffers(), *m.parameters())]
-        sizes = [n for t in held for s in t.shape[::-1] for n in (s, 2 * s) if 1 < s <= 4096]
-        for self.dim in dict.fromkeys((*sizes, *TRIED_DIMS)):
+        for self.dim in (*TRIED_DIMS, *range(1, 2049)):
             if self.works(subject, shape):
                 return
         self.raw(ready(subject), shape)  # whose error is the finding
@@ -184,20 +177,16 @@ class Added(Family):
     def flags(self, *kinds: str) -> Iterator[Case]:
         """Yield the cases whose answer is one number."""
         for name in kinds:
-            if not (self.calls.table and name != "trained"):
+            if name == "trained" or not self.calls.table:
                 yield Case(name, (self.call_shape,), self.calls.words(self.call_shape))
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the answer to one question; where a call fails, what other calls say of it."""
         if not self.calls.dim:
             self.calls.find(subject, self.call_shape)
-        asked: dict[str, Callable[[Any, Case], Seen]] = {
-            "tokens": self._tokens,
-            "grad": self._grad,
-            "trained": self._trained,
-        }
+        ask = {"tokens": self._tokens, "grad": self._grad, "trained": self._trained}.get(case.kind)
         try:
-            return asked.get(case.kind, self.added)(subject, case)
+            return Seen(case, np.array([ask(subject, case.args[0])])) if ask else self.added(subject, case)
         except SubjectError as error:
             usable = case.optional or error.cause.code not in {"subject.raises", "subject.shape"}
             raise error if usable else self.refusal(subject, case, error) from error
@@ -214,9 +203,9 @@ class Added(Family):
         """Return the right answer to a case whose answer is one number."""
         return np.array([{"tokens": model["keep"], "grad": 1.0, "trained": 0.0}[case.kind]])
 
-    def _tokens(self, subject: Any, case: Case) -> Seen:
+    def _tokens(self, subject: Any, shape: Shape) -> float:
         """Return the factor that the input comes back with."""
-        called, calls, shape = ready(subject), self.calls, case.args[0]
+        called, calls = ready(subject), self.calls
         a, b = calls.tokens(shape), calls.tokens(shape, seed=1)
         one, again = (calls.raw(called, shape, a).detach().double() for _ in range(2))
         if not torch.equal(one, again):
@@ -228,44 +217,36 @@ class Added(Family):
         if off > SAME * max(abs(keep), 1.0):
             raise finding(f"{self.word}.input.changed", calls.case(shape), off, off=off, factor=keep)
         calls.keep = 1.0 if abs(keep - 1) < SAME else keep
-        return Seen(case, np.array([calls.keep]))
+        return calls.keep
 
     def _unequal(self, subject: Any, shape: Shape, one: Tensor, again: Tensor) -> SubjectError:
         """Return the finding behind two equal calls whose results differ."""
         off, case = float((one - again).abs().max()), {**self.calls.case(shape), "calls": 2}
-        first = self.calls.raw(ready(subject), shape, self.calls.tokens(shape)).detach().double()
+        first = self.calls.raw(ready(subject), shape).detach().double()
         if fresh(subject) is not subject and torch.equal(one, first):
             return finding(f"{self.word}.state_kept", case, off, what="the second of two equal calls", off=off)
-        x = self.calls.tokens(shape).double()
-        dropped = max(float((one == value).double().mean()) for value in (torch.zeros(()), x)) > 0.005
-        return finding(f"{self.word}.{'dropout_in_eval' if dropped else 'random'}", case, off, off=off)
+        empty = float(((one == 0) | (one == self.calls.tokens(shape).double())).double().mean())
+        return finding(f"{self.word}.{'dropout_in_eval' if empty > 0.005 else 'random'}", case, off, off=off)
 
-    def _grad(self, subject: Any, case: Case) -> Seen:
+    def _grad(self, subject: Any, shape: Shape) -> float:
         """Return 1 where the gradient of the input is right."""
-        shape, keep = case.args[0], self.calls.keep
-        x = self.calls.tokens(shape).requires_grad_()
+        keep, x = self.calls.keep, self.calls.tokens(shape).requires_grad_()
         out = self.calls.raw(ready(subject), shape, x, grad=True)
         weight = self.calls.tokens(shape, seed=2).to(out.dtype)
-        if abs(keep) < SAME:
-            return Seen(case, np.ones(1))
         got = None
         if out.requires_grad:
             (got,) = torch.autograd.grad((out * weight).sum(), x, allow_unused=True)
-        right = got is not None and float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0)
-        return Seen(case, np.array([float(right)]))
+        got = torch.zeros_like(x) if got is None else got
+        return float(float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0))
 
-    def _trained(self, subject: Any, case: Case) -> Seen:
+    def _trained(self, subject: Any, shape: Shape) -> float:
         """Return how many numbers of the code train."""
-        out = self.calls.raw(ready(subject), case.args[0], grad=True)
-        return Seen(case, np.array([float(sum(t.numel() for t in leaves(out) if t.numel() > 1))]))
+        out = self.calls.raw(ready(subject), shape, grad=True)
+        return float(sum(t.numel() for t in leaves(out) if t.numel() > 1))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
         """Return what rounding explains of an answer of one number."""
         return SAME * max(1.0, float(np.abs(predicted).max(initial=0.0)))
-
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: every number has been compared."""
-        return True
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the answers, for what is read off them."""
@@ -279,10 +260,8 @@ class Added(Family):
         if keep != 1 and abs(keep) < SAME:
             yield Fault(f"{self.word}.input.lost", {"keep": keep})
         elif keep != 1:
-            yield Fault(f"{self.word}.input.scaled", {"keep": keep}, {"factor": keep})
-            yield Fault(
-                f"{self.word}.input.scaled", {"keep": keep, "gain": keep}, {"factor": keep}
-            )  # the sum is scaled
+            for change in ({"keep": keep}, {"keep": keep, "gain": keep}):  # the second where the sum is scaled
+                yield Fault(f"{self.word}.input.scaled", change, {"factor": keep})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault that shows by a kind of case, with its number."""

@@ -1,5 +1,6 @@
 """What a specification says of a sinusoid, and the readings that it leaves open."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -8,113 +9,75 @@ from typing import Any
 
 from posenc.verify.families.added_faults import PAPER, ROUNDED_UP, T2T, T2T_CEIL
 
-_T2T = ("tensor2tensor", "t2t", "fairseq", "m2m", "halfminusone", "half1", "timingsignal")
+_T2T = re.compile("tensor2tensor|t2t|fairseq|m2m|halfminusone|half1|timingsignal")
 _OF_THE_PAPER = re.compile(
     "paper|vaswani|original|standard|detr|loftr|norm|mae|vit|moco|raw|sin|cos|xl|espnet|conformer|interleaved|half|blocks|"
     "attention"
 )
 _ROWS_FIRST = re.compile(r"(yx|hw|ij|rows?|heights?|y|h|i)(first|major|col\w*|width)?$")
 _COLUMNS_FIRST = re.compile(r"(xy|wh|ji|col(umn)?s?|widths?|x|w|j)(first|major|row\w*|height)?$")
-_WAVES = re.compile("half|halves|block|concat|split|interleav|alternat|woven|sin|cos")
+_BLOCKS, _WOVEN = re.compile("half(?!minusone)|halves|block|concat|split"), re.compile("interleav|alternat|woven")
+_WAVES = re.compile(f"{_BLOCKS.pattern}|{_WOVEN.pattern}|sin|cos")
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the number of a row or column becomes a position: (number + start - inner) / over(size) * scale - outer.
+    """How the number of a row or column becomes a position: (number + start) / over * scale - half.
 
     Args:
         start: Added first; a cumulative sum of ones has 1.
-        over: What it is divided by: "" nothing, "size", "last" (size - 1 + start), "less" (size - 1), "beyond"
-            (size + 1), "other" (the size of the other axis).
+        over: "" for nothing, "size", "last" (size - 1 + start), "less" (size - 1), "other" (the other axis's size).
         scale: The factor after the division.
-        inner: Subtracted before the division.
-        outer: Subtracted last.
+        half: Subtracted last.
     """
 
     start: float = 0.0
     over: str = ""
     scale: float = 1.0
-    inner: float = 0.0
-    outer: float = 0.0
+    half: float = 0.0
 
     def __call__(self, number: Any, size: int, other: int) -> Any:
         """Return the positions of rows or columns of an axis of `size`, where the other axis is `other` long."""
         last = (size - 1 + self.start) or 1e-6  # of one cell only; programs add a tiny number to divide by
-        divisor = {"": 1.0, "size": size, "last": last, "beyond": size + 1, "other": other, "less": max(size - 1, 1)}
-        return (number + self.start - self.inner) / divisor[self.over] * self.scale - self.outer
+        divisor = {"": 1.0, "size": size, "last": last, "other": other, "less": max(size - 1, 1)}[self.over]
+        return (number + self.start) / divisor * self.scale - self.half
 
     @property
     def words(self) -> str:
         """The formula of row i of n."""
-        of = {
-            "": "",
-            "size": " / n",
-            "last": " / (the last)",
-            "beyond": " / (n + 1)",
-            "other": " / (the other axis's n)",
-        }
-        plus = f" + {self.start:g}" if self.start else ""
-        inner = f" - {self.inner:g}" if self.inner else ""
-        times = f" * {self.scale:.4g}" if self.scale != 1 else ""
-        outer = f" - {self.outer:g}" if self.outer else ""
-        return f"(i{plus}{inner}){of.get(self.over, ' / (n - 1)')}{times}{outer}"
+        over = {"": "", "size": " / n", "last": " / (the last)", "other": " / (the other axis's n)"}
+        plus, times = f" + {self.start:g}" * (self.start != 0), f" * {self.scale:.4g}" * (self.scale != 1)
+        return f"(i{plus}){over.get(self.over, ' / (n - 1)')}{times}" + f" - {self.half:g}" * (self.half != 0)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is right; tuples hold every reading that the specification allows, the likeliest first.
+def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]], bool, bool]:
+    """Return every reading of a specification as parameters of the model, the likeliest first.
 
-    Args:
-        base: The base of the frequencies.
-        rules: Formulas of the angles, names in `added_faults.RULES`.
-        orders: Orders of sines and cosines, names in `added_faults.layouts`.
-        joins: How two axes share the dimensions: "yx", "xy", "woven_yx", "woven_xy".
-        order_said: The order of sines and cosines is declared; where not, another one only renames dimensions.
-        join_said: The order of the axes is declared.
-        starts: First positions.
-        scalings: Of rows and columns of an image.
-    """
-
-    base: float
-    rules: tuple[str, ...]
-    orders: tuple[str, ...]
-    joins: tuple[str, ...]
-    order_said: bool
-    join_said: bool
-    starts: tuple[float, ...]
-    scalings: tuple[Scaling, ...]
-
-
-def read(spec: Mapping[str, Any], *, image: bool) -> Asked:
-    """Return what a specification asks of a sinusoid.
+    Returns:
+        The readings; whether the order of sines and cosines is declared (where it is not, another one only renames
+        dimensions); whether the order of the axes is.
 
     Raises:
         ValueError: Its `order` is no order of sines and cosines, nor one of an image's axes.
     """
     variant = re.sub(r"[^a-z0-9]", "", str(spec.get("variant") or "").lower())
-    orders, order_said = _orders(spec, variant)
-    joins, join_said = _joins(spec, variant) if image else (("yx",), True)
     if not image and axes(spec, of_waves=True) is not None:
         raise ValueError(f"verify: order {str(spec['order'])[:60]!r} names axes, and a text has one. Remove it.")
+    dim = int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)
+    orders, order_said = _orders(spec, variant)
+    joins, join_said = _joins(spec, variant)
     starts = _starts(spec, variant, image=image)
-    return Asked(
-        float(spec.get("base") or spec.get("temperature") or 10000.0),
-        _rules(variant, int(spec.get("dim") or spec.get("d_model") or spec.get("head_dim") or 0)),
-        orders,
-        joins,
-        order_said,
-        join_said,
-        starts,
-        _scalings(spec, variant, starts),
-    )
+    open_: dict[str, tuple[Any, ...]] = {"rule": _rules(variant, dim), "order": orders}
+    open_ |= {"join": joins, "scaling": _scalings(spec, variant, starts)} if image else {"start": starts}
+    base = float(spec.get("base") or spec.get("temperature") or 10000.0)
+    readings = [{"base": base, **dict(zip(open_, v, strict=True))} for v in itertools.product(*open_.values())]
+    return readings, order_said, join_said
 
 
 def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
     """Return which axis of an image the specification puts first, "yx" or "xy"; None where it says nothing of it.
 
-    Args:
-        spec: Its `order` is read.
-        of_waves: `order` may also say whether sines or cosines come first.
+    With `of_waves`, `order` may also say whether sines or cosines come first.
 
     Raises:
         ValueError: `order` says neither.
@@ -135,37 +98,31 @@ def axes(spec: Mapping[str, Any], *, of_waves: bool = False) -> str | None:
 
 
 def _rules(variant: str, dim: int) -> tuple[str, ...]:
-    if any(name in variant for name in _T2T):
+    if _T2T.search(variant):
         return (T2T, T2T_CEIL) if dim % 2 else (T2T,)
-    if dim % 2 and not variant:
-        return (PAPER, ROUNDED_UP)
-    if not variant or _OF_THE_PAPER.search(variant):
-        return (PAPER,)
-    return (PAPER, T2T)  # a variant of an unknown name: either of the two is right
+    if not variant:
+        return (PAPER, ROUNDED_UP) if dim % 2 else (PAPER,)
+    return (PAPER,) if _OF_THE_PAPER.search(variant) else (PAPER, T2T)  # of an unknown name: either is right
 
 
 def _orders(spec: Mapping[str, Any], variant: str) -> tuple[tuple[str, ...], bool]:
-    layout, order = str(spec.get("layout") or "").lower(), str(spec.get("order") or "").lower()
-    said = (layout, order, variant)
-    blocks = next((word for word in said if re.search("half|halves|block|concat|split", word)), "")
-    woven = next((word for word in said if re.search("interleav|alternat|woven", word)), "")
-    cosines_first = any(re.match("(interleaved|half|blocks)?_?cos", word) for word in said[:2]) or "flip" in variant
+    layout, order = (str(spec.get(word) or "").lower() for word in ("layout", "order"))
+    said = f"{layout} {order} {variant}"
+    cosines_first = re.search("(?m)^(interleaved|half|blocks)?_?cos", f"{layout}\n{order}") or "flip" in variant
     tail = "_cos" if cosines_first else ""
-    if blocks and "halfminusone" not in blocks:
+    if _BLOCKS.search(said):
         return (("half_cos",) if tail else ("half", "half_zero")), True
-    if woven or re.search("sin|cos", order):
+    if _WOVEN.search(said) or re.search("sin|cos", order):
         return (f"interleaved{tail}",), True
-    if any(name in variant for name in (*_T2T, "mae", "vit", "moco", "xl")):
+    if _T2T.search(variant) or re.search("mae|vit|moco|xl", variant):
         return ("half", "half_zero", "interleaved"), False
     return (f"interleaved{tail}",), False
 
 
 def _joins(spec: Mapping[str, Any], variant: str) -> tuple[tuple[str, ...], bool]:
-    said = axes(spec, of_waves=True)
-    if said is not None:
-        return ((f"woven_{said}" if "loftr" in variant else said),), True
-    if "loftr" in variant:
-        return ("woven_xy",), False
+    said, woven = axes(spec, of_waves=True), "woven_" if "loftr" in variant else ""
+    if said is not None or woven:
+        return (woven + (said or "xy"),), said is not None
     if "mae" in variant:  # its "emb_h" is made of the columns: only the names are exchanged
         return ("xy", "yx"), True
     return ("yx",), "detr" in variant
@@ -175,7 +132,7 @@ def _starts(spec: Mapping[str, Any], variant: str, *, image: bool) -> tuple[floa
     said = spec.get("start", spec.get("offset"))
     if isinstance(said, int | float):
         return (float(said),)
-    if said is None and ("fairseq" in variant or "m2m" in variant):
+    if said is None and re.search("fairseq|m2m", variant):
         return (0.0, 2.0)
     return (1.0,) if image and re.search("detr|maskformer|loftr", variant) else (0.0,)
 
@@ -185,15 +142,10 @@ def _scalings(spec: Mapping[str, Any], variant: str, starts: tuple[float, ...]) 
     plain = tuple(Scaling(start) for start in starts)
     if said is None and re.search("unnorm|notnorm|nonorm|raw|withoutnorm", variant):
         return plain
-    detr = "detr" in variant or "maskformer" in variant
-    factor = spec.get("scale")
+    detr, factor = re.search("detr|maskformer", variant), spec.get("scale")
     scale = float(factor) if isinstance(factor, int | float) else 2 * math.pi
-    divided = tuple(
-        Scaling(start, over, scale)
-        for start in starts
-        for over in (("size", "last") if start else ("last", "size"))
-        if not (detr and start == 1 and over == "last")
-    )
+    both = [(start, over) for start in starts for over in (("size", "last") if start else ("last", "size"))]
+    divided = tuple(Scaling(*one, scale) for one in both if not (detr and one == (1, "last")))
     if said or (said is None and "norm" in variant):
         return divided
     # DETR's class divides only where it is asked to, and its model asks: the bare name leaves both open

@@ -45,16 +45,26 @@ class Angles(Family):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.n, self.base = width(spec) // 2, float(spec.get("base", 10000.0))
+        asked = spec.get("rotary_dim") or spec.get("head_dim") or spec.get("dim") or 2 * sum(spec.get("section") or ())
+        if not asked:
+            raise ValueError("verify: a rotation on several axes needs head_dim in the spec. Give head_dim=64.")
+        self.n, self.base = int(asked) // 2, float(spec.get("base", 10000.0))
+        self.truth = {"base": self.base, "freq": None, "sign": 1.0, "round_positions": None}
 
     def coordinates(self, model: Model, case: Case) -> Array:
         """Return the coordinates of each token on each axis, (tokens, axes)."""
+        found: Array = case.args[0]
+        return found
+
+    def layout(self, model: Model) -> tuple[Any, Array]:
+        """Return the axis and the frequency of each pair."""
         raise NotImplementedError
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the angles of a model, (tokens, pairs)."""
+        axes, freq = self.layout(model)
         where = precision.rounded(self.coordinates(model, case), model["round_positions"])
-        angles: Array = model["sign"] * where[:, model["axes"]] * model["freq"]
+        angles: Array = model["sign"] * where[:, axes] * freq
         return angles
 
     def visible(self, value: Array, case: Case) -> Array:
@@ -78,50 +88,32 @@ class Angles(Family):
         """Yield the other direction of rotation, which no score sees."""
         yield Choice({"sign": -1.0})
 
-    def speeds(self, axes: Array, own: int) -> Iterator[Fault]:
-        """Yield wrong frequencies; `own` is over how many pairs exponents count."""
-        i, right = np.arange(self.n) % own, self.truth["freq"]
-        for name, freq in (
-            ("exponent_halved", self.base ** (-i / (2 * own))),
-            ("exponent_doubled", self.base ** (-2 * i / own)),
-            ("inverted", self.base ** (i / own)),
+    def faults(self) -> Iterator[Fault]:
+        """Yield rounded positions, other exponents, and the bases of other models."""
+        yield from precision.faults(self.word, ("positions",))
+        for power, how in (
+            (0.5, "count over twice as many pairs"),
+            (2, "count over half of the pairs"),
+            (-1, "rise, where they should fall"),
         ):
-            yield Fault(f"{self.word}.frequency.{name}", {"freq": freq}, _pair(right, freq))
+            yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
         for base in BASES:
-            freq = base ** (-i / own)
             if base != self.base:
                 values = {"base": base, "asked": self.base}
-                yield Fault(f"{self.word}.config.theta_not_read", {"freq": freq}, values)
+                yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, values)
 
-    def other_speeds(self, measured: Array) -> Fault:
-        """Return the fault of pairs that follow the right axes at speeds that nothing explains."""
-        return Fault(f"{self.word}.frequency.mismatch", {"freq": measured}, _pair(self.truth["freq"], measured))
+    def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
+        """Return the fault of pairs at other speeds, which names the one that is off most."""
+        right = self.layout(self.truth)[1]
+        pair = int(np.abs(freq / right - 1).argmax())
+        values = {"pair": pair, "frequency": float(freq[pair]), "wanted": float(right[pair]), **words}
+        return Fault(f"{self.word}.frequency.{code}", {"freq": freq}, values)
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the frequencies of each axis."""
-        axes, freq = np.asarray(model["axes"]), np.asarray(model["freq"])
+        axes, freq = self.layout(model)
         listed = {str(axis): [float(f"{f:.6g}") for f in freq[axes == axis]] for axis in np.unique(axes)}
         return {"pairs": self.n, "frequencies": listed}
-
-
-def width(spec: Mapping[str, Any]) -> int:
-    """Return how many dimensions a table of angles is for, twice its pairs.
-
-    Raises:
-        ValueError: The specification does not say.
-    """
-    asked = spec.get("rotary_dim") or spec.get("head_dim") or spec.get("dim")
-    if asked is None and spec.get("section"):
-        asked = 2 * sum(spec["section"])
-    if asked is None:
-        raise ValueError("verify: a rotation on several axes needs head_dim in the spec. Give head_dim=64.")
-    return int(asked)
-
-
-def _pair(right: Array, freq: Array) -> dict[str, Any]:
-    """Return the pair whose frequency is farthest off, for a message."""
-    pair = int(np.abs(freq / right - 1).argmax())
-    return {"pair": pair, "frequency": float(freq[pair]), "wanted": float(right[pair])}
 
 
 class MRope(Angles):
@@ -131,17 +123,21 @@ class MRope(Angles):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        config: dict[str, Any] = spec.get("config") or {}
-        self.section = list(spec.get("section") or (config.get("rope_scaling") or {}).get("mrope_section") or ())
+        scaling = (spec.get("config") or {}).get("rope_scaling") or {}
+        self.section = list(spec.get("section") or scaling.get("mrope_section") or ())
         if len(self.section) != 3 or sum(self.section) != self.n:
             raise ValueError(
                 f"verify: mrope needs section, three counts that add up to {self.n} pairs; got {self.section}."
             )
         self.interleaved = bool(spec.get("interleaved", False))
         self.definition = "mrope interleaved" if self.interleaved else "mrope"
-        axes = sections(self.section, self.interleaved)
-        freq = self.base ** (-np.arange(self.n) / self.n)
-        self.truth = {"axes": axes, "freq": freq, "sign": 1.0, "round_positions": None}
+        self.axes = sections(self.section, self.interleaved)
+        self.truth = {**self.truth, "axes": self.axes}
+
+    def layout(self, model: Model) -> tuple[Any, Array]:
+        """Return the axis of each pair, and frequencies that run over all pairs."""
+        freq = model["base"] ** (-np.arange(self.n) / self.n) if model["freq"] is None else model["freq"]
+        return model["axes"], freq
 
     def cases(self) -> Iterator[Case]:
         """Yield ids as far as is asked, or as far as the call goes, which may have its end."""
@@ -153,11 +149,6 @@ class MRope(Angles):
         assert asked is not None
         yield asked
 
-    def coordinates(self, model: Model, case: Case) -> Array:
-        """Return the ids themselves."""
-        ids: Array = case.args[0]
-        return ids
-
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the angles of some position ids."""
         ids = torch.from_numpy(case.args[0].astype(np.int64).T.copy())
@@ -165,63 +156,52 @@ class MRope(Angles):
         return Seen(case, found.detach().double().numpy())
 
     def faults(self) -> Iterator[Fault]:
-        """Yield pairs that follow other axes, other frequencies, and rounded positions."""
+        """Yield pairs that follow other axes, and frequencies that start again at 1 with each axis."""
         for code, axes, words in self._other_axes():
-            if (wrong := np.flatnonzero(axes != self.truth["axes"])).size:
-                pair = int(wrong[0])
-                got, wanted = AXES[int(axes[pair])], AXES[int(self.truth["axes"][pair])]
-                values = {"words": words, "pair": pair, "axis": got, "wanted": wanted}
-                yield Fault(code, {"axes": axes}, values, {"pair": pair, "axis": got, "wanted": wanted})
-        yield from precision.faults("mrope", ("positions",))
-        yield from self._restarts()
-        yield from self.speeds(self.truth["axes"], self.n)
+            if (axes != self.axes).any():
+                yield self._follow(code, axes, axes != self.axes, words=words)
+        number = np.array([(self.axes[:i] == axis).sum() for i, axis in enumerate(self.axes)])
+        lengths = np.bincount(self.axes, minlength=3)[self.axes]
+        for over, words in ((self.n, "all pairs"), (lengths, "the pairs of the axis")):
+            yield self.other_speeds("restart", self.base ** (-number / over), over=words)
+        yield from super().faults()
 
     def _other_axes(self) -> Iterator[tuple[str, Any, str]]:
         """Yield the codes of other ways to give axes to pairs, the axes, and the ways in words."""
         n, section, other = self.n, self.section, sections(self.section, not self.interleaved)
         if self.interleaved:
-            yield "mrope.interleaving_ignored", other, "sections are blocks, not interleaved"
-            unbounded = np.arange(n) % 3
-            yield "mrope.interleaving_unbounded", unbounded, "axes alternate up to the last pair, beyond the sections"
+            yield "interleaving_ignored", other, "sections are blocks, not interleaved"
+            yield "interleaving_unbounded", np.arange(n) % 3, "axes alternate up to the last pair, beyond the sections"
         else:
-            yield "mrope.interleaved_where_blocked", other, "axes alternate, where sections should be blocks"
+            yield "interleaved_where_blocked", other, "axes alternate, where sections should be blocks"
             doubled = np.repeat(range(3), [2 * s for s in section])[:n]
-            yield "mrope.section_scale", doubled, "sections count dimensions, not pairs"
-            halves = np.repeat(range(3), [max(1, s // 2) for s in section])
-            yield "mrope.section_scale", np.resize(halves, n), "sections are half as long, and start again"
-            padded = np.pad(np.repeat(range(3), [s // 2 for s in section]), (0, n))[:n]
-            yield "mrope.section_scale", padded, "sections are half as long"
+            yield "section_scale", doubled, "sections count dimensions, not pairs"
+            halves = np.pad(np.repeat(range(3), [s // 2 for s in section]), (0, n))[:n]
+            yield "section_scale", halves, "sections are half as long"
         for axis, name in enumerate(AXES):
-            yield "mrope.axes_collapsed", np.full(n, axis), f"all pairs follow {name}"
+            yield "axes_collapsed", np.full(n, axis), f"all pairs follow {name}"
         for order in list(permutations(range(3)))[1:]:
             words = f"the axes are taken in the order {', '.join(AXES[axis] for axis in order)}"
-            yield "mrope.section_order", np.array(order)[self.truth["axes"]], words
-            yield "mrope.section_order", np.repeat(order, [section[axis] for axis in order]), f"in blocks, {words}"
-            lengths = sections([section[axis] for axis in order], self.interleaved)
-            yield "mrope.section_order", lengths, "the lengths of the sections are taken in another order"
-        yield "mrope.section_order", self.truth["axes"][::-1], "sections start at the last pair"
+            lengths = [section[axis] for axis in order]
+            yield "section_order", np.array(order)[self.axes], words
+            yield "section_order", np.repeat(order, lengths), f"in blocks, {words}"
+            yield "section_order", sections(lengths, self.interleaved), "the sections' lengths are in another order"
+        yield "section_order", self.axes[::-1], "sections start at the last pair"
 
-    def _restarts(self) -> Iterator[Fault]:
-        """Yield frequencies that start again at 1 with each axis."""
-        axes = self.truth["axes"]
-        number = np.array([(axes[:i] == axis).sum() for i, axis in enumerate(axes)])
-        lengths = np.array([(axes == axis).sum() for axis in axes])
-        for over, words in ((self.n, "all pairs"), (lengths, "the pairs of the axis")):
-            freq = self.base ** (-number / over)
-            first = int(np.flatnonzero(number != np.arange(self.n))[0]) if (number != np.arange(self.n)).any() else 0
-            values = {"over": words, "pair": first, "frequency": freq[first], "wanted": self.truth["freq"][first]}
-            yield Fault("mrope.frequency.restart", {"freq": freq}, values)
+    def _follow(self, code: str, axes: Any, wrong: Any, **words: str) -> Fault:
+        """Return the fault of pairs that follow other axes, which names the first one."""
+        pair = int(np.flatnonzero(wrong)[0])
+        case = {"pair": pair, "axis": AXES[int(axes[pair])], "wanted": AXES[int(self.axes[pair])]}
+        return Fault(f"mrope.{code}", {"axes": axes}, {**case, **words}, case)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return which pair follows another axis, or rotates at another speed where none does."""
         steps = self.visible(seen[0].value, seen[0].case)[1:4]  # by how much a step along each axis rotates each pair
-        axes, follows = np.asarray(self.truth["axes"]), np.abs(steps).argmax(0)
-        single = (np.abs(steps) > CLOSE * self.truth["freq"]).sum(0) == 1
-        if (follows == axes).all() and single.all():
-            return self.other_speeds(np.take_along_axis(steps, follows[None], 0)[0])
-        pair = int(np.flatnonzero((follows != axes) | ~single)[0])
-        case = {"pair": pair, "axis": AXES[int(follows[pair])], "wanted": AXES[int(axes[pair])]}
-        return Fault("mrope.mismatch", {}, case, case)
+        follows = np.abs(steps).argmax(0)
+        lost = (follows != self.axes) | ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1)
+        if lost.any():
+            return self._follow("mismatch", follows, lost, words="axes are given to pairs in no way that is known")
+        return self.other_speeds("mismatch", steps[follows, np.arange(self.n)])
 
 
 def sections(section: Sequence[int], interleaved: bool) -> Any:
@@ -233,7 +213,4 @@ def sections(section: Sequence[int], interleaved: bool) -> Any:
     if not interleaved:
         return np.repeat(np.arange(3), section)
     i = np.arange(sum(section))
-    axes = np.zeros(len(i), dtype=int)
-    for axis in (1, 2):
-        axes[(i % 3 == axis) & (i < 3 * section[axis])] = axis
-    return axes
+    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)

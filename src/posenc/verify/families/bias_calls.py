@@ -1,8 +1,9 @@
-"""Ask biases and score_mods: their numbers as (heads, q_len, k_len), however they are written."""
+"""Ask biases and score_mods, however they are written, and find what they hide: what all families of biases share."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,15 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc.verify import guard
-from posenc.verify.engine import Case, Seen
-from posenc.verify.engine.records import FLOAT32, Array
+from posenc.verify.engine import Case, Family, Fault, Seen
+from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-Places = NDArray[np.bool_]
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
 ADDED = {"score": ((1.0, 0), (-2.5, 0)), "batch": ((0.0, 1),)}  # scores and rows of the batch, by kind of case
 ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
+NUMBERS = (64, 40, 32, 24, 20, 16, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
+Places = NDArray[np.bool_]
+HIDDEN = -9000.0  # what is below hides a key: -10000 was BERT's way to say -inf
+FAR = 130  # keys, of which the farthest may have a bias as low as that
+LONGEST = 1 << 17  # keys of one query
 
 
 @lru_cache(maxsize=64)
@@ -30,129 +36,258 @@ def distance(size: Size) -> Array:
     return np.arange(k_len - q_len, k_len)[:, None] - np.arange(float(k_len))
 
 
-@dataclass
-class Asker:
-    """Asks one subject, and keeps its answers: one that was given to another call before shows a memory.
+def ask(subject: Any, size: Size, score_mod: bool) -> tuple[Array, float]:
+    """Return the bias and the rounding of its numbers."""
+    what = "bias({}, {}, {})".format(*size)
+    found = _scores(subject, size) if score_mod else _bias(subject, size, what)
+    if found.is_complex():
+        raise SubjectError(Cause("subject.shape", f"{what} returns complex numbers", 1.0, {"call": what}))
+    if (found == torch.inf).any():
+        message = f"{what} returns +inf, with which a softmax is NaN"
+        raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": what}, "Hide keys by -inf."))
+    eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
+    return found.double().numpy().copy(), max(eps, FLOAT32)
 
-    Args:
-        score_mod: It is a score_mod, not `bias(heads, q_len, k_len)`.
-        heads: The number of heads that is said; then an object may ignore the argument.
-        code: The fault's name.
-    """
 
-    score_mod: bool
-    heads: int | None
-    code: str
-    answers: dict[Size, Tensor] = field(default_factory=dict)
-
-    def words(self, size: Size) -> str:
-        """Return the call in words."""
-        if self.score_mod:
-            return f"score_mod(score, b, h, q, k) for {size[0]} heads and {size[2]} keys"
-        return "bias({}, {}, {})".format(*size)
-
-    def ask(self, subject: Any, size: Size) -> tuple[Array, float]:
-        """Return the bias and the rounding of its numbers.
-
-        Raises:
-            SubjectError: It cannot be used.
-        """
-        found = self.scores(subject, size) if self.score_mod else self._bias(subject, size)
-        what = self.words(size)
-        if found.is_complex():
-            message = f"{what} returns complex numbers ({found.dtype}), and scores are real"
-            raise SubjectError(Cause("subject.shape", message, 1.0, {"call": what}, "Return real numbers."))
-        if (found == torch.inf).any():
-            message = f"{what} returns +inf, with which a softmax is NaN"
-            raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": what}, "Hide keys by -inf."))
-        eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-        return found.double().numpy(), max(eps, FLOAT32)
-
-    def _bias(self, subject: Any, size: Size) -> Tensor:
-        what = self.words(size)
-        raw = invoke(subject, *size, what=what)
-        if not isinstance(raw, Tensor):
-            guard.shaped(raw, size, what)
-        raw = raw.detach().cpu().clone()
-        found: Tensor = raw
-        while found.ndim > 3 and found.shape[0] == 1:
-            found = found[0]
+def count(subject: Any, tokens: int, score_mod: bool, usual: tuple[int, ...]) -> int:
+    """Return the first number of heads that a subject can be called for, of usual ones and then the largest."""
+    for n in (*usual, *NUMBERS):
         try:
-            found = found.expand(size)
-        except RuntimeError:
-            if self.stale(size, raw):
-                raise SubjectError(Cause(self.code, "", 1.0, {"call": what})) from None
-            guard.shaped(raw, size, what)  # which raises
-        self.answers.setdefault(size, raw)
-        return found
-
-    def stale(self, size: Size, raw: Tensor | None = None) -> bool:
-        """Return whether another call had the very same answer before, where it differs by head and query."""
-        raw = self.answers.get(size) if raw is None else raw
-        for old, kept in self.answers.items():
-            same = old == size or (self.heads is not None and old[1:] == size[1:])
-            rows = raw is not None and raw.ndim > 2 and min(raw.shape[-3:-1]) > 1
-            if rows and raw is not None and not same and raw.shape == kept.shape and torch.equal(raw, kept):
-                return True
-        return False
-
-    def scores(self, subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Tensor:
-        """Return what a score_mod makes of one score in all places."""
-        n, q_len, k_len = size
-        places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
-        at = torch.tensor(score), torch.tensor(batch)
-        what = f"score_mod({score:g}, {batch}, h, q, k) with h < {n}, q and k < {k_len}"
-
-        def over_all(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-            mapped: Callable[..., Any] = subject
-            for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
-                mapped = torch.vmap(mapped, in_dims=axes)
-            return mapped(s, b, h, q, k)
-
-        def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
-            each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
-            return torch.stack(each).reshape(size)
-
-        try:
-            found = guard.call(over_all, *at, *places, what=what)
-        except SubjectError as error:
-            if error.cause.code != "subject.raises" or n * q_len * k_len > ONE_BY_ONE:
+            ask(subject, (n, tokens, tokens), score_mod)
+            break
+        except SubjectError:
+            if n == 1:
                 raise
-            # plain Python such as `if kv_idx > q_idx` is right too, a number at a time
-            found = guard.call(one_by_one, *at, *places, what=what)
-        return guard.shaped(found, size, what).detach()
-
-    def added(self, subject: Any, case: Case) -> Seen:
-        """Return what becomes of scores besides the bias: of two other ones, or in the second row of the batch."""
-        size = case.args[:3]
-        zero = self.ask(subject, size)[0]
-        found = np.stack([self.scores(subject, size, s, b).double().numpy() for s, b in ADDED[case.kind]])
-        kept = (zero > -1e30) & np.isfinite(found).all(0)
-        with np.errstate(invalid="ignore"):
-            rest = np.where(kept, found - zero, added(case))
-        return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
+    return n
 
 
-def added(case: Case, gain: float = 1.0) -> Array:
-    """Return what a score_mod should make of scores besides the bias, times a gain."""
+def _bias(subject: Any, size: Size, what: str) -> Tensor:
+    found = invoke(subject, *size, what=what)
+    if not isinstance(found, Tensor):
+        return guard.shaped(found, size, what)  # which raises
+    found = found.detach().cpu()
+    while found.ndim > 3 and found.shape[0] == 1:
+        found = found[0]
+    try:
+        return found.expand(size)
+    except RuntimeError:
+        return guard.shaped(found, size, what)
+
+
+def _scores(subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Tensor:
+    """Return what a score_mod makes of one score in all places."""
+    n, q_len, k_len = size
+    places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
+    at = torch.tensor(score), torch.tensor(batch)
+    what = f"score_mod({score:g}, {batch}, h, q, k) with h < {n}, q and k < {k_len}"
+
+    def over_all(*args: Tensor) -> Any:
+        mapped: Callable[..., Any] = subject
+        for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
+            mapped = torch.vmap(mapped, in_dims=axes)
+        return mapped(*args)
+
+    def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
+        each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
+        return torch.stack(each).reshape(size)
+
+    try:
+        found = guard.call(over_all, *at, *places, what=what)
+    except SubjectError as error:
+        if error.cause.code != "subject.raises" or n * q_len * k_len > ONE_BY_ONE:
+            raise
+        # plain Python such as `if kv_idx > q_idx` is right too, a number at a time
+        found = guard.call(one_by_one, *at, *places, what=what)
+    return guard.shaped(found, size, what).detach()
+
+
+def ask_added(subject: Any, case: Case) -> Seen:
+    """Return what becomes of scores next to the bias: of two other ones, or in the second row of the batch."""
+    zero = ask(subject, case.args, True)[0]
+    found = np.stack([_scores(subject, case.args, s, b).double().numpy() for s, b in ADDED[case.kind]])
+    kept = (zero > -1e30) & np.isfinite(found).all(0)
+    with np.errstate(invalid="ignore"):
+        rest = np.where(kept, found - zero, added(case, 1.0))
+    return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
+
+
+def added(case: Case, gain: float) -> Array:
+    """Return what a score_mod should make of scores next to the bias, times a gain."""
     each = np.array([score * gain for score, _ in ADDED[case.kind]])
-    return np.broadcast_to(each[:, None, None, None], (len(each), *case.args[:3]))
+    return np.broadcast_to(each[:, None, None, None], (len(each), *case.args))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
-    """Call a subject, by keywords where it takes nothing else.
-
-    Raises:
-        SubjectError: As `guard.call`.
-    """
+    """Call a subject, by keywords where it takes nothing else."""
     try:
         taken = list(inspect.signature(subject).parameters.values())
     except (TypeError, ValueError):
         taken = []
-    free = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
-    starred = any(p.kind is p.VAR_POSITIONAL for p in taken)
-    if not starred and len(free) < len(args) <= len(free) + len(named):
-        rest = dict(zip(named, args[len(free) :], strict=False))
-        return guard.call(subject, *args[: len(free)], what=what, **rest)
-    return guard.call(subject, *args, what=what)
+    free = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)
+    if any(p.kind is p.VAR_POSITIONAL for p in taken) or free + len(named) < len(args):
+        free = len(args)
+    options = dict(zip(named, args[free:], strict=False))
+    return guard.call(subject, *args[:free], what=what, **options)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query sees: none ahead, and none beyond a largest distance."""
+
+    causal: bool
+    reach: int | None = None
+
+    def sees(self, d: Array) -> Places:
+        """Return which of some values of query - key are seen."""
+        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
+        return seen
+
+    def wrong(self, size: Size, gone: Places) -> Places:
+        """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
+        d = distance(size)
+        see, ahead = self.sees(d), (d < 0) & self.causal
+        found: Places = gone & see
+        for alike in (ahead, ~ahead & ~see):
+            found = found | (~gone & alike & (gone & alike).any())
+        return found
+
+    def fault(self, size: Size, gone: Places, word: str) -> Fault | None:
+        """Return what is wrong with the keys that a bias hides, with its code's first word; None if nothing is."""
+        wrong = self.wrong(size, gone)
+        if not wrong.any():
+            return None
+        _, q_len, k_len = size
+        values: dict[str, Any] = {}
+        d, code = distance(size), "mask.window"
+        behind, ahead = gone & (d > 0), gone & (d < 0)
+        first = int(np.broadcast_to(d, gone.shape)[behind].min(initial=k_len))
+        if q_len < k_len and (gone == ~self.sees(d - (k_len - q_len))).all():
+            code = "buffer_slice_shifted" if word == "alibi" else "kv_cache.query_from_zero"
+            values = {"words": "queries are counted from 0"}
+        elif self.causal and (wrong & (d < 0)).any() and not (gone & self.sees(d)).any():
+            code = "mask.shows_ahead"
+        elif self.reach is None or (not self.causal and (ahead == (d < 0)).all()):
+            code = "mask.hides_visible"
+        elif (behind == (d >= first)).all():
+            values = {"sees": first, "window": self.reach + 1}
+        at = map(int, np.argwhere(wrong)[0])
+        case = dict(zip(("heads", "q_len", "k_len", "head", "query", "key"), (*size, *at), strict=True))
+        return Fault(f"{word}.{code}", {}, values, case)
+
+
+class Biases(Family):
+    """The questions to one subject, up to what a family says of their answers."""
+
+    word: str  # the first of its codes
+    state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
+    usual: tuple[int, ...] = ()  # numbers of heads to try first where it is not said
+    both = False  # whether a query sees both sides where the specification is silent
+    pairs = 0
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.score_mod = convention == "score_mod"
+        self.heads = int(spec.get("heads") or 0)
+        both = spec.get("bidirectional", None if spec.get("causal") is None else not spec["causal"])
+        self.open = both is None  # which sides a query sees
+        self.causal = not (self.both if self.open else both)
+        self.window = spec.get("window")  # how many keys a query sees on a side, its own included
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
+            said = f"{self.window!r:.60}. Give one number, as 64."
+            raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
+        self.lowest = 0.0  # the least bias of a step
+        self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
+
+    def masks(self) -> list[Mask]:
+        """Return which keys a query may see, the likeliest first; a window on both sides is counted in three ways."""
+        reach = None if self.window is None else self.window - 1
+        sides = [None] if self.window is None else [reach, self.window, self.window // 2]
+        one = [Mask(True, reach)] if self.causal or self.open else []
+        both = [Mask(False, side) for side in sides if not self.causal or (self.open and self.window)]
+        return one + both if self.causal else both + one
+
+    def steps(self, n: int) -> Iterator[Case]:
+        """Yield calls with a cache, and calls after other calls."""
+        if self.causal or self.open:
+            yield from (Case("cached", (n, *size)) for size in ((1, 2), (1, 9), (3, 8), (5, 6), (3, 7)))
+        if not self.score_mod:
+            sizes = [(7, 7, n, 11, 11), (11, 11, n, 7, 7)]
+            sizes += [(3, 9, n, 3, 8), (1, 9, n, 3, 9)] if self.causal or self.open else []
+            yield from (Case("again", (n, *size)) for size in sizes)
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the bias, or what a score_mod makes of scores."""
+        one = fresh(subject)
+        if case.args[0] == 0:
+            self.heads = self.heads or self.count(one)
+            case = replace(case, args=(self.heads, *case.args[1:]))
+        if case.kind in ADDED:
+            return ask_added(one, case)
+        size, before = case.args[:3], case.args[3:]
+        with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
+            if before:
+                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.score_mod)
+        try:
+            value, eps = ask(one, size, self.score_mod)
+        except SubjectError as error:
+            if case.optional and error.cause.code == "subject.shape":  # a table ends
+                error.cause = replace(error.cause, code="subject.raises")
+            raise
+        if size[2] < FAR:
+            self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
+            return Seen(case, value, eps, HIDDEN)
+        # far keys are as low by their distance as near ones that are hidden
+        return Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
+
+    def count(self, subject: Any) -> int:
+        """Return for how many heads a subject is, where it is not said."""
+        return count(subject, 5, self.score_mod, self.usual)
+
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
+        if seen.case.kind in ADDED:
+            return np.asarray(np.abs(seen.value - predicted) / seen.note)
+        size, mask = seen.case.args[:3], model["mask"]
+        if (wrong := mask.wrong(size, gone(seen))).any():
+            return np.where(wrong, np.inf, 0.0)
+        return np.where(mask.sees(distance(size)), super().off(seen, predicted, model), 0.0)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return what is wrong with the keys that a bias hides."""
+        first = next((s for s in wrong if s.case.kind not in ADDED), None)
+        if first is None:
+            return None
+        mask: Mask = model["mask"]
+        ahead = gone(first)[:, distance(first.case.args[:3]) < 0]
+        if self.open and self.window and ahead.any():
+            mask = Mask(bool(ahead.all()), mask.reach)
+        return mask.fault(first.case.args[:3], gone(first), self.word)
+
+    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
+        """Return what becomes of the score in place of what is wrong with the bias then."""
+        if "score" in wrong and not fault.change.get("gain"):
+            back = next(s for s in seen if s.case.kind == "score").value[0]
+            return Fault(f"{self.word}.score.not_added", {}, {"back": float(back.flat[np.abs(back - 1).argmax()])})
+        return Fault(f"{self.word}.axis.batch") if "batch" in wrong and "score" not in wrong else fault
+
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return a memory of other calls."""
+        return Fault(self.state, {}, {"message": "", "fix": ""}) if case.kind == "again" else None
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the place that is off most, as scores see it."""
+        case = dict(zip(("heads", "q_len", "k_len"), seen.case.args, strict=False))
+        got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
+        if off.ndim != 3 or not off.shape == got.shape == want.shape:
+            return case
+        at = np.unravel_index(int(off.argmax()), off.shape)
+        place = dict(zip(("head", "query", "key"), map(int, at), strict=True))
+        found = float(got[at]) + 0.0 if np.isfinite(got[at]) else str(got[at])
+        return {**case, **place, "found": found, "expected": float(want[at]) + 0.0}
+
+
+def gone(seen: Seen) -> Places:
+    """Return which keys a bias hides."""
+    hidden: Places = seen.value <= seen.note
+    return hidden

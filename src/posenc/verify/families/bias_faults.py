@@ -1,6 +1,6 @@
-"""Ways to get a linear bias wrong, and what can be read off one that no formula explains."""
+"""Ways to get a linear bias wrong, and the slopes of one that is linear."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,259 +9,94 @@ import numpy as np
 
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import SHORT, rounded
-from posenc.verify.engine.records import Array, Model
+from posenc.verify.engine.records import Array
 from posenc.verify.families import slopes
-from posenc.verify.families.bias_calls import Places, Size, distance
-from posenc.verify.families.masks import HIDDEN, Mask
+from posenc.verify.families.bias_calls import Mask, Size, distance, gone
 
 if TYPE_CHECKING:
     from posenc.verify.families.bias import Alibi
 
-Penalty = Callable[[Array, Size], Array]
+FROM_0, LOW = "queries are counted from 0", "queries are counted one too low"
+# codes, words and formulas of the slopes (heads, 1, 1), query - key and the call's size
+FORMS: tuple[tuple[str, str, Callable[[Array, Array, Size], Array]], ...] = (
+    ("buffer_slice_shifted", FROM_0, lambda m, d, size: -m * np.abs(d + size[1] - size[2])),
+    ("buffer_slice_shifted", FROM_0, lambda m, d, size: -m * np.maximum(d + size[1] - size[2], 0)),
+    ("kv_cache.query_off_by_one", LOW, lambda m, d, size: -m * np.abs(d - (size[2] > size[1]))),
+    ("kv_cache.query_off_by_one", LOW, lambda m, d, size: -m * np.maximum(d - (size[2] > size[1]), 0)),
+    ("distance.shifted", "|query - key + 1|", lambda m, d, size: -m * np.abs(d + 1)),
+    ("distance.shifted", "|query - key - 1|", lambda m, d, size: -m * np.abs(d - 1)),
+    ("distance.normalised", "q_len", lambda m, d, size: -m * np.abs(d) / size[1]),
+    ("distance.normalised", "k_len", lambda m, d, size: -m * np.abs(d) / size[2]),
+    # slopes of as many queries or keys as heads, if these are a power of two
+    ("axis.queries", "query", lambda m, d, size: -(m.flat[0] ** np.arange(1.0, size[1] + 1)[None, :, None]) * d),
+    ("axis.queries", "key", lambda m, d, size: -(m.flat[0] ** np.arange(1.0, size[2] + 1)[None, None]) * d),
+)
+PRODUCTS: tuple[Callable[[Array, Array, Array, Callable[[Array], Array]], Array], ...] = (
+    lambda m, d, k, r: r(r(m) * r(k)),  # Falcon's, in bfloat16
+    lambda m, d, k, r: r(-m * np.abs(d)),
+    lambda m, d, k, r: r(r(m) * r(-np.abs(d))),
+    lambda m, d, k, r: r(r(m) * k),
+)
 
 
-def last_of(t: Array, shown: Places) -> Array:
-    """Return each row's number at its last key that is seen, (.., q_len, 1)."""
-    last = shown.shape[-1] - 1 - shown[:, ::-1].argmax(-1)
-    return np.take_along_axis(t, np.broadcast_to(last[:, None], (*t.shape[:-1], 1)), -1)
-
-
-def against_last(t: Array, shown: Places) -> Array:
-    """Return a bias less its row's last seen key: what a softmax sees of it."""
-    return np.where(shown, t - last_of(t, shown), 0.0)
-
-
-def fit(seen: Seen, mask: Mask) -> tuple[Array, Array] | None:
-    """Return the slopes for keys behind and ahead of a bias that is linear; None if it is not."""
-    size = seen.case.args[:3]
-    if seen.value.ndim != 3 or not np.isfinite(seen.value).any():
+def fit(seen: Seen, mask: Mask) -> Array | None:
+    """Return the slopes for keys behind of a bias that is linear there; None if it is not."""
+    d = distance(seen.case.args[:3])
+    see = mask.sees(d) & (d > 0) & ~gone(seen).any(0)
+    own = np.diagonal(seen.value, seen.value.shape[2] - seen.value.shape[1], 1, 2)
+    if not see.any() or not np.isfinite(own).all():
         return None
-    shown = mask.shown(size) & ~(seen.value <= (seen.note or HIDDEN)).any(0)
-    d = distance(size)
-    sides = [np.maximum(d, 0)] if mask.causal else [np.maximum(d, 0), np.maximum(-d, 0)]
-    bias = against_last(np.where(shown, seen.value, 0.0), shown)[:, shown]
-    parts = np.stack([against_last(side, shown)[shown] for side in sides], 1)
-    found = np.linalg.lstsq(parts, -bias.T, rcond=None)[0]
-    rest = bias.T + parts @ found
-    if not parts.any():
-        return None
-    rounding = 16 * seen.eps * float(np.abs(np.where(shown, seen.value, 0.0)).max(initial=0.0)) + 1e-9
-    return (found[0], found[-1]) if bool((np.abs(rest) <= rounding).all()) else None
+    fall, x = (own[:, :, None] - seen.value)[:, see], d[see]
+    found: Array = fall @ x / (x @ x)
+    rounding = 16 * seen.eps * float(np.abs(seen.value[:, see]).max() + np.abs(own).max()) + 1e-9
+    return found if bool((np.abs(fall - found[:, None] * x) <= rounding).all()) else None
 
 
 def faults(family: "Alibi") -> Iterator[Fault]:
     """Yield wrong biases, with the numbers that were read off the answers."""
-    right = family.truth
-    plain = {"falcon": False} if right["falcon"] else {}
-    for fault in slopes.faults(family.found, right, family.spec.get("head_dim")):
+    for fault in slopes.faults(family.found, family.truth, family.spec.get("head_dim")):
         if family.score_mod and fault.change.get("factor", 0) > 0:  # of score and bias together
             change = {**fault.change, "gain": fault.change["factor"]}
             yield Fault("alibi.scale.applied_to_bias", change, {**fault.values, "why": ", as the score is"})
         yield fault
-    yield from _cached(plain, right["falcon"])
+    words = "as soon as there are more keys than queries the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q < k}, {"words": words})
+    words = "for a single query the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
     yield Fault("alibi.no_effect", {"factor": 0.0})
-    yield from (replace(f, change={**plain, **f.change}) for f in _distances(right, family.limit))
-    yield from _rounded(right)
-
-
-def _cached(plain: Model, falcon: bool) -> Iterator[Fault]:
-    """Yield what goes wrong once there are more keys than queries."""
-    for when, words in (
-        (lambda q, k: q < k, "as soon as there are more keys than queries the bias is the same for all keys"),
-        (lambda q, k: q == 1 and k > 1, "for a single query the bias is the same for all keys"),
+    if not family.truth["mask"].causal:
+        yield Fault("alibi.bidirectional.ahead_favoured", {"falcon": False, "ahead": -1.0})
+    limit = family.limit
+    for fault in (
+        *(Fault(f"alibi.{code}", {"form": form}, {"words": words}) for code, words, form in FORMS),
+        *([Fault("alibi.distance.clamped", {"form": partial(_clamped, limit)}, {"limit": limit})] if limit else []),
+        *_rounded(family.definition),
     ):
-
-        def zero(d: Array, size: Size, when: Callable[[int, int], bool] = when) -> Array:
-            return np.abs(d) * (not when(*size[1:]))
-
-        yield Fault("alibi.kv_cache.bias_zero", {"penalty": zero}, {"words": words})
-    if falcon:
-        return
-    forms: tuple[Callable[[Array], Array], ...] = (np.abs, partial(np.maximum, 0))
-    for form in forms:
-        change = {"place": _from_zero, "penalty": partial(_formed, form, 0)}
-        yield Fault("alibi.buffer_slice_shifted", {**plain, **change}, {"words": "queries are counted from 0"})
-        change = {"place": _one_low, "penalty": partial(_formed, form, 0)}
-        yield Fault("alibi.kv_cache.query_off_by_one", {**plain, **change})
+        yield replace(fault, change={"falcon": False, **fault.change})
 
 
-def _from_zero(size: Size) -> int:
-    return 0
-
-
-def _one_low(size: Size) -> int:
-    return max(size[2] - size[1] - 1, 0)
-
-
-def _formed(form: Callable[[Array], Array], shift: int, d: Array, size: Size) -> Array:
-    return form(d + shift)
-
-
-def _distances(right: Model, limit: int) -> Iterator[Fault]:
-    """Yield other functions of the distance."""
-    if not right["causal"]:
-        yield Fault("alibi.bidirectional.ahead_favoured", {"ahead": -1.0})
-    if limit:
-        yield Fault("alibi.distance.clamped", {"penalty": partial(_clamped, limit)}, {"limit": limit})
-    lengths: tuple[tuple[str, Callable[[Size], int]], ...] = (
-        ("k_len", lambda size: size[2]),
-        ("k_len - 1", lambda size: max(size[2] - 1, 1)),
-        ("q_len", lambda size: size[1]),
-    )
-    for by, length in lengths:
-        penalty = partial(_divided, length)
-        yield Fault("alibi.distance.normalised", {"penalty": penalty}, {"by": by})
-    forms: tuple[tuple[Callable[[Array], Array], str], ...] = (
-        (np.abs, "|query - key {:+d}|"),
-        (partial(np.maximum, 0), "max(query - key {:+d}, 0)"),
-    )
-    for shift in (1, -1):
-        for form, words in forms:
-            penalty = partial(_formed, form, shift)
-            yield Fault("alibi.distance.shifted", {"penalty": penalty}, {"words": words.format(shift)})
-
-
-def _clamped(limit: int, d: Array, size: Size) -> Array:
-    return np.minimum(np.abs(d), limit)
-
-
-def _divided(length: Callable[[Size], int], d: Array, size: Size) -> Array:
-    return np.abs(d) / length(size)
-
-
-def _rounded(right: Model) -> Iterator[Fault]:
+def _rounded(asked: str) -> Iterator[Fault]:
     """Yield biases of which a stage is in half precision."""
-    if right["falcon"]:
-        return
-    for dtype, short in SHORT.items():
-        whole = {"dtype": dtype, "top": 256 if short == "bf16" else 2048, "of": ""}
-        for inner in (None, dtype):
-            change = {"bias": partial(_positions, dtype, inner)}
-            yield Fault(f"alibi.precision.positions_{short}", change, whole)
-        r = partial(rounded, dtype=dtype)
-        products: tuple[Callable[[Array, Array, Array], Array], ...] = (
-            lambda m, d, k, r=r: r(-m * np.abs(d)),  # type: ignore[misc]
-            lambda m, d, k, r=r: r(r(m) * r(-np.abs(d))),  # type: ignore[misc]
-            lambda m, d, k, r=r: r(r(m) * k),  # type: ignore[misc]
-            lambda m, d, k, r=r: r(r(m) * r(k)),  # type: ignore[misc]
-            lambda m, d, k, r=r: r(r(m) * r(k - k[-1])),  # type: ignore[misc]
-        )
-        for product in products:
-            yield Fault("alibi.precision.product_bf16", {"bias": partial(_product, product)}, whole)
-
-
-def _positions(dtype: str, inner: str | None, m: Array, size: Size) -> Array:
-    _, q_len, k_len = size
-    at = rounded(np.arange(k_len), dtype)
-    return -m[:, None, None] * np.abs(rounded(at[k_len - q_len :, None] - at, inner))
-
-
-def _product(product: Callable[[Array, Array, Array], Array], m: Array, size: Size) -> Array:
-    return product(m[:, None, None], distance(size), np.arange(float(size[2])))
-
-
-def limit(seen: Sequence[Seen], right: Model) -> int:
-    """Return the distance from which on a bias stays as it is; 0 if there is none."""
-    for s in sorted(seen, key=lambda s: -s.case.args[2]):
-        with np.errstate(invalid="ignore"):
-            row = (s.value[0, -1] - s.value[0, -1, -1]) / -slopes.slopes_of(right, s.case.args[0])[0]
-        most = float(row.max())
-        if np.isfinite(row).all() and 0 < round(most) < len(row) - 2 and abs(row[0] - round(most)) < 0.25:
-            return round(most)
-    return 0
-
-
-def falcons(fault: Fault, definition: str) -> Fault:
-    """Return a fault of rounding with the words for Falcon's own."""
-    of = f". It is what {slopes.FALCON} defines, by which Falcon was trained, and not {definition}"
+    of = f". It is what {slopes.FALCON} defines, by which Falcon was trained, and not {asked}"
     fix = 'Form the bias in float32; for Falcon\'s weights write "variant": "falcon" in the specification.'
-    return replace(fault, values={**fault.values, "of": of, "fix": fix})
+    change = {"form": partial(_product, PRODUCTS[0], "bfloat16")}
+    yield Fault("alibi.precision.product_bf16", change, {"dtype": "bfloat16", "of": of, "fix": fix})
+    for dtype, short in SHORT.items():
+        values = {"dtype": dtype, "top": 256 if short == "bf16" else 2048, "of": ""}
+        for inner in (None, dtype):
+            yield Fault(f"alibi.precision.positions_{short}", {"form": partial(_positions, dtype, inner)}, values)
+        for product in PRODUCTS:
+            yield Fault("alibi.precision.product_bf16", {"form": partial(_product, product, dtype)}, values)
 
 
-def of_score(seen: Seen, code: str = "alibi.score.not_added") -> Fault:
-    """Return what a score_mod does to a score where it comes back otherwise than with a bias added."""
-    gain, bent = seen.value[0], seen.value[1] + 2.5 * seen.value[0]
-    low, high = float(gain.min()), float(gain.max())
-    words = f"a score comes back multiplied by {low:.5g}"
-    if float(np.abs(bent).max()) > seen.note:
-        words = f"a score comes back bent, off a straight line by {float(np.abs(bent).max()):.4g}"
-    elif high - low > seen.note:
-        words = f"a score comes back multiplied by numbers from {low:.4g} to {high:.4g}"
-    elif abs(low) <= seen.note:
-        words = "a score does not come back: the bias takes its place"
-    return Fault(code, {}, {"words": words, "evidence": max(abs(low - 1), abs(high - 1))})
+def _clamped(limit: int, m: Array, d: Array, size: Size) -> Array:
+    return -m * np.minimum(np.abs(d), limit)
 
 
-def sides(seen: Seen, mask: Mask) -> Fault | None:
-    """Return the fault of a bias that is right behind a query and linear ahead of it."""
-    linear = fit(seen, mask)
-    if mask.causal or linear is None:
-        return None
-    h = int(np.abs(linear[0]).argmax())
-    words = f"a key ahead counts {linear[1][h] / linear[0][h]:.4g} times as much as one behind"
-    return Fault("alibi.bidirectional.sides", {}, {"words": words})
+def _positions(dtype: str, inner: str | None, m: Array, d: Array, size: Size) -> Array:
+    at = rounded(np.arange(size[2]), dtype)
+    return -m * np.abs(rounded(at[size[2] - size[1] :, None] - at, inner))
 
 
-def along_axis(near: Sequence[Seen], mask: Mask) -> Fault | None:
-    """Return the fault of a bias that is the same in all heads, with one slope for each query or each key."""
-    wide = [s for s in near if s.case.args[1] > 3]
-    if not wide or any(s.case.args[0] < 2 or not _shared(s, mask) for s in wide):
-        return None
-    for axis in ("queries", "keys"):
-        found = [_along(s, mask, axis == "keys") for s in wide]
-        if all(s is not None and np.ptp(s) > 1e-3 * np.abs(s).max() for s in found):
-            some = ", ".join(f"{v:.4g}" for v in (found[0] if found[0] is not None else [])[:3])
-            return Fault(f"alibi.axis.{axis}", {}, {"some": some})
-    return None
-
-
-def _shared(s: Seen, mask: Mask) -> bool:
-    shown = mask.shown(s.case.args[:3])
-    value = np.where(shown, s.value, 0.0)
-    size = float(np.abs(value).max())
-    return 0 < size < -HIDDEN and bool((np.abs(value - value[:1]) <= 16 * s.eps * size).all())
-
-
-def _along(s: Seen, mask: Mask, by_key: bool) -> Array | None:
-    """Return the slope of each row, whatever is added to it, or of each column; None where they are not linear."""
-    d = distance(s.case.args[:3])
-    shown, bias = mask.shown(s.case.args[:3]) & (d >= 0), s.value[0]
-    if by_key:
-        shown, d, bias = shown.T, d.T, bias.T
-    found = []
-    for see, x, y in zip(shown, d, bias, strict=True):
-        x, y = x[see], y[see]
-        if len(x) < 3:
-            continue
-        near, far = int(x.argmin()), int(x.argmax())
-        origin = (0.0, 0.0) if by_key else (x[near], y[near])
-        slope = (y[far] - origin[1]) / (x[far] - origin[0])
-        if np.abs(y - origin[1] - slope * (x - origin[0])).max() > 16 * s.eps * np.abs(y).max() + 1e-9:
-            return None
-        found.append(-slope)
-    return np.array(found) if found else None
-
-
-def shifted(family: "Alibi", seen: Sequence[Seen], model: Model) -> Fault | None:
-    """Return the fault of a bias that is cut out of a larger one, for each call at a place of its own."""
-    if model["falcon"]:
-        return None
-    forms: tuple[Callable[[Array], Array], ...] = (np.abs, partial(np.maximum, 0))
-    for form in forms:
-        places = {}
-        for s in (s for s in seen if s.case.kind in ("near", "cached")):
-            home = s.case.args[2] - s.case.args[1]
-            for place in sorted(range(-40, 41), key=lambda t, home=home: abs(t - home)):  # type: ignore[misc]
-                changed = {**model, "place": lambda size, at=place: at, "penalty": partial(_formed, form, 0)}
-                if (family.off(s, family.predict(changed, s.case), changed) <= 1).all():
-                    places[s.case.args[:3]] = place
-                    break
-            else:
-                break
-        else:
-            off = {size: at for size, at in places.items() if at != size[2] - size[1]}
-            if off:
-                size, at = next(iter(off.items()))
-                words = f"query 0 of {family.asker.words(size)} counts as standing at {at}, not at {size[2] - size[1]}"
-                return Fault("alibi.buffer_slice_shifted", {}, {"words": words})
-    return None
+def _product(product: Callable[..., Array], dtype: str, m: Array, d: Array, size: Size) -> Array:
+    return product(m, d, np.arange(float(size[2])), partial(rounded, dtype=dtype))

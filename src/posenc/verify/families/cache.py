@@ -7,16 +7,27 @@ import numpy as np
 
 from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import cache_masks, cache_names, cache_places, cache_state, cache_table
-from posenc.verify.families.cache_observe import PARTS, SEVERAL, SHORT, STEPS, Observer
-from posenc.verify.families.cache_runs import BATCH, SMALL, TOKENS
+from posenc.verify.families import cache_places, cache_table
+from posenc.verify.families.cache_runs import BATCH, DRAFTS, PARTS, STEPS, TOKENS, Bench
+from posenc.verify.families.cache_watch import MASKS, UNUSED, Mask, Shown, mask
+from posenc.verify.guard import SubjectError
 
+FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
 ONE_PASS = ("repeat", "ahead", "batch", "length", "order")
-OUTPUTS, OF_PARTS = ALL = "outputs", "outputs of parts"
+OUTPUTS, OF_PARTS, FAR = ALL = "outputs", "outputs of parts", "far"
 SCORES, PART_SCORES, MASK, PART_MASK = INSIDE = "scores", "scores of parts", "mask", "mask of parts"
 SINGLE = ((4, 1, 1, 1, 1, 1), (1, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 1))
-MIXED = ((5, 3, 1, 1, 4, 2, 1), (3, 3, 3, 3), (2, 6, 1, 3))
-LENGTHS = (SHORT, 300, 1030)  # beyond 256, where bfloat16 has no odd numbers, and 512 and 1024, where tables end
+SEVERAL = ((5, 3, 4, 2), (3, 3, 3, 3), (2, 6, 3))
+LENGTHS = (64, 300, 1030)  # beyond 256, where bfloat16 has no odd numbers, and 512 and 1024, where tables end
+KINDS = {
+    "repeat": "kv_cache.state_kept",
+    "ahead": "decode.not_causal",
+    "batch": "axis.batch",
+    "length": "decode.length_dependent",
+    "order": "not_applied",
+    "again": "kv_cache.state_kept",
+}
+IN_PARTS = "parts of several tokens next to a cache"
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -31,24 +42,19 @@ class Cached(Family):
     and judged in place of the outputs.
     """
 
-    definition, mismatch, pairs, branches = "decode@one-pass", "decode.mismatch", 0, INSIDE
-    kinds = (
-        kind("kv_cache.state_kept", "repeat"),
-        kind("decode.not_causal", "ahead"),
-        kind("axis.batch", "batch"),
-        kind("decode.length_dependent", "length"),
-        kind("not_applied", "order"),
-        kind("kv_cache.state_kept", "again"),
-        kind("decode.cache.shared", "turns"),
-        kind("decode.cache.not_rolled_back", "back"),
-    )
+    definition, pairs, branches = "decode@one-pass", 0, INSIDE
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth = {"single": cache_places.RIGHT, "several": cache_places.RIGHT, "sees": None}
-        self.at: Observer
+        self.encoding = str(spec.get("encoding")) if spec.get("encoding") in FAMILIES else "model"
+        self.mismatch = f"{self.encoding}.decode.mismatch"
+        self.kinds = [kind(f"{self.encoding}.{code}", wrong) for wrong, code in KINDS.items()]
+        self.kinds.append(kind("decode.cache.shared", "back"))
+        self.truth = {"place": cache_places.RIGHT, "mask": ""}
+        self.b: Bench
         self.tables: cache_table.Tables | None = None
-        self.masks: dict[Case, tuple[Array, Array]] = {}  # who sees whom next to a cache, and in one pass
+        self.masks: dict[Case, Mask] = {}
+        self.refused: dict[str, str] = {}  # what could not be asked, and why
         self.wrong: set[str] = set()
         self.inside = False  # scores or masks are wrong, so that outputs are a consequence
         self.spared = False  # masks of parts are wrong, and the specification does not ask for parts
@@ -60,245 +66,174 @@ class Cached(Family):
             yield Case(each, words=f"one pass: {each}")
         if self.wrong:
             return
-        for chunks in STEPS:
-            yield Case(OUTPUTS, chunks, f"parts of {list(chunks)} tokens")
+        yield from (Case(OUTPUTS, chunks, f"parts of {list(chunks)} tokens") for chunks in STEPS)
         yield from self._of_parts(OF_PARTS, PARTS)
         if self.wrong:
-            yield Case("again", (True,))
+            yield Case("again")
             yield Case(MASK, STEPS[0])
-        if self.wrong & {"again", MASK}:
-            return
-        if self.wrong:
-            yield from self._inside()
+            if not self.wrong & {"again", MASK}:
+                yield from self._inside()
         if not self.wrong:
-            yield from self._caches()
+            yield Case("back", words="another sequence, and going back", optional=True)
             yield from self._far()
 
     def _of_parts(self, what: str, patterns: Sequence[tuple[int, ...]]) -> Iterator[Case]:
         for chunks in patterns:
-            if SEVERAL not in self.at.refused:
+            if IN_PARTS not in self.refused:
                 yield Case(what, chunks, f"parts of {list(chunks)} tokens")
 
     def _inside(self) -> Iterator[Case]:
         """Yield scores of single tokens, then masks and scores of parts."""
-        if OUTPUTS in self.wrong and (tables := self.at.tables()) is not None:
-            self.tables = tables
+        self.tables = cache_table.read(self.b, int(self.spec.get("layers") or 0))
+        if OUTPUTS in self.wrong and self.tables is not None:
             yield from (Case(SCORES, sizes) for sizes in SINGLE)
         yield from self._of_parts(PART_MASK, PARTS[:2])
-        if PART_MASK in self.wrong:
-            self.spared = not self.spec.get("chunked")
-            if self.spared:  # a model may be meant for single tokens next to its cache
-                what = "lets tokens see later ones" if self._looks_ahead() else "hides keys"
-                self.at.refused[SEVERAL] = f"their mask {what}, and the specification does not say chunked"
-                self.wrong -= {OF_PARTS, PART_MASK}
-            return
-        self.tables = self.tables or self.at.tables()
-        yield from self._of_parts(PART_SCORES, MIXED if self.tables else ())
-
-    def _caches(self) -> Iterator[Case]:
-        """Yield what a cache must hold besides keys and values."""
-        yield Case("again", (False,))
-        for each, what in (("turns", "two sequences by turns"), ("back", "a cache that is gone back to")):
-            if self.wrong:
-                return
-            reason = cache_state.unjudged(self.at.bench, copied=each == "back")
-            if reason is None:
-                yield Case(each, words=what, optional=True)
-            else:
-                self.at.refused[what] = reason
+        if PART_MASK not in self.wrong:
+            yield from self._of_parts(PART_SCORES, SEVERAL if self.tables else ())
+        elif not self.spec.get("chunked"):  # a model may be meant for single tokens next to its cache
+            self.spared = True
+            self.refused[IN_PARTS] = (
+                "tokens see other keys than in one pass, and the specification does not say chunked"
+            )
+            self.wrong -= {OF_PARTS, PART_MASK}
 
     def _far(self) -> Iterator[Case]:
         """Yield steps far into a text, and why they are wrong."""
-        for n in LENGTHS if self.at.bench.tolerance < 1e-3 else LENGTHS[:1]:  # angles of half precision are coarse
-            if self.wrong or self.at.slow:
+        for n in LENGTHS if self.b.tolerance < 1e-3 else LENGTHS[:1]:  # angles of half precision are coarse
+            if not self.wrong and not self.b.slow:
+                yield Case(FAR, (n,), f"steps behind {n} tokens", optional=n != LENGTHS[0])
+            if self.b.farthest != n + 2:
                 break
-            yield Case("far", (n,), f"steps behind {n} tokens", optional=n != SHORT)
-            if self.at.farthest != n + 2:
-                break
-        if "far" in self.wrong and self.at.first is not None:
-            yield Case(MASK, (self.at.first, 1))
-            if MASK not in self.wrong and (tables := self.at.tables()) is not None:
-                self.tables = tables
-                yield Case(SCORES, (self.at.first, 1, 1, 1))
+        if FAR in self.wrong and self.b.first is not None:
+            yield Case(MASK, (self.b.first, 1))
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the errors of outputs, who sees whom, or the scores of one token said again and again."""
+        """Return the errors of outputs, whether a mask is wrong, or the scores of one token said again and again."""
         if case.kind == ONE_PASS[0]:
-            self.at = Observer(subject, self.spec)
+            self.b = Bench(subject, self.spec)
         seen = Seen(case, self._value(case))
         if (self.off(seen, self.predict(self.truth, case), self.truth) > 1).any():
             self.wrong.add(case.kind)
         return seen
 
     def _value(self, case: Case) -> Array:
-        at, b, what = self.at, self.at.bench, case.kind
-        if what in ONE_PASS:
-            return np.array([at.of_one_pass(what)])
-        if what in ALL:
-            return at.outputs(case.args)
+        b, what = self.b, case.kind
+        if what in KINDS:
+            return np.array([b.one_pass(what)])
         if what in (MASK, PART_MASK):
-            self.masks[case] = cache_masks.visible(b, case.args)
-            return self.masks[case][0]
+            self.masks[case] = mask(b, case.args)
+            return np.array([2.0 * bool(self.masks[case][0])])
         if what in (SCORES, PART_SCORES) and self.tables is not None:
             return self.tables.observe(b, case.args)
-        if what == "far":
-            return at.far(*case.args)
-        if what == "again":
-            return at.repeated() if case.args[0] else at.again()
-        return cache_state.by_turns(b) if what == "turns" else cache_state.rolled_back(b)
+        if what == "back":
+            return b.kept_apart()
+        try:
+            return b.far(*case.args) if what == FAR else b.errors(b.x, case.args, b.full)
+        except SubjectError as error:
+            if what == OUTPUTS or (what == OF_PARTS and error.cause.code != "subject.raises"):
+                raise
+            self.refused[IN_PARTS if what == OF_PARTS else f"positions beyond {b.farthest}"] = error.cause.message
+            return np.zeros(0)
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Find out whether scores or masks are wrong, which are then judged in place of the outputs."""
+        """Find out whether scores or masks are wrong, which are then judged in place of the outputs.
+
+        Raises:
+            CannotTellError: Nothing shows where tokens stand.
+        """
+        if not self.wrong and self.spec.get("encoding") is None and self.b.one_pass("order"):
+            raise CannotTellError(
+                "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
+                'model without position encodings has encoding "nope"'
+            )
         inside = [s for s in seen if s.case.kind in INSIDE]
         self.inside = any((self.off(s, self.predict(self.truth, s.case), self.truth) > 1).any() for s in inside)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return scores and masks as one pass shows them, or as a fault does; no errors for outputs."""
         if case.kind in (MASK, PART_MASK):
-            whole = self.masks[case][1]
-            return whole if model["sees"] is None else cache_masks.spoilt(model["sees"], whole, case.args)
+            return np.array([2.0 * (model["mask"] == self.masks[case][0] != "")])
         if case.kind in (SCORES, PART_SCORES) and self.tables is not None:
-            return self.tables.predict(model, case.args)
+            return self.tables.predict(model["place"], case.args)
         return np.zeros(1)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return how far an answer is from one pass; outputs are not judged where scores or masks are wrong."""
         what, value = seen.case.kind, seen.value
-        if not value.size or (self.spared and what in (OF_PARTS, PART_MASK)):
+        if not value.size or (self.spared and what in (OF_PARTS, PART_MASK)) or (self.inside and what in ALL):
             return np.zeros(1)
-        if what in INSIDE and value.shape != predicted.shape:
-            return np.full(1, np.inf)
         if what in (MASK, PART_MASK):
-            return 2 * np.abs(value - predicted)
-        if what in (SCORES, PART_SCORES) and self.tables is not None:
-            difference, share = cache_table.apart(value, predicted)
-            off: Array = difference / self.tables.noise(seen.case.args)
-            return off if share > 0.5 else np.full(1, np.inf)
-        return np.zeros(1) if self.inside and what in (*ALL, "far") else value / self.at.bench.tolerance
-
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return whether the model sees order, where the specification names no encoding."""
-        return self.spec.get("encoding") is not None or self.at.of_one_pass("order") == 0.0
-
-    def unlike(self, seen: Sequence[Seen]) -> str:
-        """Raise: where order has no effect, nothing was measured.
-
-        Raises:
-            CannotTellError: Always.
-        """
-        raise CannotTellError(
-            "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
-            'model without position encodings has encoding "nope"'
-        )
+            return np.abs(value - predicted)
+        return cache_table.apart(value, predicted) if what in INSIDE else value / self.b.tolerance
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong masks, then wrong positions."""
-        yield Fault("kv_cache.past_not_seen", {"sees": ("past unseen", 0)})
-        yield Fault("decode.mask.top_left", {"sees": ("top left", 0)})
-        for case in self.masks:
-            kept, shown = self._keys(case)
-            if case.kind == MASK and kept != shown:
-                way = "short" if kept < shown else "long"
-                yield Fault(f"decode.window.{way}", {"sees": (way, kept)})
-        yield Fault("decode.mask.missing", {"sees": ("unmasked", 0)})
+        yield Fault(f"{self.encoding}.{UNUSED}", {"mask": UNUSED})
+        yield from (Fault(code, {"mask": code}) for code in MASKS)
         if self.tables is not None:
-            window = self.spec.get("window")
-            room = self.tables.evicted() or (window if isinstance(window, int) and window > 0 else None)
-            several = any(sizes in self.tables.keys for sizes in MIXED)
-            biased = self.at.family in cache_names.BIASES
-            yield from cache_places.faults(room, self.at.first, biased=biased, several=several)
-
-    def _keys(self, case: Case) -> tuple[int, int]:
-        """Return how many cached keys the last step sees, and how many one pass shows it."""
-        here, whole = (cache_masks.kept_keys(table, case.args) for table in self.masks[case])
-        return here, whole
-
-    def _looks_ahead(self) -> bool:
-        """Return whether a token of a part sees a key that one pass hides from it."""
-        return any((here > whole).any() for case, (here, whole) in self.masks.items() if case.kind == PART_MASK)
+            window, layers = self.spec.get("window"), self.tables.layers
+            room = self.tables.room() or (window if isinstance(window, int) and window > 0 else None)
+            yield from cache_places.faults(self.encoding, room, layers)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what masks, or which calls are wrong, show where no known fault explains them."""
-        kinds = {s.case.kind for s in wrong}
-        if MASK in kinds:
-            return Fault("decode.mask.hides_keys")
-        if PART_MASK in kinds:
-            return Fault("decode.mask.missing" if self._looks_ahead() else "decode.mask.hides_keys")
-        scores = [s for s in seen if s.case.kind in (SCORES, PART_SCORES) and len(s.value)]
-        if scores and self.at.family == "xpos" and self._right_within(scores):
-            return Fault("kv_cache.centre_moves")
-        if self.at.first is not None:
+        """Return what the wrong calls of each pattern show where no known fault explains them."""
+        bad = {s.case.args: s.value / self.b.tolerance > 1 for s in seen if s.case.kind in (OUTPUTS, OF_PARTS)}
+        steps = [bad[chunks] for chunks in STEPS if chunks in bad]
+        parts = np.concatenate([np.zeros(0, bool), *(bad[chunks] for chunks in PARTS if chunks in bad)])
+        if self.b.first is not None:
+            return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"first": self.b.first})
+        if len(steps) < len(STEPS):
             return None
-        wrong_calls = {s.case.args: s.value / self.at.bench.tolerance > 1 for s in seen if s.case.kind in ALL}
-        return self.at.of_calls(wrong_calls, unseen=self.tables is None)
+        code = self._of_steps(*steps) if parts.any() or not len(parts) else "decode.single_token_path"
+        if not any(calls.any() for calls in steps):
+            code = "decode.chunk_positions" if parts.any() else ""
+        return Fault(f"{self.encoding}.{code}") if code else None
 
-    def _right_within(self, scores: Sequence[Seen]) -> bool:
-        """Return whether tokens of each call score one another as in one pass."""
-        assert self.tables is not None
-        within = {"single": cache_places.WITHIN, "several": cache_places.WITHIN}
-        return all(
-            (
-                cache_table.apart(s.value, self.tables.predict(within, s.case.args))[0]
-                <= self.tables.noise(s.case.args)
-            ).all()
-            for s in scores
-        )
+    def _of_steps(self, five: Shown, eight: Shown, single: Shown) -> str:
+        """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
+        if not five[1] or not single.any():
+            return "offset.ignored_by_cache" if eight[1] and not five[1] else "kv_cache.counts_calls"
+        if self.tables is None and self.b.one_pass("steps' order"):
+            return "kv_cache.offset_ignored"
+        return "kv_cache.centre_moves" if self.tables and self.encoding == "xpos" else ""
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a fault with the code of its encoding, and with the largest error of outputs."""
-        code = self._of_bias(fault, seen) if fault.code == "decode.bias_dropped" else fault.code
+        """Return a fault with the code of its encoding and its branch, and with the largest error of outputs."""
+        family, _, name = fault.code.partition(".")
+        if name == "decode.bias_dropped":
+            name = "kv_cache.bias_zero" if family == "alibi" and PART_SCORES not in wrong else name
+        elif wrong == {SCORES} and PART_SCORES in right:
+            name = "decode.single_token_path"
+        elif wrong == {PART_SCORES} and name != "window.positions_constant":
+            name = "decode.chunk_positions"
         errors = [float(s.value.max(initial=0.0)) for s in seen if s.case.kind not in INSIDE]
         values = {**fault.values, "evidence": max(errors, default=1.0)}
-        return Fault(cache_names.named(self.at.family, code), fault.change, values, fault.case)
-
-    def _of_bias(self, fault: Fault, seen: Sequence[Seen]) -> str:
-        """Return whether the bias is dropped, or formed for the query by itself."""
-        if self.tables is None:
-            return fault.code
-        if self.at.family == "t5":
-            singles = [s for s in seen if s.case.kind == SCORES]
-            itself = all(self.tables.as_of_itself(s.value, s.case.args) for s in singles)
-            return "kv_cache.query_offset_missing" if itself else fault.code
-        parts = [s for s in seen if s.case.kind == PART_SCORES and len(s.value)]
-        model = {**self.truth, **fault.change}
-        even = all((self.off(s, self.predict(model, s.case), model) <= 1).all() for s in parts)
-        return fault.code if parts and even else "kv_cache.bias_zero"
+        return Fault(f"{family}.{name}", fault.change, values, fault.case)
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest parts that differ from one pass."""
-        what, at = seen.case.kind, self.at
+        what, first = seen.case.kind, self.b.first
         found: dict[str, Any] = {"batch": BATCH, "tokens": TOKENS}
-        if at.first is not None:
-            found = {"batch": 1, "chunks": [at.first, 1], "call": 1, "right_up_to": at.first - 1}
-        elif what in ("turns", "back", "again"):
-            prefills: dict[str, Any] = {
-                "turns": {"prefills": [5, 8]},
-                "back": {"prefill": 2, "dropped": cache_state.DRAFTS},
-            }
-            found = {"batch": BATCH, **prefills.get(what, {}), "error": round(float(seen.value.max()), 6)}
-        elif what not in ONE_PASS:
-            several = what in (OF_PARTS, PART_MASK, PART_SCORES)
-            found = at.bench.smallest([c for c in (*SMALL, *STEPS, *PARTS) if (max(c[1:]) > 1) == several]) or found
+        if first is not None:
+            found = {"batch": 1, "chunks": [first, 1], "call": 1, "right_up_to": first - 1}
+        elif what == "back":
+            found |= {"dropped": DRAFTS, "error": round(float(seen.value.max()), 6)}
+        elif what not in KINDS:
+            found |= {"chunks": list(seen.case.args)}
         if what == MASK:
-            kept, shown = self._keys(seen.case)
+            _, kept, shown = self.masks[seen.case]
             found |= {"behind": sum(seen.case.args) - 1, "found": f"{kept} cached keys", "expected": f"{shown}"}
         return found
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return how far was looked."""
-        calls = [s.value for s in seen if s.case.kind in (*ALL, "far")]
-        return {
-            "width": self.at.bench.x.shape[-1],
-            "largest_error": max((float(c.max(initial=0.0)) for c in calls), default=0.0),
-            "farthest_position": self.at.farthest,
-            "calls_compared": sum(map(len, calls)),
-        }
+        return {"farthest_position": self.b.farthest}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was refused, and that one pass is compared with itself only."""
         if not seen:
             return []
-        found = [f"{what}: {why}" for what, why in self.at.refused.items()]
-        if not any(what.startswith("positions") for what in self.at.refused):
-            found.append(f"positions beyond {self.at.farthest}")
+        found = [f"{what}: {why}" for what, why in self.refused.items()]
+        if not any(what.startswith("positions") for what in self.refused):
+            found.append(f"positions beyond {self.b.farthest}")
         return [*found, "whether one pass is right: steps are compared with it, not with a definition"]

@@ -1,9 +1,8 @@
-"""A model with a cache, run in one pass and in parts."""
+"""A model with a cache, run in one pass, in parts, again, and far into a text."""
 
-import contextlib
 import copy
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,81 +10,162 @@ import torch
 from torch import Tensor, nn
 
 from posenc.verify import guard
-from posenc.verify.engine.records import Array
-from posenc.verify.guard import SubjectError
+from posenc.verify.engine import CannotTellError
+from posenc.verify.engine.records import FLOAT32, Array
+from posenc.verify.guard import NotAnsweredError, SubjectError
 
 TOKENS = 12
 BATCH = 3
 WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
-SMALL = ((1, 1), (2, 1), (1, 2), (1, 1, 1), (2, 2), (3, 1), (2, 1, 1), (4, 1), (2, 3), (5, 1), (5, 1, 1), (4, 4))
+# one pass is compared with a prefill and steps, steps from the first token on, equal parts, uneven parts
+STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
+PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
+DRAFTS = 3  # tokens that are dropped again
+LONG = 64  # tokens from which on rounded angles count
+SLOW = 0.1  # seconds of processors for a pass, after which no longer one is tried
 
 
-@dataclass
 class Bench:
-    """The subject, its tokens, and the outputs of one pass over them.
+    """A subject, tokens whose order it sees well, and the outputs of one pass over them.
 
-    Args:
-        subject: What is called; `spare` is a copy of it before any call, None where it cannot be copied.
-        x: Tokens (batch, tokens, width).
-        full: One pass, as float64.
-        tolerance: Of the largest number of one pass.
+    Attributes:
+        first: The position from which on steps are wrong; None where they are wrong from the start.
+        farthest: The last position up to which steps are right.
+        slow: A longer pass would take too long.
+
+    Raises:
+        SubjectError: No width runs; the first error is reported.
+        CannotTellError: The model draws random numbers.
     """
 
-    subject: Any
-    spare: Any
-    x: Tensor
-    full: Tensor
-    tolerance: float
+    def __init__(self, subject: Any, spec: Mapping[str, Any]) -> None:
+        self.subject = subject
+        width, dtype = _fit(subject, spec)
+        half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
+        self.tolerance = 4e-2 if half else 1e-4
+        self.first: int | None = None
+        self.farthest, self.slow = TOKENS - 1, False
+        plain = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
+        self.x, effect = plain, -1.0
+        for size in (1.0, 3.0, 10.0, 30.0):
+            seen = self.moved(plain * size)
+            if not seen < float("inf"):
+                break
+            if seen > 1.5 * effect:
+                self.x, effect = plain * size, seen
+            if effect > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
+                break
+        self.full = self.run(self.x)
+        if self.one_pass("repeat") > self.tolerance and isinstance(subject, nn.Module):
+            subject.eval()
+            self.full = self.run(self.x)
+        if self.one_pass("repeat") > self.tolerance and distance(self._seeded(), self._seeded()) <= self.tolerance:
+            raise CannotTellError(
+                "the model draws random numbers (dropout?), so that no two passes can be compared: call eval()"
+            )
 
-    def run(self, x: Tensor, chunks: Sequence[int]) -> Tensor:
-        """Run tokens in parts against a growing cache; return all rows as float64."""
-        return run(self.subject, x, chunks)
+    def _seeded(self) -> Tensor:
+        torch.manual_seed(3)
+        return self.run(self.x)
 
-    def one_pass(self, x: Tensor) -> Tensor:
-        """Run tokens in one pass."""
-        return run(self.subject, x, (x.shape[1],))
-
-    def same(self, a: Tensor, b: Tensor) -> bool:
-        """Return whether two results agree to rounding."""
-        return distance(a, b) <= self.tolerance
+    def run(self, x: Tensor, chunks: Sequence[int] = ()) -> Tensor:
+        """Run tokens in parts against a growing cache, or in one pass; return all rows as float64."""
+        return run(self.subject, x, chunks or (x.shape[1],))
 
     def moved(self, x: Tensor) -> float:
         """Return how much later outputs change where two earlier tokens are exchanged."""
-        return distance(self.one_pass(x[:, EXCHANGED])[:, 2:], self.one_pass(x)[:, 2:])
+        return distance(self.run(x[:, EXCHANGED])[:, 2:], self.run(x)[:, 2:])
 
     def text(self, n: int) -> Tensor:
         """Return other tokens of the same size: (1, n, width)."""
         x = torch.randn(1, n, self.x.shape[-1], generator=torch.Generator().manual_seed(9)).to(self.x.dtype)
         return x * (self.x.abs().mean() / x.abs().mean())
 
-    def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor | None = None, other: Any = None) -> Array:
+    def one_pass(self, what: str) -> float:
+        """Return the error of a pass by itself; for "order" and "steps' order" 1 where exchanging tokens does nothing.
+
+        Args:
+            what: "repeat", "ahead", "batch", "length" or "order"; of steps "again" or "steps' order".
+        """
+        x = self.x
+        if what == "order":
+            return float(self.moved(x) <= self.tolerance)
+        if what == "steps' order":
+            last = [self.run(x[:, at], (1, 1, 1, 1))[:, -1] for at in ([0, 1, 2, 3], [2, 0, 1, 3])]
+            return float(distance(last[1], last[0]) <= self.tolerance)
+        if what == "again":
+            return distance(self.run(x, STEPS[0]), self.run(x, STEPS[0]))
+        if what == "ahead":
+            x = x * min(1.0, 0.3 / float(x.double().std()))  # small, so that no key has all the weight
+            other = torch.cat((x[:, :6], x.roll(1, 0)[:, 6:]), 1)
+            return distance(self.run(other)[:, :6], self.run(x)[:, :6])
+        rows, tokens = slice(1, 2) if what == "batch" else slice(None), slice(5 if what == "length" else TOKENS)
+        return distance(self.run(x[rows, tokens]), self.full[rows, tokens])
+
+    def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor | None = None) -> Array:
         """Return the largest error of each call, as a part of the largest number of one pass."""
-        wanted = self.one_pass(x) if wanted is None else wanted
-        got = run(self.subject if other is None else other, x, chunks)
-        parts = zip(got.split(list(chunks), 1), wanted.split(list(chunks), 1), strict=True)
+        wanted = self.run(x) if wanted is None else wanted
+        parts = zip(self.run(x, chunks).split(list(chunks), 1), wanted.split(list(chunks), 1), strict=True)
         size = wanted.abs().max().clamp(min=1e-30)
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
 
-    def smallest(self, parts: Sequence[Sequence[int]] = SMALL) -> dict[str, Any]:
-        """Return the smallest parts of one sequence that differ from one pass."""
-        for chunks in parts:
-            with contextlib.suppress(SubjectError):
-                errors = self.errors(self.x[:1, : sum(chunks)], chunks)
-                if errors.max() > self.tolerance:
-                    return first_wrong(chunks, errors, self.tolerance, 1)
-        return {}
+    def kept_apart(self) -> Array:
+        """Return the errors of steps after those of another sequence, and after some that are taken back.
+
+        Raises:
+            NotAnsweredError: The cache cannot be copied, or is not the model's whole memory.
+        """
+        errors, other = [], self.x.roll(1, 0)
+        for begin, is_copied in ((5, False), (2, True)):
+            kept = step(self.subject, self.x[:, :begin], None, 0)[1]
+            parts: dict[int, Any] = {}
+            try:
+                copied = copy.deepcopy(kept, parts)  # a call may write into its cache
+            except Exception as error:  # user code decides what can be copied
+                raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
+            if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
+                raise NotAnsweredError("the cache holds no tensors")
+            drafts, kept = (kept, copied) if is_copied else (step(self.subject, other[:, :6], None, 0)[1], kept)
+            for at in range(begin + 1, begin + 1 + DRAFTS):
+                drafts = step(self.subject, other[:, at : at + 1], drafts, at)[1]
+            for at in range(begin, begin + DRAFTS):
+                y, kept = step(self.subject, self.x[:, at : at + 1], kept, at)
+                errors.append(distance(y, self.full[:, at : at + 1]))
+        return np.array(errors)
+
+    def far(self, n: int) -> Array:
+        """Return the errors of steps behind a long prefill.
+
+        Raises:
+            SubjectError: One pass refuses that many tokens.
+        """
+        x = self.text(n + 3)
+        began = time.process_time()
+        wanted = self.run(x)
+        self.slow = time.process_time() - began > SLOW
+        errors = self.errors(x, (n, 1, 1, 1), wanted) / self._growth(n)
+        if errors.max() <= self.tolerance:
+            self.farthest = n + 2
+        elif (wrong := next((m for m in range(n, n + 3) if self._is_wrong(x, m)), None)) is not None:
+            right = self.farthest
+            while wrong - right > 1:
+                middle = (wrong + right) // 2
+                wrong, right = (middle, right) if self._is_wrong(x, middle) else (wrong, middle)
+            self.first = wrong
+        return errors
+
+    def _growth(self, n: int) -> float:
+        """Return how far the tolerance grows with the angles, which are rounded in float32."""
+        return 1.0 + (4 * n * FLOAT32 / self.tolerance if n > LONG else 0.0)
+
+    def _is_wrong(self, text: Tensor, n: int) -> bool:
+        return bool(self.errors(text[:, : n + 1], (n, 1))[1] / self._growth(n) > self.tolerance)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
     """Return the largest difference as a part of the largest number of the second."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
-
-
-def first_wrong(chunks: Sequence[int], errors: Array, tolerance: float, batch: int) -> dict[str, Any]:
-    """Return parts and which call of theirs is wrong first, as a report has it."""
-    at = int(np.argmax(errors > tolerance))
-    return {"batch": batch, "chunks": list(chunks), "call": at, "error": round(float(errors[at]), 6)}
 
 
 def step(subject: Any, part: Tensor, cache: Any, seen: int) -> tuple[Tensor, Any]:
@@ -125,68 +205,20 @@ def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
     return torch.cat(rows, 1)
 
 
-def bench(subject: Any, spec: Mapping[str, Any]) -> Bench:
-    """Find the width that the subject takes, and tokens whose order it sees best.
-
-    Raises:
-        SubjectError: No width runs; the first error is reported.
-    """
-    spare = None
-    with contextlib.suppress(Exception):
-        spare = copy.deepcopy(subject)
-    width, dtype = _fit(subject, spec)
-    half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
-    plain = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
-    best, effect = plain, -1.0
-    found = Bench(subject, spare, plain, plain, 4e-2 if half else 1e-4)
-    for size in (1.0, 3.0, 10.0, 30.0):
-        seen = found.moved(plain * size)
-        if not seen < float("inf"):
-            break
-        if seen > 1.5 * effect:
-            best, effect = plain * size, seen
-        if effect > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
-            break
-    found.x, found.full = best, found.one_pass(best)
-    return found
-
-
 def _fit(subject: Any, spec: Mapping[str, Any]) -> tuple[int, torch.dtype]:
     """Return the width and the dtype with which a call runs."""
     heads, head_dim = spec.get("heads"), spec.get("head_dim")
-    named = [spec.get("dim"), heads * head_dim if heads and head_dim else None, head_dim]
-    dtypes = [torch.float32, torch.float64]
-    inside: list[int] = []
-    if isinstance(subject, nn.Module):
-        floats = [p for p in subject.parameters() if p.is_floating_point()]
-        inside = sorted({n for p in floats for n in p.shape}, reverse=True)
-        dtypes = list(dict.fromkeys([*(p.dtype for p in floats[:1]), *dtypes]))
-    widths = list(dict.fromkeys(n for n in (*named, *inside, *WIDTHS) if isinstance(n, int) and n > 1))
+    named = [heads * head_dim, head_dim] if heads and head_dim else [head_dim] if head_dim else []
+    floats = [p for p in subject.parameters() if p.is_floating_point()] if isinstance(subject, nn.Module) else []
+    inside = sorted({n for p in floats for n in p.shape if n > 1}, reverse=True)
     problem: SubjectError | None = None
-    for width in widths if named[0] is None else [named[0]]:
-        for dtype in dtypes:
-            x = torch.randn(2, 3, width, generator=torch.Generator().manual_seed(7)).to(dtype)
+    for width in [spec["dim"]] if spec.get("dim") else dict.fromkeys((*named, *inside, *WIDTHS)):
+        for dtype in dict.fromkeys((*(p.dtype for p in floats[:1]), torch.float32, torch.float64)):
             try:
-                run(subject, x, (3,))
+                run(subject, torch.randn(2, 3, width, generator=torch.Generator().manual_seed(7)).to(dtype), (3,))
             except SubjectError as error:
                 problem = problem or error
-                continue
-            return width, dtype
+            else:
+                return width, dtype
     assert problem is not None
     raise problem
-
-
-def dependence(b: Bench) -> Array:
-    """Return (tokens, tokens): how much each row of one pass changes with each token."""
-    x = (0.3 * b.x[:1] / b.x.std()).expand(TOKENS + 1, -1, -1).clone()  # small, so that no key has all the weight
-    other = torch.randn(TOKENS, x.shape[-1], generator=torch.Generator().manual_seed(8)).to(x.dtype)
-    x[range(TOKENS), range(TOKENS)] = other
-    try:
-        y = b.one_pass(x)
-    except SubjectError as error:
-        if error.cause.code != "subject.raises":
-            raise
-        y = torch.cat([b.one_pass(rows) for rows in x.split(BATCH)])  # a cache may have room for so many
-    change = (y[:TOKENS] - y[TOKENS:]).abs().amax(-1) / y.abs().max().clamp(min=1e-30)
-    found: Array = change.T.numpy()
-    return found

@@ -5,20 +5,27 @@ script that torch compiled) is run all the same, and no scores are seen.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from posenc.verify.families.cache_runs import run
+from posenc.verify.engine.records import Array
+from posenc.verify.families.cache_runs import TOKENS, Bench, run
+from posenc.verify.guard import SubjectError
 
+Shown = NDArray[np.bool_]
+Mask = tuple[str, int, int]
+UNUSED = "kv_cache.past_not_seen"
+MASKS = ("decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax")
 HIDDEN = -1e4  # a mask may be any large negative number
-FLAT = 1e-3  # scores that vary by less show no positions
 
 
 @dataclass(frozen=True)
@@ -28,24 +35,18 @@ class Look:
     Args:
         scores: (heads, queries, keys), NaN where a mask hides the key.
         product: The same before any mask and scale; None if it was not seen.
-        whole: False where a constant per row was taken out before.
     """
 
     scores: Tensor
     product: Tensor | None
-    whole: bool = True
-
-    def last(self, n: int) -> "Look":
-        """Return the rows of the new tokens, where a model runs the older ones again."""
-        return Look(self.scores[:, -n:], None if self.product is None else self.product[:, -n:], self.whole)
 
     def extra(self) -> int:
         """Return how many columns of one pass are no keys, but seen: the sink that gpt-oss puts behind the keys."""
         return int(self.scores[..., self.scores.shape[-2] :].isfinite().any(0).any(0).sum())
 
-    def without(self, extra: int) -> Tensor:
+    def without(self, extra: int) -> Array:
         """Return the scores of keys only."""
-        return self.scores[..., : self.scores.shape[-1] - extra]
+        return self.scores[..., : self.scores.shape[-1] - extra].numpy()
 
 
 class _Watch(TorchFunctionMode):
@@ -61,65 +62,52 @@ class _Watch(TorchFunctionMode):
         given = args[0] if args else kwargs.get("input")
         rows = isinstance(given, Tensor) and given.ndim >= 2
         if name == "scaled_dot_product_attention":
-            self.looks.append(_fused(*args, **kwargs))
-        elif name == "multi_head_attention_forward":
-            self._whole_module(func, args, kwargs)
+            self.looks.append(_fused(args, kwargs))
+        elif name == "multi_head_attention_forward":  # whose weights' logarithms are scores up to a constant per row
+            weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
+            self.looks.append(_look(weights.log(), None))
         out = func(*args, **kwargs)
         if name in PRODUCTS and isinstance(out, Tensor):
             self.products.append(out.detach().clone())
         elif name in SOFTMAX and rows:
             at = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-            self._note(given.movedim(-1 if at is None else at, -1), whole=True)
+            self._note(given.movedim(-1 if at is None else at, -1))
         elif name == "exp" and rows and self._of_size(given) is not None:
-            self._note(given, whole=False)  # a softmax by hand, for which the largest score was taken out
+            self._note(given)  # a softmax by hand, for which the largest score was taken out
         return out
 
     def _of_size(self, t: Tensor) -> Tensor | None:
         """Return the product of that many numbers that was made last, if few others came in between."""
         return next((p for p in reversed(self.products[-3:]) if p.numel() == t.numel()), None)
 
-    def _note(self, t: Tensor, *, whole: bool) -> None:
-        n, m = t.shape[-2:]
+    def _note(self, t: Tensor) -> None:
         product = self._of_size(t)
-        if product is not None:
-            transposed = product.ndim > 1 and product.shape[-1] != m
-            product = (product.mT if transposed else product).double().reshape(-1, n, m)
-        self.looks.append(Look(_shown(t.detach().double().reshape(-1, n, m)), product, whole))
-
-    def _whole_module(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Ask torch's own module for its weights, whose logarithms are scores up to a constant per row."""
-        asked = {**kwargs, "need_weights": True, "average_attn_weights": False}
-        weights = func(*args, **asked)[1].detach().double()
-        self.looks.append(Look(_shown(weights.log().reshape(-1, *weights.shape[-2:])), None, whole=False))
+        is_transposed = product is not None and product.ndim > 1 and product.shape[-1] != t.shape[-1]
+        self.looks.append(_look(t, product.mT if product is not None and is_transposed else product))
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Look:
+def _look(scores: Tensor, product: Tensor | None) -> Look:
+    n, m = scores.shape[-2:]
+    shown = scores.detach().double().reshape(-1, n, m)
+    shown = torch.where(shown > HIDDEN, shown, math.nan)
+    return Look(shown, None if product is None else product.double().reshape(-1, n, m))
+
+
+def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
     """Form the scores of scaled_dot_product_attention."""
-    q, k = query.detach().double(), key.detach().double()
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = {**dict(zip(names, args, strict=False)), **named}
+    q, k = (given[name].detach().double() for name in ("query", "key"))
+    scale, mask = given.get("scale"), given.get("attn_mask")
+    if given.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     product = q @ k.mT
     scores = product * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    n, m = scores.shape[-2:]
-    if is_causal:
-        scores = scores.masked_fill(torch.ones(n, m, dtype=torch.bool).triu(1), -math.inf)
-    if attn_mask is not None:
-        hide = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -math.inf) if hide else scores + attn_mask.double()
-    return Look(_shown(scores.reshape(-1, n, m)), product.reshape(-1, n, m))
-
-
-def _shown(scores: Tensor) -> Tensor:
-    return torch.where(scores > HIDDEN, scores, math.nan)
+    if given.get("is_causal"):
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
+    return _look(scores, product)
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
@@ -131,11 +119,63 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     seen: list[list[Look]] = []
 
     def call(t: Tensor, cache: Any) -> Any:
-        inner = _Watch()
-        with inner:
+        with _Watch() as inner:
             found = subject(t, cache)
-        seen.append([look.last(t.shape[1]) for look in inner.looks if look.scores.shape[1] >= t.shape[1]])
+        n = t.shape[1]  # a model may run the older tokens again
+        rows = [(look.scores[:, -n:], look.product) for look in inner.looks if look.scores.shape[1] >= n]
+        seen.append([Look(scores, None if product is None else product[:, -n:]) for scores, product in rows])
         return found
 
     run(call, x, chunks)
     return seen
+
+
+def mask(b: Bench, chunks: Sequence[int]) -> Mask:
+    """Compare who sees whom in parts and in one pass; of a text longer than the bench's, in the last call.
+
+    Returns:
+        The code of what is wrong, empty where nothing is; how many cached keys the last call's first token sees at
+        most, and how many one pass shows it.
+    """
+    n = sum(chunks)
+    x = b.x[:1] if n == TOKENS else b.text(n)
+    try:
+        calls, (whole,) = watch(b.subject, x, chunks), watch(b.subject, x, (n,))
+    except SubjectError:
+        return "", 0, 0
+    at = [i for i, look in enumerate(whole) if look.scores.shape[1] == n <= look.scores.shape[2]]
+    if {len(looks) for looks in calls} != {len(whole)} or not at:
+        return "", 0, 0
+    full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
+    here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
+    begin = n - chunks[-1]
+    if n > TOKENS:
+        here[:, :begin] = full[:, :begin]
+    kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
+    return _wrong(here, full, chunks), kept, shown
+
+
+def _table(calls: Sequence[Array], chunks: Sequence[int]) -> Shown:
+    """Return who sees whom in one layer, (tokens, tokens); the keys that are left are the last ones."""
+    table, total = np.zeros((sum(chunks), sum(chunks)), dtype=bool), 0
+    for scores, new in zip(calls, chunks, strict=True):
+        total += new
+        rows: Shown = np.asarray(np.isfinite(scores).any(0))[:, :total]
+        table[total - new : total, total - rows.shape[1] : total] = rows
+    return table
+
+
+def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
+    """Return the code of what is wrong with a mask, (layers, tokens, tokens)."""
+    row, column = np.indices(full.shape[1:])
+    begin = np.repeat(np.cumsum([0, *chunks[:-1]]), chunks)[:, None]
+    if (here == full).all():
+        return ""
+    if not (here & (column < begin)).any():
+        return UNUSED
+    if (here == np.where(begin > 0, column <= row - begin, full)).all():
+        return "decode.mask.top_left"
+    if (more := here & ~full).any():
+        return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
+    hides_newer = (full & ~here & np.maximum.accumulate(here, -1)).any()
+    return "decode.mismatch" if hides_newer else "decode.window.short"

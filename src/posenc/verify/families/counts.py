@@ -1,6 +1,7 @@
-"""Counts of tokens: what functions of positions and of rows share, and positions of padded rows."""
+"""Counts of tokens: positions of padded rows and of packed documents, and what rows of a table share with them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.counts_calls import Call, ask, text_of
-from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_masks, of_numbers
+from posenc.verify.families.counts_calls import Call, ask, packed, text_of
+from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_documents, of_masks, of_numbers
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
@@ -18,21 +19,21 @@ EXACT = 0.01  # positions are whole numbers
 PADS = ((1, 4, 0), (3, 1))  # of batches with an unpadded row and without; the first row is not the longest
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
 UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+DOCUMENTS: tuple[tuple[int, ...], ...] = (
+    *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
+    *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
+)
+EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
+BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
 MOVES = (
     "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
     "are kept unrotated, or are all rotated in every call, stand at right distances"
 )
 
 
-def _right(call: Call) -> Any:
-    """Return the count of each document's tokens from 0: what is right."""
-    return call.right
-
-
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
     """Return the family of a function of positions or of rows for a specification."""
     from posenc.verify.families.learned_rows import Rows
-    from posenc.verify.families.packed import Documents
 
     if convention == "learned_rows_fn":
         return Rows(convention, spec)
@@ -65,13 +66,9 @@ class Counts(Family):
         self.last: Call | None = None  # of the object that is asked
         self.seen: Sequence[Seen] = ()
         start = float(spec.get("start") or 0)
-        self.truth = {
-            **dict.fromkeys(KINDS, _right),
-            "start": start,
-            "own": False,  # each document begins at a place of its own
-            "number": None,  # what becomes of large numbers
-            "padding_row": None,  # what padded slots get; None where it is free
-        }
+        # `own`: each document begins at a place of its own; `number`: what becomes of large numbers
+        how: dict[str, Any] = {"start": start, "own": False, "number": None, "padding_row": None}
+        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), **how}
         self.first, self.end = start + 1, 2048.0
         self.starts: tuple[float, ...] = (start + 1, 0.0, 2.0, 2 * start)
         self.origins: dict[tuple[str, int, float], float] = {}
@@ -100,12 +97,12 @@ class Counts(Family):
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
         (call,) = case.args
-        start = self._own(call) if model["own"] else model["start"] + 0.0 * call.asked
+        start = model["start"] + 0.0 * call.asked
+        if model["own"]:
+            rows = enumerate(call.asked)
+            start = np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
         found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
-
-    def _own(self, call: Call) -> Array:
-        return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in enumerate(call.asked)])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return what tokens get."""
@@ -118,10 +115,6 @@ class Counts(Family):
         off: Array = np.abs(np.where(compared, seen.value, 0.0) - np.where(compared, predicted, 0.0)) / EXACT
         return off
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: `off` has compared every token."""
-        return True
-
     def look(self, seen: Sequence[Seen]) -> None:
         """Read off where counting begins, in all calls and in each document, and where it ends."""
         self.seen, self.first = seen, float(seen[0].value[0, 0])
@@ -131,8 +124,9 @@ class Counts(Family):
             (call,) = s.case.args
             real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
             begins = s.value - want + self.truth["start"]
-            for row, document, here in call.pieces():
-                self.origins.setdefault((call.text, row, document), begins[row, here][0])
+            for i, row in enumerate(call.asked):
+                for document, at in zip(*np.unique(row, return_index=True), strict=True):
+                    self.origins.setdefault((call.text, i, document), begins[i, at])
             if real.sum() > 1 and (begins[real] == begins[real][0]).all():
                 starts[float(begins[real][0])] = None
             ends += want[real & (s.value != want)].tolist()
@@ -166,26 +160,16 @@ class Counts(Family):
                 yield Fault("positions.off_by_one", {"start": found}, words)
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the row that is farthest off, or its first wrong column where there are many."""
+        """Return the first wrong column of the row that is farthest off."""
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
-        few = call.total <= 24
-        asked: dict[str, Any] = {"cu_seqlens": call.bounds}
-        if self.convention != "packed_position_fn":
-            tokens = call.tokens[:, 0].astype(int).tolist()
-            mask = call.mask.astype(int).tolist() if few else f"{call.total} columns, {tokens} tokens"
-            asked = {"attention_mask": mask, "q_len": call.q_len, "row": row}
-        if few:
-            shown = (call.asked[row] > 0) | (off[row] > 1)
-            want = [float(p) if show else None for p, show in zip(predicted[row], shown, strict=True)]
-            return {**asked, "found": seen.value[row].tolist(), "expected": want}
         at = int(np.argmax(off[row] > 1))
+        mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
+        asked = {"attention_mask": mask, "q_len": call.q_len}
+        if self.convention == "packed_position_fn":
+            asked = {"cu_seqlens": call.bounds}
         found, expected = float(seen.value[row, at]), float(predicted[row, at])
-        return {**asked, "column": at + call.earlier, "found": found, "expected": expected}
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the position of the first token."""
-        return {"first_row" if self.convention == "learned_rows_fn" else "start": self.first}
+        return {**asked, "row": row, "column": at + call.earlier, "found": found, "expected": expected}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open, and texts that are longer than those that were asked."""
@@ -193,10 +177,17 @@ class Counts(Family):
 
 
 class Positions(Counts):
-    """Positions of the last q_len columns of a mask: the number of a row's tokens before each."""
+    """Positions of the last q_len columns of a mask: the number of a row's tokens before each.
+
+    Attributes:
+        whole: Whether only whole masks are asked, without chunks and steps.
+        sides: Where padding may stand if the specification does not say it.
+    """
 
     definition = "positions@count-of-tokens"
     kinds = (kind("positions.state_kept", "again", "prefill decode chunk"),)
+    whole = False
+    sides: Sequence[str] = ("left",)
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -205,12 +196,15 @@ class Positions(Counts):
 
     def _short(self) -> list[list[Call]]:
         """Return short texts, the smallest first, as far as positions go."""
-        sides = {"both": ("left", "right"), "right": ("right",), "none": ()}.get(self.side, ("left",))
-        small = [(side, (1,)) for side in sides] or [("left", (0,))]
-        large = [("left", (0, 0)), *((side, pads) for side in sides for pads in PADS)]
+        sides = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}
+        padded = sides.get(self.side, self.sides)
+        small = [(side, (1,)) for side in padded] or [("left", (0,))]
+        large = [("left", (0, 0)), *((side, pads) for side in padded for pads in PADS)]
         texts = [text_of(1, (0,), "left")]
         texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
         texts += [text for side, pads in large for text in (text_of(7, pads, side), text_of(8, pads, side, 1, 3))]
+        if self.whole:
+            texts = [text[:1] for text in texts if text[0].total == text[0].prompt]
         return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
 
     def cases(self) -> Iterator[Case]:
@@ -219,9 +213,10 @@ class Positions(Counts):
         for text in short:
             yield from (Case(call.kind, (call,), call.text) for call in text)
         most = min(LONG, self.top or LONG)
-        long = text_of(max(1, most - 2), (0,), "left", min(2, most - 1))
+        steps = 0 if self.whole else min(2, most - 1)
+        long = text_of(most - steps, (0,), "left", steps)
         shorter: Case | None = None
-        for n in () if self.top else (500, 2000):  # code may end where it likes if it was not declared
+        for n in () if self.top else (120, 500, 2000):  # code may end where it likes if it was not declared
             shorter = Case("prefill", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
         for call in long:
             yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
@@ -238,3 +233,49 @@ class Positions(Counts):
         yield from (Fault("positions.origin_moves", change) for change in self.moving())
         for kinds in SOME:
             yield from of_masks(self.side, kinds)
+
+
+class Documents(Counts):
+    """Positions of packed documents, of their bounds or of a mask with their numbers: each begins at 0."""
+
+    definition = "positions@restart-by-document"
+    kinds = (kind("positions.state_kept", "again", "near"), kind("positions.packed.empty_document", "empty", "near"))
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.of_bounds = convention == "packed_position_fn"
+        self.large = (
+            40,
+            300,
+            9000 if self.of_bounds else 2200,
+            9,
+        )  # columns of a mask may be compared with one another
+        self.open = [] if self.of_bounds else ["decode steps and chunks: masks with documents are asked as whole rows"]
+        self.modulus = 512.0
+
+    def cases(self) -> Iterator[Case]:
+        """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
+        near = [packed([lengths]) for lengths in (*DOCUMENTS, self.large)]
+        for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
+            for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
+                near.insert(-1, packed(rows, before[: len(rows)]))
+        yield from (Case("near", (call,), call.text) for call in near)
+        for lengths in EMPTY if self.of_bounds else ():
+            yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
+        each = min(self.top or FAR, FAR)
+        if -(-FAR // each) < 38 and (self.of_bounds or self.top):
+            yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
+        yield from self.again([packed([(2, 7, 1, 1, 5)])], near[-1:])
+        yield from self.again([packed([(2, 3, 2, 1, 1)])], [packed([(3, 3, 3)])])  # as many tokens
+
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Read off after how many tokens positions begin anew, too."""
+        super().look(seen)
+        large = next((s.value[0] for s in seen if s.case.args[0].total == sum(self.large)), np.zeros(1))
+        self.modulus = float(next(iter(np.flatnonzero(large[1:] == large[0])), 511) + 1)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield a constant, ways to count, and large numbers."""
+        yield from self.constants()
+        yield from of_documents(self.modulus, max(self.end - self.truth["start"], 1.0))
+        yield from of_numbers(self.truth["start"], self.end)

@@ -1,14 +1,12 @@
 """Calls of functions of masks and of bounds between documents, and what comes back."""
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from posenc.verify import guard
 from posenc.verify.engine.records import Array
@@ -27,13 +25,12 @@ class Call:
     Attributes:
         kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
         asked: The mask of the columns that are asked for; `earlier` columns are before them.
-        columns: The number of each column, (1, total), and of `steps`, the columns that are asked for.
-        count: The number of tokens in a row before each token, (batch, total).
+        columns, steps: The number of each column of the mask, and of those that are asked for, from 0.
+        count, right: The number of tokens before each token, in its row and in its document.
         tokens, padding, past: Tokens and padded slots of each row, and tokens before those that are asked for.
         last: The number of each row's last document.
-        padding_count, tokens_left: Padded slots before each column and with it, and tokens from it to the end.
-        length, previous: The tokens of each token's document, and of the document before it, (batch, total).
-        right: The number of tokens of its document before each token.
+        length, previous: The tokens of each token's document, and of the document before it.
+        bounds: Between the documents of the first row.
     """
 
     def __init__(self, mask: Array, q_len: int, text: str, prompt: int, before: tuple["Call", ...] = ()) -> None:
@@ -47,8 +44,6 @@ class Call:
         self.count = (mask > 0).cumsum(1) - 1.0
         self.tokens = self.count[:, -1:] + 1
         self.padding = self.total - self.tokens
-        self.tokens_left = self.tokens - self.count
-        self.padding_count = self.columns - self.count
         self.last = mask.max(1, keepdims=True)
         self.past = self.tokens - (self.asked > 0).sum(1, keepdims=True)
         document = mask.astype(int)
@@ -57,25 +52,11 @@ class Call:
         self.length = np.take_along_axis(lengths, document, 1)
         self.previous = np.take_along_axis(lengths, np.maximum(document - 1, 0), 1)
         self.right = self.count - np.take_along_axis(lengths.cumsum(1) - lengths, document, 1)
-        self.bounds = [0, *lengths[0].cumsum()[1:].astype(int).tolist()]  # between the documents of the first row
-
-    def pieces(self) -> Iterator[tuple[int, float, NDArray[np.bool_]]]:
-        """Yield the row and the number of each document, and where its tokens are in the columns that are asked for."""
-        for i, row in enumerate(self.asked):
-            for document in np.unique(row[row > 0]):
-                yield i, float(document), row == document
+        self.bounds = [0, *lengths[0].cumsum()[1:].astype(int).tolist()]
 
 
 def text_of(total: int, pads: Sequence[int], side: str, steps: int = 2, chunk: int = 0) -> list[Call]:
-    """Return the calls of a prefill, whole or in chunks, and of the steps after it.
-
-    Args:
-        total: The columns of the prefill.
-        pads: How many padded slots each row has.
-        side: Where they are: "left" or "right".
-        steps: The number of decode steps.
-        chunk: The columns of a chunk; 0 for a whole prefill.
-    """
+    """Return the calls of a prefill of so many columns, whole or in chunks, and of the decode steps after it."""
     columns = np.arange(total)
     mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
     whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)
@@ -104,50 +85,32 @@ def ask(subject: Any, call: Call, convention: str) -> Array:
         SubjectError: The call cannot be used: neither with masks of int64 nor of bool, or bounds of int32 nor int64.
     """
     mask = torch.from_numpy(call.mask.astype(np.int64))
-    words = f"attention_mask of {tuple(mask.shape)}"
-    attempts: list[list[Any]] = [[mask]] if call.mask.max() > 1 else [[mask], [mask.bool()]]
+    words, dtypes = f"attention_mask of {tuple(mask.shape)}", [torch.int64, torch.bool][: 2 - (call.mask.max() > 1)]
     if convention == "packed_position_fn":
-        words = f"cu_seqlens={call.bounds}"
-        attempts = [[torch.tensor(call.bounds, dtype=dtype)] for dtype in (torch.int32, torch.int64)]
-    elif convention == "position_fn":
+        mask, words, dtypes = torch.tensor(call.bounds), f"cu_seqlens={call.bounds}", [torch.int32, torch.int64]
+    if convention == "position_fn":
         words += f", q_len={call.q_len}"
-        attempts = [[*given, call.q_len] for given in attempts]
     what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({words})"
-    return _flat(_first(subject, attempts, what), (len(mask), call.q_len), what).detach().double().numpy()
-
-
-def _first(subject: Any, attempts: Sequence[list[Any]], what: str) -> Any:
-    """Return the result of the first attempt that raises no error; the first error where all do."""
-    names = _keyword_only(subject)
     errors = []
-    for given in attempts:
-        options = {name: given.pop() for name in reversed(names) if given}
-        try:
-            return guard.call(subject, *given, what=what, **options)
-        except guard.SubjectError as error:
-            errors.append(error)
-            if error.cause.code != "subject.raises":
-                break
+    for by_name in (False, True):
+        asked = partial(subject, q_len=call.q_len) if by_name else subject
+        rest = [call.q_len] if convention == "position_fn" and not by_name else []
+        for dtype in dtypes if convention == "position_fn" or not by_name else ():
+            try:
+                return _flat(guard.call(asked, mask.to(dtype), *rest, what=what), call.asked.shape, what)
+            except guard.SubjectError as error:
+                errors.append(error)
+                if error.cause.code != "subject.raises":
+                    raise error from errors[0]
     raise errors[0]
 
 
-def _keyword_only(subject: Any) -> list[str]:
-    try:
-        parameters = inspect.signature(subject).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-
-
-def _flat(found: Any, shape: tuple[int, int], what: str) -> Tensor:
-    """Accept lists, (q_len,), (1, q_len) and dimensions of 1 between, which broadcast to (batch, q_len)."""
-    if isinstance(found, list | tuple):
-        try:
-            found = torch.as_tensor(found)
-        except (TypeError, ValueError, RuntimeError):
-            guard.shaped(found, shape, what)
-    if isinstance(found, Tensor) and found.ndim == 3 and 1 in found.shape[:2]:
-        found = found.squeeze(0) if found.shape[0] == 1 else found.squeeze(1)
-    if isinstance(found, Tensor) and found.shape in ((shape[1],), (1, shape[1]), (shape[1], shape[0] == 1)):
-        found = found.flatten().expand(*shape)
-    return guard.shaped(found, shape, what)
+def _flat(found: Any, shape: tuple[int, ...], what: str) -> Array:
+    """Accept lists, (q_len,), (1, q_len) and a dimension of 1 between or in front."""
+    if isinstance(found, list):
+        found = torch.tensor(found)
+    if isinstance(found, torch.Tensor) and found.ndim == 3 and 1 in found.shape[:2]:
+        found = found.flatten(0, 1)
+    if isinstance(found, torch.Tensor) and found.numel() == shape[1]:
+        found = found.flatten().expand(shape)
+    return guard.shaped(found, shape, what).detach().double().numpy()

@@ -1,7 +1,6 @@
 """Ways to count tokens that are wrong: those of padded rows, of packed documents, and numbers that are too large."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,9 @@ Rule = Callable[[Call], Any]  # an array of all columns or of those that are ask
 Ways = Sequence[tuple[str, Rule]]  # codes after "positions.", and how is counted
 Number = tuple[str, Any]  # what becomes of a number: "round", "sum", "wrap" or "clamp", and by what
 
-INT8: Number = ("wrap", (-(1 << 7), 1 << 7))
-INT16: Number = ("wrap", (-(1 << 15), 1 << 15))
+BITS = ((-(1 << 7), 1 << 7), (-(1 << 15), 1 << 15))
 KINDS = ("prefill", "decode", "chunk")
 SOME = (("decode",), ("chunk",), ("decode", "chunk"), ("prefill",))
-IN_ROWS = {  # codes of a learned table that have another name there
-    "left_padding": "padding_not_masked",
-    "padded_width_in_decode": "padding_not_masked",
-    "first_row_for_all": "first_row_for_all",
-    "axis.batch": "axis.batch",
-    "mask_inverted": "mask_inverted",
-    "padding_twice": "padding_twice",
-    "right_padding": "padding_twice",
-    "off_by_one": "cls_row",
-    "wrapped": "wrapped",
-    "clamped": "table_too_short",
-    "precision": "precision",
-}
 
 
 def _filled(call: Call, fill: float) -> Any:
@@ -50,33 +35,30 @@ OF_MASKS: Ways = (  # where two explain everything, the earlier one is named
     ("past_ignored", lambda c: c.steps),
     ("past_ignored", lambda c: c.asked.cumsum(1) - 1),
     ("past_ignored", lambda c: c.count[:, : c.q_len]),
-    ("past_ignored", lambda c: _filled(c, 0)[:, : c.q_len]),
     ("past_ignored", lambda c: _filled(c, 1)[:, : c.q_len]),
     ("chunked_prefill.double_counted", lambda c: c.count + c.past),
     ("chunked_prefill.double_counted", lambda c: c.count + c.earlier),
     ("constant_in_chunk", lambda c: c.count[:, -1:]),
     ("first_row_for_all", lambda c: c.count[:1]),
-    ("first_row_for_all", lambda c: _filled(c, 0)[:1]),
     ("first_row_for_all", lambda c: _filled(c, 1)[:1]),
     ("padded_width_in_decode", lambda c: c.columns - c.padding.min()),
     ("axis.batch", lambda c: c.mask.cumsum(0) - 1),
-    ("mask_inverted", lambda c: c.padding_count - 1),
-    ("mask_inverted", lambda c: np.maximum(c.padding_count - 1, 0)),
-    ("mask_inverted", lambda c: c.padding_count),
+    ("mask_inverted", lambda c: c.columns - c.count - 1),
+    ("mask_inverted", lambda c: np.maximum(c.columns - c.count - 1, 0)),
+    ("mask_inverted", lambda c: c.columns - c.count),
     ("padding_twice", lambda c: c.count - c.padding),
-    ("right_padding", lambda c: c.columns - c.padding),
+    ("padding_twice", lambda c: c.columns - c.padding),
     ("off_by_one", lambda c: np.maximum(c.count - 1, 0)),  # the first two tokens share a position
     ("left_padding", lambda c: c.past + c.steps),
-    ("reversed", lambda c: c.tokens_left - 1),
-    ("reversed", lambda c: c.tokens_left),
+    ("reversed", lambda c: c.tokens - 1 - c.count),
+    ("reversed", lambda c: c.tokens - c.count),
     ("reversed", lambda c: c.count[:, ::-1]),
     ("reversed", lambda c: c.steps[:, ::-1]),
     ("reversed", lambda c: c.steps[:, ::-1] + 1),
     ("reversed", lambda c: c.total - 1 - c.count),
     ("reversed", lambda c: c.total - c.count),
     ("reversed", lambda c: c.q_len - 1 - c.count),
-    ("reversed", lambda c: c.q_len - c.count),
-    ("negated", lambda c: -c.count),
+    ("reversed", lambda c: -c.count),
     ("mask_inverted", lambda c: 0 * c.steps),
     ("mask_inverted", lambda c: 0 * c.steps + 1),
 )
@@ -89,6 +71,33 @@ MOVING: Sequence[Rule] = (  # counted from the newest token, the last column, th
     lambda c: c.count - c.tokens,
     lambda c: c.count - c.total,
     lambda c: c.count - c.tokens.max(),
+)
+OF_DOCUMENTS: Ways = (
+    ("packed_not_reset", lambda c: c.count),
+    ("left_padding", lambda c: c.columns),
+    ("packed.previous_length", lambda c: c.count - c.previous),
+    ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
+    ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
+    ("first_row_for_all", lambda c: c.right[:1]),
+    ("packed.boundary", lambda c: np.where(c.right == 0, c.previous, c.right)),
+    ("packed.boundary", lambda c: np.where((c.right == c.length - 1) & (c.mask < c.last), 0, c.right)),
+    ("packed.off_by_one", lambda c: c.right + (c.mask > 1)),
+    ("packed.off_by_one", lambda c: c.right - (c.mask > 1)),
+    ("packed.document_index", lambda c: c.mask - 1),
+    ("packed.numbers_added", lambda c: c.mask.cumsum(1) - 1),
+    ("packed.reversed", lambda c: c.length - 1 - c.right),
+    ("packed.reversed", lambda c: c.length - c.right),
+    ("packed.reversed", lambda c: c.tokens - 1 - c.count),
+    ("packed.reversed", lambda c: c.tokens - c.count),
+    ("wrapped", lambda c: _difference(c, ("wrap", BITS[1]))),
+    ("precision", lambda c: _difference(c, ("round", "bfloat16"))),
+    ("precision", lambda c: _difference(c, ("round", "float16"))),
+    ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 0)),
+    ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 1)),
+    ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, -1)),
+    ("packed.last_document", lambda c: np.where(c.mask < c.last, c.right, 0)),
+    ("packed.last_document", lambda c: np.where(c.mask < c.last, c.right, c.count)),
+    ("packed.last_document", lambda c: c.right + c.previous * (c.mask == c.last)),
 )
 
 
@@ -109,69 +118,18 @@ def _code(code: str, side: str, kinds: Sequence[str]) -> str:
     return "left_padding" if code == "padded_width_in_decode" and "prefill" in kinds else code
 
 
+def of_documents(all_end: float, each_end: float) -> Iterator[Fault]:
+    """Yield ways to count packed documents; the ends are of what is counted in all documents, and in each."""
+    again: Ways = (
+        ("packed.modulo_wrap", lambda c: c.count % all_end),
+        ("packed.modulo_wrap", lambda c: c.right % each_end),
+    )
+    return (Fault(f"positions.{code}", {"prefill": rule}, {"end": 1 << 15}) for code, rule in (*OF_DOCUMENTS, *again))
+
+
 def _difference(call: Call, number: Number) -> Array:
     """Form the running index and the starts in a short type, and subtract afterwards."""
     return held(call.count, number) - held(call.count - call.right, number)
-
-
-OF_DOCUMENTS: Ways = (
-    ("packed_not_reset", lambda c: c.count),
-    ("left_padding", lambda c: c.columns),
-    ("packed.first_reset_only", lambda c: np.where(c.mask > 1, c.count - c.length[:, :1], c.count)),
-    ("packed.previous_length", lambda c: c.count - c.previous),
-    ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
-    ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
-    ("first_row_for_all", lambda c: c.right[:1]),
-    ("packed.boundary", lambda c: np.where(c.right == 0, c.previous, c.right)),
-    ("packed.boundary", lambda c: np.where((c.right == c.length - 1) & (c.mask < c.last), 0, c.right)),
-    ("packed.last_document", lambda c: c.right + c.previous * (c.mask == c.last)),
-    ("packed.document_index", lambda c: c.mask - 1),
-    ("packed.numbers_added", lambda c: c.mask.cumsum(1) - 1),
-    ("packed.reversed", lambda c: c.length - 1 - c.right),
-    ("packed.reversed", lambda c: c.length - c.right),
-    ("packed.from_the_end", lambda c: c.tokens - 1 - c.count),
-    ("packed.from_the_end", lambda c: c.tokens - c.count),
-    ("wrapped", lambda c: _difference(c, INT16)),
-    ("precision", lambda c: _difference(c, ("round", "bfloat16"))),
-    ("precision", lambda c: _difference(c, ("round", "float16"))),
-)
-PARTS: Ways = (  # which documents are counted
-    ("packed.first_only", lambda c: c.mask == 1),
-    ("packed.last_document", lambda c: c.mask < c.last),
-    ("packed.last_only", lambda c: c.mask == c.last),
-)
-
-
-def of_documents(later: Sequence[float], moduli: Sequence[int]) -> Iterator[Fault]:
-    """Yield ways to count packed documents.
-
-    Args:
-        later: What may be added in all documents but the first.
-        moduli: After how many tokens, of all and of a document, positions may begin anew; 0 for never.
-    """
-    ways: list[tuple[str, Rule]] = [*OF_DOCUMENTS, *(("packed.off_by_one", partial(_later, by=by)) for by in later)]
-    for end, of_all in zip(moduli, (True, False), strict=True):
-        if end:
-            ways.append(("packed.modulo_wrap", partial(_wrapped, end=end, of_all=of_all)))
-    for code, counted in PARTS:
-        for rest in (0.0, 1.0, None):
-            ways.append((code, partial(_part, counted=counted, rest=rest)))
-    return (Fault(f"positions.{code}", {"prefill": rule}, {"end": 1 << 15}) for code, rule in ways)
-
-
-def _later(call: Call, by: float) -> Any:
-    """Add a constant in all documents but the first."""
-    return call.right + by * (call.mask > 1)
-
-
-def _wrapped(call: Call, end: int, of_all: bool) -> Any:
-    """Begin anew after a number of tokens, of all or of each document."""
-    return (call.count if of_all else call.right) % float(end)
-
-
-def _part(call: Call, counted: Rule, rest: float | None) -> Any:
-    """Count some documents; give the others a constant, or the running index."""
-    return np.where(counted(call), call.right, call.count if rest is None else rest)
 
 
 def held(count: Array, number: Number | None) -> Array:
@@ -196,12 +154,10 @@ def held(count: Array, number: Number | None) -> Array:
 
 def of_numbers(start: float, end: float) -> Iterator[Fault]:
     """Yield what a type or a largest number does to positions from a start; `end` is the least that is not returned."""
-    for short in (INT8, INT16):
-        yield Fault("positions.wrapped", {"number": short}, {"end": short[1][1]})
     for dtype in SHORT:
         yield Fault("positions.precision", {"number": ("round", dtype)})
         yield Fault("positions.precision", {"number": ("sum", (dtype, start))})
     if end > start:
         yield Fault("positions.clamped", {"number": ("clamp", end - 1)}, {"end": end})
-        for first in dict.fromkeys((start, 0.0)):
-            yield Fault("positions.wrapped", {"number": ("wrap", (first, end))}, {"end": end})
+    for span in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first < end)):
+        yield Fault("positions.wrapped", {"number": ("wrap", span)}, {"end": span[1]})

@@ -1,6 +1,6 @@
 """Tables of sinusoids of distances, a row for each from n - 1 to -(n - 1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,26 +9,34 @@ from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added import Sinusoid
-from posenc.verify.families.added_calls import Calls, Shape, finding, ready
-from posenc.verify.families.added_faults import DISTANCES
-from posenc.verify.families.added_reading import positions
+from posenc.verify.families.added_calls import Shape, finding, ready
 from posenc.verify.guard import SubjectError
 
 DIRECTION = "distances are counted the other way round, and direction='any' was declared: sines change their sign"
+# Distances of a table by mistake, of row r of 2n - 1.
+DISTANCES: Mapping[str, tuple[Callable[[Array, int], Array], str]] = {
+    "row r has distance |(n - 1) - r|, so that both sides look alike": (lambda r, n: abs(n - 1 - r), "sign_lost"),
+    "row r has distance -|(n - 1) - r|, so that both sides look alike": (lambda r, n: -abs(n - 1 - r), "sign_lost"),
+    "row r has distance r - (n - 1), the other way round": (lambda r, n: r - n + 1, "direction"),
+    "row r has position r, an absolute one": (lambda r, n: r, "absolute_used"),
+    "row r has position 2n - 2 - r, an absolute one": (lambda r, n: 2 * n - 2 - r, "absolute_used"),
+    "row r has distance max((n - 1) - r, 0)": (lambda r, n: np.maximum(n - 1 - r, 0), "future_clamped"),
+    "row r has distance min((n - 1) - r, 0)": (lambda r, n: np.minimum(n - 1 - r, 0), "past_clamped"),
+    "the two sides run on from each other: n - 1, ..., 0, then 0, -1, ...": (
+        lambda r, n: np.where(r < n, n - 1 - r, n - r),
+        "off_by_one",
+    ),
+}
 
 
 class Distances(Sinusoid):
     """Transformer-XL's sinusoids of distances (Dai et al. 2019), a row for each from n - 1 to -(n - 1)."""
 
-    prefix = "relative_sinusoid"
+    prefix, cut_wrong = "relative_sinusoid", "relative_sinusoid.slice_of_reversed_table"
     shapes = ((3,), (5,), (12,))
     single = (1,)
-    parts = ("places", "misplaced", "orders", "rules", "bases")
     later = ((5,), (9,), (3,), (24,), (9,))
-
-    def _more(self) -> Iterator[Case]:
-        for order in (self.later, self.later[::-1]):
-            yield Case("again", tuple(order), "calls of one object, one after another")
+    lengths = ()
 
     def grid(self, shape: Shape) -> Shape:
         """Return the rows of a table."""
@@ -45,67 +53,33 @@ class Distances(Sinusoid):
         yield from super().free()
         if self.spec.get("direction") == "any":
             turned = next(words for words, (_, code) in DISTANCES.items() if code == "direction")
-            yield from (Choice({**reading, "place": turned}, DIRECTION) for reading in self.readings())
+            yield from (Choice({**reading, "place": turned}, DIRECTION) for reading in self.readings)
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield distances that are off by a constant."""
-        for by in (1.0, -1.0):
-            yield Fault(
-                "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
-            )
+    def start_fault(self, by: float) -> Fault:
+        """Return the fault of distances that are off by a constant."""
+        return Fault(
+            "relative_sinusoid.off_by_one", {"start": by}, {"words": f"row r has distance (n - 1) - r {by:+g}"}
+        )
 
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong distances."""
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong distances, also those that are off by one."""
         for words, (_, code) in DISTANCES.items():
             yield Fault(f"relative_sinusoid.{code}", {"place": words}, {"words": words})
-
-    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the distances of rows show."""
-        return of_distances(self, near, model)
-
-    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
-        """Return rows of neighbouring distances, ascending."""
-        rows: Array = max(near, key=lambda s: s.value.size).value[::-1]
-        return rows
+        yield from (self.start_fault(by) for by in (1.0, -1.0))
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a table of another number of rows."""
-        return rows_missing(self.calls, subject, case.args[0], error)
+        """Return the finding behind a table of another number of rows, else the error."""
+        n = case.args[0][0]
+        if error.cause.code != "subject.shape":
+            return error
+        found = guard.call(ready(subject), n, what=self.calls.words((n,)))
+        sizes = [size for size in getattr(found, "shape", ()) if size != 1]
+        codes = {n: "absolute_used", 2 * n: "off_by_one", 2 * n - 2: "off_by_one", 2 * n + 1: "off_by_one"}
+        if n < 3 or len(sizes) != 2 or sizes[1] != self.calls.dim or sizes[0] not in codes:
+            return error
+        words = f"table({n}) has {sizes[0]} rows; the signed distances from {n - 1} to {1 - n} are {2 * n - 1}"
+        return finding(f"relative_sinusoid.{codes[sizes[0]]}", {"n": n}, float(sizes[0]), words=words)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
         return ["tables of more than 24 positions", *self.ignored()]
-
-
-def of_distances(family: Sinusoid, near: Sequence[Seen], model: Model) -> Fault | None:
-    """Return what the distances of the rows of the longest table say."""
-    longest = max(near, key=lambda s: s.case.args[0])
-    n = longest.case.args[0][0]
-    found = positions(family, longest.value, model, 6000)
-    if found is None:
-        return None
-    if np.isnan(found).any():
-        return Fault("sinusoidal.table.row_zeroed", {}, {"words": f"row {int(np.isnan(found).argmax())} is zero"})
-    listed = ", ".join(f"{p:g}" for p in found[:4])
-    steps, words = np.diff(found), f"rows have distances {listed}, ..., where {n - 1}, {n - 2}, ... are right"
-    code = "distance.other"
-    if (steps == -1).all():
-        constant = family.fits({**model, "start": found[0] - n + 1}, near)
-        code = "off_by_one" if constant else "slice_of_reversed_table"
-    elif (np.abs(steps) == 1).all() and found.min() >= 0:
-        code = "sign_lost"
-    return Fault(f"relative_sinusoid.{code}", {}, {"words": words})
-
-
-def rows_missing(calls: Calls, subject: Any, shape: Shape, error: SubjectError) -> SubjectError:
-    """Return the finding behind a table of distances with another number of rows, else the error."""
-    n = shape[0]
-    if error.cause.code != "subject.shape":
-        return error
-    found = guard.call(ready(subject), n, what=calls.words(shape))
-    sizes = [size for size in getattr(found, "shape", ()) if size != 1]
-    codes = {n: "absolute_used", 2 * n: "off_by_one", 2 * n - 2: "off_by_one", 2 * n + 1: "off_by_one"}
-    if n < 3 or len(sizes) != 2 or sizes[1] != calls.dim or sizes[0] not in codes:
-        return error
-    words = f"table({n}) has {sizes[0]} rows; the signed distances from {n - 1} to {1 - n} are {2 * n - 1}"
-    return finding(f"relative_sinusoid.{codes[sizes[0]]}", {"n": n}, float(sizes[0]), words=words)

@@ -4,98 +4,87 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from posenc.verify.engine import Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families import added_faults, added_reading
+from posenc.verify.families import added_faults
 from posenc.verify.families.added import Sinusoid
 from posenc.verify.families.added_calls import Shape, finding
 from posenc.verify.families.added_words import Scaling
 from posenc.verify.guard import SubjectError
 
-JOINS = {
-    "yx": "rows first",
-    "xy": "columns first",
-    "woven_yx": "the axes taking turns, rows first",
-    "woven_xy": "the axes taking turns, columns first",
-    "sum": "the codes of both axes added",
-}
-STARTS, OVERS = (0.0, 1.0, 0.5, 2.0, -1.0), ("", "size", "last", "less", "beyond", "other")
-HALVES = ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (-0.5, 0.0), (1.0, 0.0))  # subtracted before and after the division
+JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how the axes share the dimensions; "sum" where they do not
 
 
-def _root(h: int, w: int) -> int:
-    return max(math.isqrt(h * w), 1)
+def _squared(to_whole: Callable[[float], int], i: Array, j: Array, h: int, w: int) -> tuple[Array, Array]:
+    return np.divmod(i * w + j, to_whole(math.sqrt(h * w)))
 
 
-# (row, column, height, width) -> what is counted as row and column, and the code
+# By code: (row, column, height, width) -> what is counted as row and column
 Cells = Callable[[Array, Array, int, int], tuple[Array, Array]]
-CELLS: Mapping[str, tuple[Cells, str]] = {
-    "cells are numbered column by column, then read row by row": (
-        lambda i, j, h, w: ((i * w + j) % h, (i * w + j) // h),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "cells are numbered row by row, then read column by column": (
-        lambda i, j, h, w: ((i + j * h) // w, (i + j * h) % w),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "cells are numbered one after the other on both axes": (
-        lambda i, j, h, w: (i * w + j, i * w + j),
-        "sinusoidal2d.grid_flattened_wrong",
-    ),
-    "cells are laid on a square grid of side sqrt(h * w)": (
-        lambda i, j, h, w: ((i * w + j) // _root(h, w), (i * w + j) % _root(h, w)),
-        "sinusoidal2d.grid_shape_square",
-    ),
-    "cells are laid on a square grid of side h": (
-        lambda i, j, h, w: ((i * w + j) // h, (i * w + j) % h),
-        "sinusoidal2d.grid_shape_square",
-    ),
-    "rows are counted as if the image were as high as wide": (
-        lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
-        "sinusoidal2d.grid_shape_square",
-    ),
-    "both parts show the row": (lambda i, j, h, w: (i, i), "sinusoidal2d.axis_repeated"),
-    "both parts show the column": (lambda i, j, h, w: (j, j), "sinusoidal2d.axis_repeated"),
-    "rows are counted from below": (lambda i, j, h, w: (h - 1 - i, j), "sinusoidal.position.reversed"),
-    "columns are counted from the right": (lambda i, j, h, w: (i, w - 1 - j), "sinusoidal.position.reversed"),
-    "both axes are counted from their ends": (
-        lambda i, j, h, w: (h - 1 - i, w - 1 - j),
-        "sinusoidal.position.reversed",
-    ),
+_CELLS: Mapping[str, Mapping[str, Cells]] = {
+    "sinusoidal2d.grid_flattened_wrong": {
+        "cells are numbered column by column, then read row by row": lambda i, j, h, w: np.divmod(i * w + j, h)[::-1],
+        "cells are numbered row by row, then read column by column": lambda i, j, h, w: np.divmod(i + j * h, w),
+        "cells are numbered one after the other on both axes": lambda i, j, h, w: (i * w + j, i * w + j),
+    },
+    "sinusoidal2d.grid_shape_square": {
+        "rows are counted as if the image were as high as wide": lambda i, j, h, w: (
+            np.minimum(i, w - 1),
+            np.minimum(j, h - 1),
+        ),
+        "cells are laid on a grid of h columns": lambda i, j, h, w: np.divmod(i * w + j, h),
+        "cells are laid on a grid of 7 columns": lambda i, j, h, w: np.divmod(i * w + j, 7),
+        "cells are laid on a grid of 14 columns": lambda i, j, h, w: np.divmod(i * w + j, 14),
+        "cells are laid on a grid of 16 columns or more": lambda i, j, h, w: np.divmod(i * w + j, 16),
+        **{
+            f"cells are laid on a grid of {name}(sqrt(h * w)) columns": partial(_squared, to_whole)
+            for name, to_whole in (("int", math.floor), ("round", round), ("ceil", math.ceil))
+        },
+    },
+    "sinusoidal2d.axis_repeated": {
+        "both parts show the row": lambda i, j, h, w: (i, i),
+        "both parts show the column": lambda i, j, h, w: (j, j),
+    },
+    "sinusoidal2d.start": {
+        "rows are counted from 1 and columns from 0": lambda i, j, h, w: (i + 1, j),
+        "rows are counted from 0 and columns from 1": lambda i, j, h, w: (i, j + 1),
+    },
+    "sinusoidal.position.reversed": {
+        "rows are counted from below": lambda i, j, h, w: (h - 1 - i, j),
+        "columns are counted from the right": lambda i, j, h, w: (i, w - 1 - j),
+    },
 }
+CELLS = {words: (code, cells) for code, written in _CELLS.items() for words, cells in written.items()}
 
 
 class Image(Sinusoid):
     """Sinusoids of two axes, each with half of the channels: of DETR, LoFTR, MAE and others."""
 
-    prefix = "sinusoidal2d"
+    prefix, cut_wrong = "sinusoidal2d", "sinusoidal2d.start"
     ignores = "grid cls"
     shapes = ((1, 2, 3), (2, 3, 5), (3, 4, 2), (1, 9, 4))
     single = (1, 2, 2)
-    parts = ("misplaced", "orders", "places", "rules", "bases")
     later = ((2, 3, 5), (2, 5, 3), (2, 6, 7), (2, 3, 5), (3, 2, 4))
-    pairs = 70
+    lengths = ()
+    pairs, divides = 70, 4
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.truth = {
-            **self.truth,
-            "scaling": self.asked.scalings[0],
-            "join": self.asked.joins[0],
             "cells": "",  # a wrong way to number cells
             "second": None,  # the order of dimensions of the columns, where it is not that of the rows
             "narrow": False,  # a part has dim // 2 dimensions, also where these are odd
+            **self.truth,
         }
-        if self.asked.scalings[0].over:
+        if self.truth["scaling"].over:
             self.definition = "sinusoidal2d@detr"
-
-    def _more(self) -> Iterator[Case]:
-        for order in (self.later, self.later[::-1]):
-            yield Case("again", tuple(order), "calls of one object, one after another")
+        if self.calls.dim % 4 == 2:
+            self.readings = [{**one, "narrow": few} for few in (False, True) for one in self.readings]
 
     @property
     def width(self) -> int:
@@ -106,7 +95,7 @@ class Image(Sinusoid):
         """Return the positions of rows and of columns of the cells, (1, height, width) each."""
         h, w = shape[1:]
         i, j = np.meshgrid(np.arange(h, dtype=np.float64), np.arange(w, dtype=np.float64), indexing="ij")
-        y, x = CELLS[model["cells"]][0](i, j, h, w) if model["cells"] else (i, j)
+        y, x = CELLS[model["cells"]][1](i, j, h, w) if model["cells"] else (i, j)
         return model["scaling"](y, h, w)[None], model["scaling"](x, w, h)[None]
 
     def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
@@ -118,139 +107,69 @@ class Image(Sinusoid):
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return code, slack
 
-    def readings(self) -> Iterator[dict[str, Any]]:
-        """Yield every reading of the specification."""
-        asked, narrow = self.asked, (False, True) if self.calls.dim % 4 == 2 else (False,)
-        orders = [o for o in asked.orders if o in added_faults.layouts(self.width)]
-        for few, rule, order, join, scaling in itertools.product(
-            narrow, asked.rules, orders, asked.joins, asked.scalings
-        ):
-            yield {"narrow": few, "rule": rule, "order": order, "join": join, "scaling": scaling}
-
-    @property
-    def lanes_free(self) -> bool:
-        """Whether neither the order of sines and cosines nor that of the axes is declared."""
-        return not self.asked.order_said and not self.asked.join_said
-
-    def moved(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the same dimensions that are not declared otherwise."""
-        asked = self.asked
-        orders = [o for o in added_faults.ORDERS if o in added_faults.layouts(self.width)]
-        for order, join in itertools.product(orders, list(JOINS)[:4]):
-            said = asked.order_said and order not in asked.orders
-            said |= asked.join_said and join[-2:] not in {j[-2:] for j in asked.joins}
-            said |= asked.order_said and asked.join_said and join not in asked.joins
-            if not said and not (join.startswith("woven") and self.width % 2):
+    def _laid(self) -> Iterator[dict[str, Any]]:
+        """Yield the orders of the dimensions of both axes, and of the axes."""
+        for join, order in itertools.product(JOINS, added_faults.layouts(self.width)):
+            if not (join.startswith("woven") and self.width % 2):
                 yield {"order": order, "join": join}
 
-    def order_words(self, model: Model) -> str:
-        """Return the order of dimensions in words."""
-        words = added_faults.layouts(self.width)[model["order"]].words
-        return f"{words}, {JOINS[model.get('join', self.truth['join'])]}"
+    def _moved(self) -> Iterator[dict[str, Any]]:
+        """Yield the orders of the same dimensions that are not declared otherwise."""
+        orders, joins = self.said("order"), self.said("join")
+        for change in self._laid():
+            order, join = change["order"], change["join"]
+            said = order not in added_faults.ORDERS or (self.order_said and order not in orders)
+            said |= self.join_said and join[-2:] not in {j[-2:] for j in joins}
+            said |= self.order_said and self.join_said and join not in joins
+            if not said:
+                yield change
 
-    def start_fault(self, start: float) -> Fault:
+    def _order_words(self, model: Model) -> str:
+        join, words = model.get("join", self.truth["join"]), added_faults.layouts(self.width)[model["order"]].words
+        turns = ", the axes taking turns" if join.startswith("woven") else ""
+        return f"{words}{turns}, {'rows' if join.endswith('yx') else 'columns'} first"
+
+    def start_fault(self, by: float) -> Fault:
         """Return the fault of counting both axes from another number."""
-        scaling = replace(self.truth["scaling"], start=start)
-        return Fault("sinusoidal2d.start", {"scaling": scaling}, {"start": start, "asked": self.truth["scaling"].start})
-
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield other first rows and columns."""
-        for start in STARTS:
-            if start != self.truth["scaling"].start and not (self.truth["scaling"].over and start % 1):
-                yield self.start_fault(start)
-
-    def orders(self) -> Iterator[Fault]:
-        """Yield wrong orders of dimensions: of both axes, of the rows only, of the columns only."""
-        right = {"order": self.truth["order"], "join": self.truth["join"]}
-        known_orders = added_faults.layouts(self.width)
-        for join, (name, layout) in itertools.product(list(JOINS)[:4], known_orders.items()):
-            change = {"order": name, "join": join}
-            if change != right and not (join.startswith("woven") and self.width % 2):
-                code = f"sinusoidal.{layout.code or added_faults.order_code(name, right['order'])}"
-                if name == right["order"] and join[-2:] != right["join"][-2:]:
-                    code = "sinusoidal2d.axes_swapped"
-                yield Fault(code, change, {"words": self.order_words(change)})
-        yield Fault("sinusoidal2d.axes_summed", {"join": "sum", "order": "interleaved"})
-
-    def places(self) -> Iterator[Fault]:
-        """Yield wrong ways to number cells and to scale positions, and wrong orders of one axis only."""
-        for words, (_, code) in CELLS.items():
-            yield Fault(code, {"cells": words}, {"words": words})
         right = self.truth["scaling"]
-        scales = dict.fromkeys((right.scale, 1.0, 2 * math.pi, math.pi)[: 4 if right.over else 3])
-        for start, over, scale, (inner, outer) in itertools.product(STARTS, OVERS, scales, HALVES):
-            tried = Scaling(start, over, scale, inner, outer)
-            differ = (start != right.start) + (over != right.over) + (scale != right.scale) + bool(inner or outer)
-            if 0 < differ <= 2 and tried not in self.asked.scalings:
-                values = {"found": tried.words, "asked": right.words}
-                yield Fault(f"sinusoidal2d.{_scaling_code(tried, right)}", {"scaling": tried}, values)
-        for name, layout in added_faults.layouts(self.width).items():
-            if name != self.truth["order"] and layout.code != "axis.rows_for_columns":
-                code = f"sinusoidal.{layout.code or added_faults.order_code(name, self.truth['order'])}"
-                rows, columns = {"order": name, "second": self.truth["order"]}, {"second": name}
+        start = right.start + by
+        values = {"start": start, "asked": right.start}
+        return Fault("sinusoidal2d.start", {"scaling": replace(right, start=start)}, values)
+
+    def _orders(self) -> Iterator[Fault]:
+        """Yield wrong orders of dimensions: of both axes, of the rows only, of the columns only."""
+        right, names = {"order": self.truth["order"], "join": self.truth["join"]}, added_faults.layouts(self.width)
+        codes = {name: f"sinusoidal.{added_faults.order_code(self.width, name, right['order'])}" for name in names}
+        for change in self._laid():
+            if change != right:
+                swapped = change["order"] == right["order"] and change["join"][-2:] != right["join"][-2:]
+                code = "sinusoidal2d.axes_swapped" if swapped else codes[change["order"]]
+                yield Fault(code, change, {"words": self._order_words(change)})
+        yield Fault("sinusoidal2d.axes_summed", {"join": "sum", "order": "interleaved"})
+        for name in names:
+            if name != right["order"] and not name.startswith("rows"):
+                rows, columns = {"order": name, "second": right["order"]}, {"second": name}
                 for axis, change in (("rows", rows), ("columns", columns)):
-                    yield Fault(code, change, {"words": f"{layout.words}, in the part of the {axis} only"})
+                    words = f"{names[name].words}, in the part of the {axis} only"
+                    yield Fault(codes[name], change, {"words": words})
 
-    def read_places(self, near: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the rows and columns of cells show."""
-        if model["scaling"].over:
-            return None
-        found = [self._cells(s, model) for s in near if s.case.args[0][1] != s.case.args[0][2]]
-        return None if None in found else next(iter(found), None)
-
-    def _cells(self, s: Seen, model: Model) -> Fault | None:
-        """Return the fault of positions that are read off cell by cell; None where a cell fits none."""
-        shape = s.case.args[0]
-        h, w = shape[1:]
-        tried, places = added_reading.line(2 * h * w + 32), []
-        for axis in (0, 1):
-            at = [0 * tried[None, :, None], 0 * tried[None, :, None]]
-            at[axis] = tried[None, :, None]
-            code, slack = (a[0, :, 0] for a in self.code(model, tuple(at)))
-            mine = slack.max(0) > 0  # only the dimensions of this axis have an angle
-            rows = s.value[: h * w, mine]
-            found = added_reading.look_up(rows, code[:, mine], slack[:, mine], tried)
-            if found is None or np.isnan(found).any():
-                return None
-            places.append(found)
-        return self._named(places[0], places[1], h, w)
-
-    def _named(self, y: Array, x: Array, h: int, w: int) -> Fault:
-        t = np.arange(h * w)
-        pairs = ", ".join(f"({a:g}, {b:g})" for a, b in list(zip(y, x, strict=True))[: w + 2])
-        words = f"the cells of {h} x {w}, row by row, have positions {pairs}, ..."
-        if (y - y[0] == t // w).all() and (x - x[0] == t % w).all():
-            apart = {"message": f"rows are counted from {y[0]:g} and columns from {x[0]:g}"}
-            return self.start_fault(y[0]) if y[0] == x[0] else Fault("sinusoidal2d.start", {}, apart)
-        for side in (int(x.max() - x.min()) + 1, int((y == y[0]).sum())):
-            if side and (y - y[0] == t // side).all() and (x - x[0] == t % side).all():
-                return Fault("sinusoidal2d.grid_shape_square", {}, {"words": f"{words}: a grid of {side} columns"})
-        if sorted(zip(y, x, strict=True)) == [(a, b) for a in range(h) for b in range(w)]:
-            words = f"{words}: the right ones on the wrong cells"
-            return Fault("sinusoidal2d.grid_flattened_wrong", {}, {"words": words})
-        return Fault("sinusoidal.position.other", {}, {"words": words})
-
-    def neighbours(self, near: Sequence[Seen], model: Model) -> Array | None:
-        """Return the rows of the highest image, with the dimensions that show them."""
-        if model["scaling"].over or model["join"] not in {"yx", "xy"}:
-            return None
-        highest = max(near, key=lambda s: s.case.args[0][1])
-        h, w = highest.case.args[0][1:]
-        grid, m = highest.value[: h * w].reshape(h, w, -1), self.width
-        rows: Array = grid[:, 0, :m] if model["join"] == "yx" else grid[0, :, :m]
-        return rows
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong ways to number cells and to scale positions."""
+        right = self.truth["scaling"]
+        steps = (-1.0, 1.0) if right.over else (-1.0, 1.0, 0.5, -0.5, 2.0, -2.0)
+        yield from (self.start_fault(by) for by in steps)
+        for words, (code, _) in CELLS.items():
+            yield Fault(code, {"cells": words}, {"words": words})
+        for code, tried in _scalings(right):
+            if tried not in self.said("scaling"):
+                yield Fault(f"sinusoidal2d.{code}", {"scaling": tried}, {"found": tried.words, "asked": right.words})
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind an image that fails: only square ones work, or a width that does not divide."""
         if self.calls.works(subject, (2, 4, 4)):
-            case_ = self.calls.case(case.args[0])
             words = f"{case.words} fails and a square image works"
-            return finding("sinusoidal2d.grid_shape_square", case_, words=words)
-        if self.calls.dim % 4:
-            return finding(
-                "sinusoidal.width.odd", {"dim": self.calls.dim}, dim=self.calls.dim, error=error.cause.message[:160]
-            )
-        return error
+            return finding("sinusoidal2d.grid_shape_square", self.calls.case(case.args[0]), words=words)
+        return super().refusal(subject, case, error)
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
@@ -260,8 +179,7 @@ class Image(Sinusoid):
 def _joined(parts: Sequence[Array], join: str) -> Array:
     """Return the codes of rows and of columns in one."""
     if join == "sum":
-        total: Array = parts[0] + parts[1]
-        return total
+        return parts[0] + parts[1]
     a, b = parts if join.endswith("yx") else parts[::-1]
     if not join.startswith("woven"):
         return np.concatenate([a, b], -1)
@@ -269,17 +187,16 @@ def _joined(parts: Sequence[Array], join: str) -> Array:
     return np.stack(pairs, -2).reshape(*a.shape[:-1], -1)
 
 
-def _scaling_code(found: Scaling, right: Scaling) -> str:
-    """Return what is wrong with a scaling, without the family."""
-    if found.inner or found.outer:
-        return "normalise_misplaced_half"
-    if found.over == "other" and right.over != "other":
-        return "normalise_swapped"
-    if right.over and not found.over:
-        return "normalise_missing"
-    if found.over and not right.over:
-        return "normalise_unasked"
-    if found.scale != right.scale:
-        return "scale_missing"
-    shifted = (found.over, right.over) == ("last", "size") and found.start != right.start
-    return "start" if found.over == right.over or shifted else "normalise_divisor"
+def _scalings(right: Scaling) -> Iterator[tuple[str, Scaling]]:
+    """Yield wrong ways to scale positions, with their codes."""
+    for over, scale in itertools.product(("", "size", "last", "less", "other"), (1.0, 2 * math.pi, math.pi)):
+        code = "normalise_divisor" if over else "normalise_missing"
+        if over != right.over and not right.over:
+            code = "normalise_unasked"
+        elif over != right.over and over == "other":
+            code = "normalise_swapped"
+        for start in (right.start, 1.0 - right.start):
+            same = "scale_missing" if start == right.start else "start"
+            yield same if over == right.over else code, Scaling(start, over, scale)
+    for change in ({"half": 0.5}, {"half": 1.0}, {"start": 0.5, "over": "size" if right.over else ""}):
+        yield "normalise_misplaced_half", replace(right, **change)

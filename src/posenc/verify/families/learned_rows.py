@@ -6,51 +6,55 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify.engine import Case, Choice, Fault, Seen
+from posenc.verify import rules
+from posenc.verify.engine import Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.counts import FARTHEST, PADS, Counts
-from posenc.verify.families.counts_calls import text_of
-from posenc.verify.families.counts_faults import IN_ROWS, of_masks, of_numbers
+from posenc.verify.families.counts import Positions
+from posenc.verify.families.counts_faults import of_masks, of_numbers
+
+IN_ROWS = {  # codes that have another name where they choose rows
+    "left_padding": "padding_not_masked",
+    "padded_width_in_decode": "padding_not_masked",
+    "off_by_one": "cls_row",
+    "clamped": "table_too_short",
+}
 
 
-class Rows(Counts):
+def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the row of position 0, where the specification says it, and padding_idx."""
+    padding = spec.get("padding") if spec.get("padding_idx") is None else spec["padding_idx"]
+    padding_idx = padding if isinstance(padding, int) and not isinstance(padding, bool) else None
+    said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
+    return (sum(said) if said else None if padding_idx is None else padding_idx + 1), padding_idx
+
+
+def row_code(found: float, asked: float, padding_idx: float | None) -> str:
+    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
+    if found == 0:
+        return "offset_missing"
+    if padding_idx is not None and found == padding_idx + 1:
+        return "padding_idx_as_offset"
+    if found == 2 * asked:
+        return "offset_twice"
+    return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"
+
+
+class Rows(Positions):
     """Rows of a learned table: the position of each token and an offset, within the table."""
 
     definition, mismatch = "learned@count-of-tokens", "learned.mismatch"
-    kinds = (kind("positions.state_kept", "again", "prefill long"),)
+    kinds = (kind("positions.state_kept", "again", "prefill"),)
+    whole, sides = True, ("left", "right")
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        said = spec.get("padding") if spec.get("padding_idx") is None else spec["padding_idx"]
-        self.padding_idx = said if isinstance(said, int) and not isinstance(said, bool) else None
-        self.table = int(spec.get("table_rows") or 0)
-        super().__init__(convention, {**spec, "start": self._offset(spec)})
+        first, self.padding_idx = first_row(spec)
+        self.table, top = int(spec.get("table_rows") or 0), int(spec.get("max_positions") or 0)
+        spare = max(0, self.table - top) if self.table and top else 0
+        super().__init__(convention, {**spec, "start": spare if first is None else first})
         self.truth = {**self.truth, "padding_row": self.padding_idx, "ends": bool(self.table)}
-        self.top = self.top or int(max(0, self.table - self.truth["start"]))
+        self.top = top or int(max(0, self.table - self.truth["start"]))
         self.open = [] if self.padding_idx is not None else ["the rows of padded slots: no padding_idx is given"]
         self.open += [] if self.table else ["the end of the table: no table_rows is given"]
-
-    def _offset(self, spec: Mapping[str, Any]) -> float:
-        """Return the row of position 0."""
-        said = [spec[name] for name in ("offset", "start") if spec.get(name) is not None]
-        if said or self.padding_idx is not None:
-            return float(said[0] if said else (self.padding_idx or 0) + 1)
-        rows = spec.get("max_positions")
-        return float(max(0, self.table - rows)) if self.table and rows else 0.0
-
-    def cases(self) -> Iterator[Case]:
-        """Yield short masks, padded ones, one as long as the table, and short ones after it."""
-        masks = [(1, (0,), "left"), (7, (0, 0), "left")]
-        sides = {"left": ("left",), "right": ("right",), "none": ()}.get(self.side, ("left", "right"))
-        masks += [(n, pads, side) for side in sides for n, pads in ((2, (1,)), *((7, pads) for pads in PADS))]
-        short = [text_of(*mask, 0) for mask in masks if mask[0] == 1 or not 0 < self.top < mask[0]]
-        yield from (Case("prefill", (call,), call.text) for (call,) in short)
-        longest: Case | None = None
-        for n in (min(self.top, FARTHEST),) if self.top else (120, 500, 700):
-            longest = Case("long", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=longest)
-        assert longest is not None
-        yield longest
-        yield from self.again(short[-1], longest.args)
-        yield from self.again(short[-1], [call for text in short for call in text])
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the differences; a row that the table does not have is as wrong as can be."""
@@ -66,22 +70,13 @@ class Rows(Counts):
         """Yield other first rows, ways to count, large numbers, and rows of padding."""
         asked = self.truth["start"]
         for fault in self.constants():
-            yield replace(fault, code=f"learned.{self._first_row(fault.change['start'], asked)}")
+            found = fault.change["start"]
+            guessed = found - 1 if asked == 0 and found != 2 else self.padding_idx
+            yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
             code = fault.code.removeprefix("positions.")
-            yield replace(fault, code=f"learned.{IN_ROWS[code]}" if code in IN_ROWS else fault.code)
+            own = f"learned.{IN_ROWS.get(code, code)}"
+            yield replace(fault, code=own if own in rules.known() else fault.code)
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})
-
-    def _first_row(self, found: float, asked: float) -> str:
-        """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
-        if found == 0:
-            return "offset_missing"
-        if self.padding_idx is not None and found == self.padding_idx + 1:
-            return "padding_idx_as_offset"
-        if asked == 0 and found > 0:
-            return "offset_hardwired" if found == 2 else "padding_idx_as_offset"
-        if found == 2 * asked:
-            return "offset_twice"
-        return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from posenc.verify import guard
-from posenc.verify.engine import Case, Choice, Fault, Seen, precision
+from posenc.verify.engine import Case, Choice, Fault, Seen
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import CLOSE, Angles
+from posenc.verify.families.axes import Angles
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (19, 40), (70, 3))
 SMALL = 7  # patches along a side, which every table has
@@ -19,26 +20,15 @@ LADDERS = {
     "shared": "one series of frequencies runs over all pairs, whichever axis they follow",
     "dealt": "the even frequencies go to the first axis and the odd ones to the second",
 }
-# how tokens are placed in a grid of h rows and w columns: (row, column) of token t
+# (row, column) of token t in a grid of h rows and w columns where tokens are misplaced
 PLACES = {
-    "rows": lambda t, h, w: (t // w, t % w),
-    "columns": lambda t, h, w: (t % h, t // h),
-    "columns_exchanged": lambda t, h, w: (t // h, t % h),
-    "flat": lambda t, h, w: (t, t),
-    "both_column": lambda t, h, w: (t % w, t % w),
-    "both_row": lambda t, h, w: (t // w, t // w),
-    "square": lambda t, h, w: (t // h, t % h),
-    "from_below": lambda t, h, w: (h - 1 - t // w, t % w),
-    "from_the_right": lambda t, h, w: (t // w, w - 1 - t % w),
-}
-MISPLACED = {
-    "columns": ("rope2d.grid_transposed", "patches are counted column by column"),
-    "columns_exchanged": ("rope2d.axes_swapped", "patches are counted down the columns of a (w, h) grid"),
-    "both_column": ("rope2d.axis_repeated", "both axes follow the column"),
-    "both_row": ("rope2d.axis_repeated", "both axes follow the row"),
-    "flat": ("rope2d.flat_index", "pairs follow the patch's number, not its place"),
-    "from_below": ("rope2d.origin", "rows are counted from the bottom"),
-    "from_the_right": ("rope2d.origin", "columns are counted from the right"),
+    "patches are counted column by column": ("grid_transposed", lambda t, h, w: (t % h, t // h)),
+    "patches are counted down the columns of a (w, h) grid": ("axes_swapped", lambda t, h, w: (t // h, t % h)),
+    "both axes follow the column": ("axis_repeated", lambda t, h, w: (t % w, t % w)),
+    "both axes follow the row": ("axis_repeated", lambda t, h, w: (t // w, t // w)),
+    "pairs follow the patch's number, not its place": ("flat_index", lambda t, h, w: (t, t)),
+    "rows are counted from the bottom": ("origin", lambda t, h, w: (h - 1 - t // w, t % w)),
+    "columns are counted from the right": ("origin", lambda t, h, w: (t // w, w - 1 - t % w)),
 }
 
 
@@ -56,76 +46,57 @@ class Grid(Angles):
             )
         if self.ladder not in (None, *LADDERS):
             raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {self.ladder!r:.60}.")
-        self.first, self.interleaved = (1, 0)[order == "yx"], bool(spec.get("interleaved", False))
-        self.truth = {
-            "place": "rows",
-            "step": (1.0, 1.0),  # what a row and a column count
-            "axes": self.axes(self.interleaved),
-            "freq": self.series(self.ladder or "axis", self.interleaved),
-            "sign": 1.0,
-            "round_positions": None,
-        }
+        own = {"ladder": self.ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
+        first = "row" if order == "yx" else "column"
+        self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
+        self.open = self.ladder is None and own["interleaved"]
 
-    def axes(self, interleaved: bool) -> Any:
-        """Return which axis (0: row, 1: column) each pair follows."""
-        block = np.arange(self.n) % 2 if interleaved else (np.arange(self.n) >= self.n // 2).astype(int)
-        return block ^ self.first
-
-    def series(self, ladder: str, interleaved: bool) -> Array:
-        """Return the frequency of each pair for a way to give frequencies to axes."""
-        half, pairs = self.n // 2, np.arange(self.n)
-        number = pairs // 2 if interleaved else pairs % half
-        own: Array = self.base ** (-number / half)
-        shared: Array = self.base ** (-pairs / self.n)
-        dealt = shared if interleaved else np.concatenate((shared[0::2], shared[1::2]))
-        return {"axis": own, "shared": shared, "dealt": dealt}[ladder]
+    def layout(self, model: Model) -> tuple[Any, Array]:
+        """Return which axis (0: row, 1: column) each pair follows, and its frequency."""
+        pairs, half = np.arange(self.n), self.n // 2
+        blocks = (pairs >= half).astype(int), pairs % half
+        second, number = (pairs % 2, pairs // 2) if model["interleaved"] else blocks
+        exponents = {"axis": number / half, "shared": pairs / self.n, "dealt": (2 * number + second) / self.n}
+        exponents["narrow"] = number / self.n
+        freq = model["base"] ** -exponents[model["ladder"]] if model["freq"] is None else model["freq"]
+        return second ^ (model["first"] == "column"), freq
 
     def free(self) -> Iterator[Choice]:
         """Yield the other direction, and the other series where axes alternate and the specification names none."""
         yield from super().free()
-        if self.ladder is None and self.interleaved:
-            yield Choice({"freq": self.series("shared", True)})
+        if self.open:
+            yield Choice({"ladder": "shared"})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes, misplaced patches, and other frequencies."""
-        half = self.n // 2
-        exchanged = 1 - self.truth["axes"]
-        yield Fault("rope2d.axes_swapped", {"axes": exchanged}, {"words": self._order(exchanged)})
-        for place, (code, words) in MISPLACED.items():
-            yield Fault(code, {"place": place}, {"words": words})
-        yield from self._dealt()
-        full = self.base ** (-(np.arange(self.n) % half) / self.n)
-        yield Fault("rope2d.frequency.width", {"freq": full})
-        yield Fault("rope2d.square_assumed", {"place": "square"})
-        yield from precision.faults("rope2d", ("positions",))
-        yield from self.speeds(self.truth["axes"], half)
-
-    def _order(self, axes: Any) -> str:
-        return f"the first pairs follow the {('row', 'column')[axes[0]]} and the others the other axis"
-
-    def _dealt(self) -> Iterator[Fault]:
-        """Yield other ways to give axes and frequencies to pairs: right in models that are defined so."""
+        """Yield exchanged axes, and other ways to give axes and frequencies to pairs: right in other models."""
+        asked, first = self.truth["interleaved"], self.truth["first"]
+        other = "row" if first == "column" else "column"
+        swapped = f"the first pairs follow the {other} and the others the {first}"
+        yield Fault("rope2d.axes_swapped", {"first": other}, {"words": swapped})
+        yield from self.misplaced()
         for ladder, words in LADDERS.items():
             for interleaved in (False, True):
-                for axes in (self.axes(interleaved), 1 - self.axes(interleaved)):
-                    code = "rope2d.frequency.shared" if interleaved == self.interleaved else "rope2d.interleaved_axes"
-                    how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
-                    values = {"words": f"axes {how}, {self._order(axes)}, and {words}", "ladder": ladder}
-                    yield Fault(code, {"axes": axes, "freq": self.series(ladder, interleaved)}, values)
+                how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
+                code = "frequency.shared" if interleaved == asked else "interleaved_axes"
+                for axis in (first, other):
+                    values = {"words": f"axes {how}, the first pairs follow the {axis}, and {words}"}
+                    change = {"first": axis, "interleaved": interleaved, "ladder": ladder}
+                    yield Fault(f"rope2d.{code}", change, values)
+        yield Fault("rope2d.frequency.width", {"ladder": "narrow"})
+        yield from super().faults()
+
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield what only one of the two conventions can have."""
+        return iter(())
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the layout in words with the frequencies of each axis, 0: row, 1: column."""
-        for ladder in LADDERS:
-            for interleaved in (False, True):
-                if np.array_equal(model["freq"], self.series(ladder, interleaved)):
-                    return {**super().measured(seen, model), "ladder": ladder}
-        return super().measured(seen, model)
+        """Return the frequencies of each axis, 0: row, 1: column, and how they are given to them."""
+        return {**super().measured(seen, model), "ladder": model["ladder"]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return that the series of frequencies was taken as found."""
-        if self.ladder is None and self.interleaved:
-            return [f"how frequencies are given to the axes: say ladder ({', '.join(LADDERS)}) to have it judged"]
-        return []
+        left = f"how frequencies are given to the axes: say ladder ({', '.join(LADDERS)}) to have it judged"
+        return [left] if self.open else []
 
 
 class Picture(Grid):
@@ -146,38 +117,33 @@ class Picture(Grid):
 
     def coordinates(self, model: Model, case: Case) -> Array:
         """Return row and column of each patch."""
-        h, w = case.args
-        row, column = PLACES[model["place"]](np.arange(h * w, dtype=np.float64), h, w)
+        (h, w), t = case.args, np.arange(np.prod(case.args), dtype=np.float64)
+        row, column = PLACES[model["place"]][1](t, h, w) if model["place"] else (t // w, t % w)
         down, right = model["step"]
         return np.stack((row * down, column * right), 1)
+
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield patches in other places."""
+        for words, (code, _) in PLACES.items():
+            yield Fault(f"rope2d.{code}", {"place": words}, {"words": words})
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what an angle may be off, which grows with the grid."""
         slack: Array = super().slack(seen, predicted, model) * max(seen.case.args)
         return slack
 
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the size of the grid, and the patch and pair that are farthest off."""
-        patch, pair = np.unravel_index(int(off.argmax()), off.shape)
-        h, w = seen.case.args
-        return {"h": h, "w": w, "patch": int(patch), "pair": int(pair)}
-
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return a step that does not count as one, or frequencies that are no known series."""
-        one = wrong[0]
-        (h, w), moved = one.case.args, self.visible(one.value, one.case)
-        row_pair, column_pair = (int(np.flatnonzero(self.truth["axes"] == axis)[0]) for axis in (0, 1))
-        down = moved[w, row_pair] / self.truth["freq"][row_pair] if h > 1 else 1.0
-        right = moved[1, column_pair] / self.truth["freq"][column_pair] if w > 1 else 1.0
-        step = {"step": (down, right)}
-        off = self.off(one, self.predict({**self.truth, **step}, one.case), self.truth)
-        if max(abs(down - 1), abs(right - 1)) > CLOSE and (off <= 1).all():
-            return Fault("rope2d.coordinates_wrong", step, {"down": down, "right": right, "h": h, "w": w})
-        if h == 1 or w == 1:
+        one = next((s for s in wrong if min(s.case.args) > 1), None)
+        if one is None:
             return None
-        freq = np.where(self.truth["axes"] == 0, moved[w], moved[1])
-        off = self.off(one, self.predict({**self.truth, "freq": freq}, one.case), self.truth)
-        return self.other_speeds(freq) if (off <= 1).all() and (freq != 0).all() else None
+        (h, w), moved, (axes, right) = one.case.args, self.visible(one.value, one.case), self.layout(self.truth)
+        freq = np.where(axes == 0, moved[w], moved[1])
+        down, across = (float((freq / right)[axes == axis][0]) for axis in (0, 1))
+        values = {"down": down, "right": across, "h": h, "w": w}
+        faults = [Fault("rope2d.coordinates_wrong", {"step": (down, across)}, values)]
+        faults += [self.other_speeds("mismatch", freq)] if (freq != 0).all() else []
+        return next((fault for fault in faults if explains(self, {**self.truth, **fault.change}, [one])), None)
 
 
 class Rotated(Grid):
@@ -198,16 +164,11 @@ class Rotated(Grid):
 
     def cases(self) -> Iterator[Case]:
         """Yield places near and far, in two rows of a batch."""
-        near = [(0, 0), (0, 1), (1, 0), (2, 5), (7, 3), (4, 4), (11, 30), (30, 11), (63, 2)]
-        far = [(0, 0), (257, 1), (1, 515), (1023, 64), (300, 4001)]
-        yield Case("near", (np.array(near, dtype=np.float64),), "rope(x, positions) at places up to (63, 30)")
-        yield Case("far", (np.array(far, dtype=np.float64),), "rope(x, positions) at places up to 4,001", optional=True)
-        yield Case("grad", (np.array(near, dtype=np.float64),), "the gradient of rope(x, positions)", optional=True)
-
-    def coordinates(self, model: Model, case: Case) -> Array:
-        """Return rows and columns."""
-        places: Array = case.args[0]
-        return places[:, ::-1] if model["place"] == "columns" else places
+        near = np.array([(0, 0), (0, 1), (1, 0), (2, 5), (7, 3), (4, 4), (11, 30), (30, 11), (63, 2)], dtype=float)
+        far = np.array([(0, 0), (257, 1), (1, 515), (1023, 64), (300, 4001)], dtype=float)
+        yield Case("near", (near,), "rope(x, positions) at places up to (63, 30)")
+        yield Case("far", (far,), "rope(x, positions) at places up to 4,001", optional=True)
+        yield Case("grad", (near,), "the gradient of rope(x, positions)", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return queries and keys as they are rotated, (2, heads, tokens, head_dim); of "grad", two gradients."""
@@ -229,64 +190,47 @@ class Rotated(Grid):
         """Return rotated queries and keys; their gradients are rotated back."""
         angles = super().predict(model, case) * (-1 if case.kind == "grad" else 1)
         a, b = self._pairs(model)
-        found = []
-        for x in (self.q, self.k):
-            y = np.repeat(x[0].double().numpy()[:, None], len(angles), 1)
-            u, v = y[..., a], y[..., b]
-            rotated = np.empty_like(y)
-            rotated[..., a] = u * np.cos(angles) - v * np.sin(angles)
-            rotated[..., b] = u * np.sin(angles) + v * np.cos(angles)
-            found.append(rotated)
-        return np.stack(found)
+        y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles), 2)
+        z = (y[..., a] + 1j * y[..., b]) * np.exp(1j * angles)
+        y[..., a], y[..., b] = z.real, z.imag
+        return y
 
     def _pairs(self, model: Model) -> tuple[Any, Any]:
         """Return the first and the second dimension of each pair, in the order of the angles."""
         pairs, half = np.arange(self.n), self.n // 2
         if model["lanes"] == "interleaved":
             return 2 * pairs, 2 * pairs + 1
-        if model["lanes"] == "head" or self.interleaved:
+        if model["lanes"] == "head" or self.truth["interleaved"]:
             return pairs, pairs + self.n
         first = pairs + half * (pairs >= half)
         return first, first + half
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return the scores of all pairs of places."""
-        if case.kind == "grad":
-            return value
-        scores: Array = np.einsum("hpd,hqd->hpq", value[0], value[1])
-        return scores
+        return value if case.kind == "grad" else np.asarray(np.einsum("hpd,hqd->hpq", value[0], value[1]))
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what a score may be off: float32 angles err with the position."""
         far = np.abs(seen.case.args[0]).max(1)
-        if seen.case.kind == "grad":
-            return np.full(seen.value.shape, 1e-3)
-        slack: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far)
-        return np.broadcast_to(slack, (len(self.q[0]), len(far), len(far)))
+        scores: Array = 4e-5 * self.n + 6e-7 * self.n * (far[:, None] + far)
+        return np.full(1, 1e-3) if seen.case.kind == "grad" else scores
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether rotated vectors agree, not only scores."""
         return bool(np.abs(seen.value - predicted).max() < 1e-2)
 
-    def unlike(self, seen: Sequence[Seen]) -> str:
-        """Return what differs where scores are the same."""
-        return "rotated vectors differ in a way that is the same for queries and keys, which no score sees"
-
     def free(self) -> Iterator[Choice]:
         """Yield what the specification has no word for, and what no score sees."""
         clockwise = "queries and keys both rotate clockwise: the second dimension of each pair has the other sign"
-        series = [choice.change for choice in super().free() if "freq" in choice.change]
-        lanes = ({}, {"lanes": "head"}) if self.truth["lanes"] == "block" else ({},)
-        for change in ({}, *series):
-            for pairs in lanes:
+        for change in ({}, {"ladder": "shared"}) if self.open else ({},):
+            for pairs in ({}, {"lanes": "head"}) if self.truth["lanes"] == "block" else ({},):
                 yield Choice({**change, **pairs})
                 yield Choice({**change, **pairs, "sign": -1.0}, clockwise)
 
-    def faults(self) -> Iterator[Fault]:
-        """Yield the faults of a grid that positions can have, and the other pairing."""
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield the other pairing."""
         other = "block" if self.truth["lanes"] == "interleaved" else "interleaved"
         yield Fault("rope2d.layout.wrong_pairing", {"lanes": other}, {"asked": self.truth["lanes"], "used": other})
-        yield from (f for f in super().faults() if f.change.get("place") in (None, "columns"))
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""

@@ -1,7 +1,7 @@
 """Seven ways to call a rotation as one: rotate queries and keys at positions, and keep what is asked for."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -21,57 +21,40 @@ REACH = {  # which positions one call may ask for: any, consecutive ones from an
     **dict.fromkeys(("rope_offset_fn", "lucidrains"), "run"),
     **dict.fromkeys(("bshd_module", "xpos_fn"), "start"),
 }
-Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One question to a rotation.
+    """One question to a rotation."""
 
-    Args:
-        pos: The positions whose answers are kept, ascending.
-        vectors: What is fed at each: "basis" or "two".
-        dtype: The dtype of what is fed.
-        whole: Feed the whole text up to the last position in one call.
-        alone: Feed each token by a call of its own.
-        rows: Give the second row of the batch the positions in the other order.
-        heads: How many heads there are.
-        strided: Feed views of tensors with heads and tokens exchanged; vectors of different tokens differ in size.
-        before: What the same object is asked before.
-    """
-
-    pos: tuple[int, ...]
-    vectors: str = "two"
-    dtype: str = "float32"
-    whole: bool = False
-    alone: bool = False
-    rows: bool = False
+    pos: tuple[int, ...]  # whose answers are kept, ascending
+    vectors: str = "two"  # what is fed at each: "basis" or "two"
+    dtype: str = "float32"  # of what is fed
+    whole: bool = False  # the whole text up to the last position in one call
+    alone: bool = False  # each token by a call of its own
+    rows: bool = False  # the second row of the batch has the positions in the other order
     heads: int = HEADS
-    strided: bool = False
-    before: tuple["Ask", ...] = ()
+    strided: bool = False  # views with heads and tokens exchanged in memory; vectors of different tokens differ in size
+    before: tuple["Ask", ...] = ()  # what the same object is asked before
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens of an answer stood in their calls, (positions,) each.
-
-    Args:
-        pos: The position.
-        index: The number of the token in its call.
-        first: The position of the first token of the call.
-        last: That of the last one.
-        tokens: How many tokens the call had.
-    """
+    """Where the tokens of an answer stood in their calls, (positions,) each."""
 
     pos: Array
-    index: Array
-    first: Array
+    index: Array  # of the token in its call
+    first: Array  # position of the call
     last: Array
-    tokens: Array
+    tokens: Array  # of the call
 
 
 def calls(convention: str, ask: Ask) -> list[tuple[list[int], list[int]]]:
-    """Return the positions of each call, and the numbers of those tokens that are kept."""
+    """Return the positions of each call, and the numbers of those tokens that are kept.
+
+    >>> calls("rope_offset_fn", Ask((1, 100)))
+    [([0, 1, 2], [1]), ([98, 99, 100], [2])]
+    """
     reach, listed = REACH[convention], list(ask.pos)
     if ask.alone:
         return [([p], [0]) for p in listed]
@@ -79,22 +62,8 @@ def calls(convention: str, ask: Ask) -> list[tuple[list[int], list[int]]]:
         return [(list(range(listed[-1] + 1)), listed)]
     if reach == "any":
         return [(listed, list(range(len(listed))))]
-    return [(list(range(first, end)), [p - first for p in wanted]) for first, end, wanted in runs(listed)]
-
-
-def runs(listed: Sequence[int]) -> list[tuple[int, int, list[int]]]:
-    """Return (first, end, wanted) of runs of at least three tokens: a single one may go another way.
-
-    >>> runs([0, 1, 2, 5, 100])
-    [(0, 3, [0, 1, 2]), (3, 6, [5]), (98, 101, [100])]
-    """
-    found, begin = [], 0
-    for i in range(1, len(listed) + 1):
-        if i == len(listed) or listed[i] > listed[i - 1] + 2:
-            first = max(0, min(listed[begin], listed[i - 1] - 2))
-            found.append((first, max(listed[i - 1] + 1, 3), list(listed[begin:i])))
-            begin = i
-    return found
+    firsts = [max(p - 2, 0) for p in listed]  # three tokens each: a single one may go another way
+    return [([first, first + 1, first + 2], [p - first]) for first, p in zip(firsts, listed, strict=True)]
 
 
 @cache
@@ -116,41 +85,36 @@ def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
     Raises:
         SubjectError: A call fails, or heads of one token come back unlike each other.
     """
-    whole = feed_heads(convention, one, x, ask)
-    if not ask.strided:  # heads that differ there only are no fault of angles
-        _check_heads(whole)
-    return np.ascontiguousarray(whole[:, :, -1])
+    found = feed_heads(convention, one, x, ask)
+    spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
+    if not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
+        code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
+        if by_token <= 1e-3:
+            code = "rope.axis.heads"
+            message += ", and tokens of one head are not: the angle follows the axis of heads, not that of tokens"
+        raise SubjectError(Cause(code, message, spread, {"heads": ask.heads}))
+    return np.ascontiguousarray(found[:, :, -1])
 
 
 def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
     """Return the same for each head, (2, vectors, heads, positions, head_dim).
 
     Raises:
-        SubjectError: A call fails.
+        SubjectError: A call fails, or numbers come back that are not finite.
     """
     parts = []
     for positions, wanted in calls(convention, ask):
-        n, pos = len(positions), torch.tensor(positions)
-        size = (2.0 ** (torch.arange(ask.heads * n) % 7)).view(-1, n, 1) if ask.strided else torch.ones(1, 1, 1)
-        given = (x[:, None, None] * size).to(getattr(torch, ask.dtype)).expand(-1, ask.heads, n, -1).contiguous()
+        pos = torch.tensor(positions)
+        given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
+        size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.strided).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
-        found = rotate(convention, one(), given, given.clone(), pos, strided=ask.strided)
+        found = rotate(convention, one(), given * size, given * size, pos, strided=ask.strided)
         parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in found]).numpy())
-    return np.concatenate(parts, 3)
-
-
-def _check_heads(found: Array) -> None:
-    """Raise if heads of one token are rotated by different angles; `found` is (2, vectors, heads, positions, dim)."""
-    with np.errstate(invalid="ignore"):
-        spread = float(np.nan_to_num(np.abs(found - found[:, :, :1])).max())
-        if spread < FAINT * max(1.0, float(np.nan_to_num(np.abs(found), posinf=0.0).max())):
-            return
-        by_token = float(np.nan_to_num(np.abs(found - found[:, :, :, :1])).max())
-    message = f"heads of one token are rotated differently, by up to {spread:.3g}"
-    if by_token > 1e-3:
-        raise SubjectError(Cause("rope.heads.differ", message, spread, {"heads": found.shape[2]}))
-    message += ", and tokens of one head are not: the angle follows the axis of heads instead of that of tokens"
-    raise SubjectError(Cause("rope.axis.heads", message, spread, {"heads": found.shape[2]}))
+    whole = np.concatenate(parts, 3)
+    if not np.isfinite(whole).all():
+        message = f"{convention} returned numbers that are not finite, at positions up to {ask.pos[-1]:,}"
+        raise SubjectError(Cause("subject.not_finite", message, 1.0, {"positions": list(ask.pos[-1:])}))
+    return whole
 
 
 def rotate(
@@ -162,10 +126,10 @@ def rotate(
         SubjectError: The subject fails, or returns something else.
     """
     words = f"{convention} on x {tuple(q.shape)} of {str(q.dtype)[6:]} at positions {_short(pos)}"
-    call = partial(guard.call, what=words, grad=grad)
     is_bshd = convention in ("meta_complex", "bshd_module")
-    q, k = (_laid(t.transpose(1, 2) if is_bshd else t, strided) for t in (q, k))
-    found = WAYS[convention](subject, q, k, pos, call)
+    q, k = (t.transpose(1, 2).contiguous() if is_bshd else t for t in (q, k))
+    q, k = (t.transpose(1, 2).contiguous().transpose(1, 2) if strided else t for t in (q, k))
+    found = _called(convention, subject, q, k, pos, partial(guard.call, what=words, grad=grad))
     if not isinstance(found, tuple | list) or len(found) < 2:
         message = f"{words} must return queries and keys; got {type(found).__name__}"
         raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
@@ -173,58 +137,25 @@ def rotate(
     return (out[0].transpose(1, 2), out[1].transpose(1, 2)) if is_bshd else (out[0], out[1])
 
 
-def _laid(t: Tensor, strided: bool) -> Tensor:
-    """Return a tensor in contiguous memory, as every caller gives it, or with its axes 1 and 2 exchanged there."""
-    return t.transpose(1, 2).contiguous().transpose(1, 2) if strided else t.contiguous()
-
-
-def _hf_rope(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    ids = (pos if pos.ndim == 2 else pos[None].expand(len(q), -1)).contiguous()
-    tables = call(subject[0], q.detach(), ids)
-    if not isinstance(tables, tuple | list) or len(tables) != 2:
-        raise SubjectError(Cause("subject.shape", "the rotary module must return cos and sin", 1.0))
-    return call(subject[1], q, k, *tables)
-
-
-def _meta_complex(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    table = call(subject[0], end=int(pos.max()) + 1)
-    return call(subject[1], q, k, table[pos])
-
-
-def _rope_fn(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    return call(subject, q, pos), call(subject, k, pos)
-
-
-def _rope_offset_fn(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    return call(subject, q, int(pos[0])), call(subject, k, int(pos[0]))
-
-
-def _lucidrains(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    return tuple(call(subject.rotate_queries_or_keys, t, offset=int(pos[0])) for t in (q, k))
-
-
-def _both(subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Call) -> Any:
-    return call(subject, q, k)
-
-
-WAYS: dict[str, Callable[[Any, Tensor, Tensor, Tensor, Call], Any]] = {
-    "hf_rope": _hf_rope,
-    "meta_complex": _meta_complex,
-    "rope_fn": _rope_fn,
-    "rope_offset_fn": _rope_offset_fn,
-    "lucidrains": _lucidrains,
-    "bshd_module": _both,
-    "xpos_fn": _both,
-}
-
-
-def prefix(ask: Ask, count: int) -> Ask:
-    """Return the question about the first positions only."""
-    return replace(ask, pos=ask.pos[:count])
+def _called(convention: str, subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Callable[..., Any]) -> Any:
+    """Return what a subject gives that is called as its convention says."""
+    if convention == "hf_rope":
+        ids = (pos if pos.ndim == 2 else pos[None].expand(len(q), -1)).contiguous()
+        tables = call(subject[0], q.detach(), ids)
+        if not isinstance(tables, tuple | list) or len(tables) != 2:
+            raise SubjectError(Cause("subject.shape", "the rotary module must return cos and sin", 1.0))
+        return call(subject[1], q, k, *tables)
+    if convention == "meta_complex":
+        return call(subject[1], q, k, call(subject[0], end=int(pos.max()) + 1)[pos])
+    if convention in ("bshd_module", "xpos_fn"):
+        return call(subject, q, k)
+    if convention == "rope_fn":
+        return [call(subject, t, pos) for t in (q, k)]
+    if convention == "rope_offset_fn":
+        return [call(subject, t, int(pos[0])) for t in (q, k)]
+    return [call(subject.rotate_queries_or_keys, t, offset=int(pos[0])) for t in (q, k)]
 
 
 def _short(pos: Tensor) -> str:
     listed = pos.tolist()
-    if pos.ndim == 1 and len(listed) > 3 and listed == list(range(listed[0], listed[0] + len(listed))):
-        return f"{listed[0]} .. {listed[-1]}"
-    return str(listed) if len(listed) <= 12 else f"[{', '.join(map(str, listed[:4]))}, ..., {listed[-1]}]"
+    return str(listed) if pos.ndim == 2 or len(listed) <= 12 else f"{listed[0]}, {listed[1]}, .., {listed[-1]}"

@@ -1,208 +1,194 @@
-"""Trained tables that are added to tokens: which row each token gets, read off the table itself."""
+"""Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from posenc.verify.engine import Case, Choice, Fault, Seen
-from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.added_calls import FLAGS, SAME, Shape
-from posenc.verify.families.added_faults import ROWS
-from posenc.verify.families.added_reading import growth
-from posenc.verify.families.trained_rows import NONE, ZERO, Rows, stretched
+from posenc.verify.engine import CannotTellError, Case, Fault, Seen
+from posenc.verify.engine.records import Array, Model
+from posenc.verify.families.added_calls import FLAGS, SAME, Added, Calls, Shape, finding, leaves, modules, ready
+from posenc.verify.families.learned_rows import first_row, row_code
+from posenc.verify.guard import SubjectError
 
-OWN = ("learned.slice.single_row", "learned.position.reversed")  # rules whose message is the words
+LARGEST = 2**23  # numbers of a text that is asked for
+PAST = 9  # tokens past the end of a table
+NONE, ZERO = -1.0, -2.0  # numbers of what is no row of the table, and of zeros
+DIGITS = 256  # which the coarsest type holds exactly
 
 
-class Trained(Rows):
-    """A trained table of a text's positions: row t + offset is that of token t."""
+def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]]:
+    """Return a fresh copy of a subject, and its tensors that train through a call; all that it holds if none do."""
+    dry, called = ready(subject), ready(subject)
+    held, twins = ([t for m in modules(made) for t in (*m.parameters(), *m.buffers())] for made in (dry, called))
+    through = leaves(calls.raw(dry, shape, grad=True))
+    same = {id(a): b for a, b in zip(held, twins, strict=True)}
+    return called, [same.get(id(t), t) for t in through or held]
 
-    definition, mismatch = "learned", "learned.mismatch"
+
+@contextmanager
+def written(values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Write other numbers into tensors for a while: those of a function are its own."""
+    kept = [tensor.detach().clone() for tensor, _ in values]
+    with torch.no_grad():
+        try:
+            for tensor, value in values:
+                tensor.copy_(value)
+            yield
+        finally:
+            for (tensor, _), value in zip(values, kept, strict=True):
+                tensor.copy_(value)
+
+
+def _rows(code: Array) -> tuple[float, Array]:
+    """Return the factor that rows of a numbered table come with, and their numbers, also between two of them."""
+    gains, slack = code[:, 2:].mean(1), SAME * np.maximum(np.abs(code[:, 2:]).max(1), 1.0)
+    even = np.ptp(code[:, 2:], 1) < slack
+    gain = float(np.median([*gains[even & (np.abs(gains) > SAME)]] or 1.0))
+    rows = np.where(even & (np.abs(gains - gain) < slack), (code[:, 0] * DIGITS + code[:, 1]) / gain, NONE)
+    rows = np.where(np.abs(rows - np.round(rows)) < 0.02, np.round(rows), rows)
+    return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, rows)
+
+
+class Trained(Added):
+    """A trained table of a text's positions: row t + first is that of token t.
+
+    Attributes:
+        first: The row of the first token.
+        top: The length that must work; 0 where none is asked for.
+        table: The rows as they were.
+    """
+
+    word, definition, mismatch = "learned", "learned", "learned.mismatch"
+    ignores = "base temperature layout variant order origin activation_dtype"
+    shapes = ((2, 3), (2, 5), (3, 7))
     pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth = {"first": float(self.first), "place": "", "gain": 1.0, "keep": 1.0}
-        self.kinds = (
-            self.kinds[0],
-            self.kinds[1],
-            kind("learned.frozen", "frozen"),
-            kind("learned.padding_row_zeroed", "learns"),
-            kind("learned.state_kept", "again"),
-            kind("learned.wrapped", "far"),
-            kind("learned.table_too_short", "past"),
-            kind("learned.table_too_short", "rows"),
-        )
+        self.first, self.top = first_row(spec)[0] or 0, int(spec.get("max_positions") or 0)
+        self.table: Array = np.zeros((0, 0))
+        self.truth = {"gain": 1.0, "keep": 1.0}
+        self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of a few tokens, then those that show the ends of the table."""
         yield from self.flags("tokens")
         for shape in self.shapes:
             yield Case("near", (shape,), self.calls.words(shape), optional=shape[1] > 5)
-        yield from self.flags("grad", "frozen", "learns")
-        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3)):
-            yield Case("again", tuple((3, n) for n in lengths), "calls of one object, one after another")
-        for name in ("far", "past", "rows"):
-            yield Case(
-                name, (), {"rows": "the length of the table", "past": "a text longer than the table"}.get(name, "")
+        yield from self.flags("grad")
+        n = max(len(self.table) - self.first, 0) or 5
+        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3, 1)):
+            yield Case("again", tuple((3, k) for k in lengths if k <= n), "calls of one object, one after another")
+        for name, tokens in (("far", min(n, self.top or n)), ("past", max(self.top, n + PAST * (not self.top)))):
+            if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST and (name == "far" or tokens > n):
+                yield Case(name, ((1, tokens),), f"a text of {tokens} tokens", optional=not self.top)
+        yield Case("table", ((1, min(n, 5)),), "its gradient and its length")
+
+    def added(self, subject: Any, case: Case) -> Seen:
+        """Return the factor that rows come with, and the row of each token."""
+        called, found = trained(self.calls, subject, self.shapes[0])
+        wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
+        if not wide or self.calls.dim < 3:
+            raise CannotTellError(
+                "no table of three dimensions or more was found among the parameters or in the graph of the result"
             )
+        table = max(wide, key=Tensor.numel)
+        if case.kind == "table":
+            self._whole(called, table, case.args[0])
+            return Seen(case, np.zeros(1))
+        self.table = table.detach().double().reshape(-1, self.calls.dim).numpy().copy()
+        number = torch.arange(len(self.table))
+        rows = torch.ones(len(self.table), self.calls.dim)
+        rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
+        with written([(table, rows.reshape(table.shape))]):
+            codes = [self.calls.code(called, shape) for shape in case.args]
+        if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
+            raise finding("learned.not_used", self.calls.case(case.args[0]))
+        gain, first = _rows(codes[0])
+        if case.kind == "near" and len(found) > 1 and (abs(gain - 1) > SAME or (first % 1).any() or NONE in first):
+            raise CannotTellError("other trained numbers come between the table and the sum, so that no row is seen")
+        taken = [_rows(code)[1] for code in codes]
+        return Seen(case, np.concatenate([[gain], *(self._grown(taken) if case.kind == "past" else taken)]))
+
+    def _whole(self, called: Any, table: Tensor, shape: Shape) -> None:
+        """Look for rows in use that take no gradient, as a padding row does, and for rows that are missing."""
+        out, n, case = self.calls.raw(called, shape, grad=True), len(self.table), self.calls.case(shape)
+        if not any(t is table for t in leaves(out)):
+            raise finding("learned.frozen", case, n=n)
+        (grad,) = torch.autograd.grad(out.double().sum(), [table])
+        stuck = grad.reshape(n, -1)[self.first : self.first + shape[1]].abs().sum(-1) == 0
+        if stuck.any():
+            raise finding("learned.padding_row_zeroed", case, row=self.first + int(stuck.int().argmax()))
+        if n < int(self.spec.get("table_rows") or 0) and not self.top:  # one that grows is judged by its rows
+            raise finding("learned.table_too_short", case, float(n), end=n)
+
+    def _grown(self, taken: Sequence[Array]) -> Iterator[Array]:
+        """Yield the rows of texts longer than the table, as right where they are new, or all of it is stretched."""
+        for rows in taken:
+            n, entries, at = len(rows), len(self.table) - self.first, np.arange(len(rows), dtype=np.float64)
+            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
+            off = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends))
+            new = (at >= entries) & (rows == NONE) if off > 0.02 else at >= 0
+            yield np.where(new, self.first + at, rows)
+
+    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
+        """Return the finding behind a call that fails: a table that ends too early, or the batch taken for the text."""
+        shape = case.args[0]
+        if case.kind in ("far", "past"):
+            return finding("learned.table_too_short", self.calls.case(shape), message=error.cause.message)
+        if shape[0] > 1 and self.calls.works(subject, (1, *shape[1:])):
+            return finding("learned.axis.batch", self.calls.case(shape))
+        return error
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the factor of the rows, and the row of each token."""
-        if case.kind in FLAGS:
-            return self.flag(model, case)
-        if case.kind in ("frozen", "learns"):
-            return np.array([float(case.kind == "frozen")])
-        if case.kind == "rows":
-            return np.array([float(self.needed)])
-        rows = [self._rows(model, shape).reshape(-1) for shape in case.args]
+        if case.kind in FLAGS or case.kind == "table":
+            return self.flag(model, case) if case.kind in FLAGS else np.zeros(1)
+        rows = [np.broadcast_to(self.first + np.arange(shape[1]), shape).ravel() for shape in case.args]
         return np.concatenate([[model["gain"]], *rows])
 
-    def _rows(self, model: Model, shape: Shape) -> Array:
-        b, n = shape
-        text, row = np.arange(b, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64)[None]
-        place = ROWS[model["place"]][0](text, row, b, n) if model["place"] else row
-        rows: Array = np.broadcast_to(place + model["first"], shape)
-        return rows
-
-    def free(self) -> Iterator[Choice]:
-        """Yield nothing: a table has one right row for each token."""
-        return iter(())
-
     def faults(self) -> Iterator[Fault]:
-        """Yield wrong rows: other first ones, and other ways to count."""
+        """Yield what comes of the input; rows are read."""
         yield from self.about_the_input()
-        yield Fault("learned.added_twice", {"gain": 2.0})
-        for first in (0, 1, 2, self.first + 1, self.first - 1, self.first + 2, 2 * self.first):
-            if first != self.first and first >= 0:
-                yield self._start(float(first))
-        for words, (_, code) in ROWS.items():
-            known = code in ("axis.batch", "slice.single_row", "position.reversed")
-            name = f"learned.{code}" if known else self.mismatch
-            yield Fault(name, {"place": words}, _said(name, words.replace("position", "row")))
-
-    def _start(self, first: float) -> Fault:
-        """Return the fault of another first row."""
-        code = "start"
-        if self.first and not first:
-            code = "offset_missing"
-        elif not self.first and first > 0 and len(self.table) and not self.table[int(first) - 1].any():
-            code = "padding_idx_as_offset"
-        elif not self.first and first == 2:
-            code = "offset_hardwired"
-        return Fault(f"learned.{code}", {"first": first}, {"start": first, "asked": self.first})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the rows of the first wrong answer say."""
+        """Return what the rows of the longest wrong text say."""
         near = [s for s in wrong if s.case.kind == "near"]
-        if not near:
-            return None
-        gain, rows = float(near[-1].value[0]), near[-1].value[1:].reshape(near[-1].case.args[0])
+        s = near[-1] if near else next(s for s in wrong if s.case.kind in ("again", "far", "past"))
+        gain, rows = float(s.value[0]), s.value[1:]
         if abs(gain - 1) > SAME:
-            return Fault("learned.scaled", {"gain": gain}, {"factor": gain})
-        listed = f"tokens 0, 1, 2, ... get rows {[int(row) for row in rows[0]]}"
-        right = self._rows(self.truth, near[-1].case.args[0])
-        if (rows == ZERO).any() and ((rows == right) | (rows == ZERO)).all():
-            row = {"row": self.first + int((rows[0] == ZERO).argmax())}
-            return Fault("learned.padding_row_zeroed", {}, row, row)
-        if (rows != rows[:1]).any():
-            return Fault(
-                "learned.axis.batch", {}, _said("learned.axis.batch", f"rows differ from text to text: {rows.tolist()}")
-            )
-        if (np.diff(rows[0]) == 1).all() and rows[0, 0] >= 0:
-            return self._start(float(rows[0, 0]))
-        return self._grown(rows[0]) or Fault(self.mismatch, {}, _said(self.mismatch, listed))
+            return Fault(f"learned.{'added_twice' if abs(gain - 2) < SAME else 'scaled'}", {}, {"factor": gain})
+        t = int((rows != self.predict(self.truth, s.case)[1:]).argmax()) % s.case.args[0][1]
+        row = {ZERO: "zeros", NONE: "no row of the table"}.get(rows[t], f"row {rows[t]:g} of the table")
+        words = f"token {t} gets {row}, where row {self.first + t} is its own"
+        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "right": self.first + t}
+        return Fault(f"learned.{self._named(s, t)}", {}, {"message": words}, case)
 
-    def _grown(self, rows: Array) -> Fault | None:
-        """Return how the rows of a text go wrong after a number of tokens."""
-        if (rows == NONE).any():
-            return None
-        code, words = growth(np.where(rows == ZERO, np.nan, rows - self.first))
-        names = {
-            "table.growth_ignores_past": "learned.table.restarts",
-            "table.row_skipped": "learned.table.row_skipped",
-            "table.row_repeated": "learned.table.row_repeated",
-            "table.too_short": "learned.table_too_short",
-            "position.wrapped": "learned.wrapped",
-        }
-        return Fault(names[code], {}, _said(names[code], words)) if code in names else None
-
-    def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what the ends of the table and later calls show."""
-        kinds = {"learned.state_kept": "again", "learned.wrapped": "far", "learned.table_too_short": "past"}
-        if fault.code == "learned.frozen":
-            return Fault(fault.code, values={"n": len(self.table)})
-        if fault.code == "learned.padding_row_zeroed" and not fault.values:
-            zero = next(s.note for s in seen if s.case.kind == "learns") or [0]
-            return Fault(fault.code, values={"row": self.first + zero[0], "words": ""})
-        asked = kinds.get(fault.code)
-        asked = "rows" if asked == "past" and "past" not in wrong else asked
-        case = next((s for s in seen if s.case.kind == asked and asked in wrong), None)
-        if case is None or fault.change:
-            return super().refine(fault, wrong, right, seen)
-        if asked == "rows":
-            return Fault(
-                fault.code, values={"message": f"the table has {case.value[0]:g} rows; {case.note} are needed"}
-            )
-        return self._at_the_end(case, fault)
-
-    def _at_the_end(self, s: Seen, fault: Fault) -> Fault:
-        """Return what a long, a later or a too long text shows."""
-        rows, right = s.value[1:], self.predict(self.truth, s.case)[1:]
-        t = int((rows != right).argmax())
-        got = f"row {rows[t]:g} of the table" if rows[t] >= 0 else "no row of the table"
-        words = f"token {t} gets {got}, where row {right[t]:g} is its own"
-        if (rows[t:] == rows[t - 1]).all():
-            words = f"tokens from {t} on all get row {rows[t]:g}, the last one again"
+    def _named(self, s: Seen, t: int) -> str:
+        """Return the code of wrong rows; the first wrong one is that of token t."""
         if s.case.kind == "again":
-            lengths = [shape[1] for shape in s.case.args]
-            what = f"a call in the order of lengths {lengths}"
-            return Fault(fault.code, values={"what": what, "words": words}, case={"lengths": lengths})
-        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "expected": float(right[t])}
-        if (rows % 1).any():
-            rules = np.array(stretched(len(rows), len(self.table) - self.first)) + self.first
-            t = int(np.abs(rules - rows).min(0).argmax())
-            words = (
-                f"token {t} of {len(rows)} lies at {rows[t]:.4g}, where {rules[0][t]:.4g} or {rules[1][t]:.4g} is right"
-            )
-            case = {"x": [1, len(rows), self.calls.dim], "token": t, "found": float(rows[t])}
-            return Fault("learned.table.interpolated_wrong", values={"words": words}, case=case)
-        grown = self._grown(rows)
-        if grown is not None and grown.code != fault.code and (s.case.kind == "past" or "row_" in grown.code):
-            return Fault(grown.code, {}, grown.values, case)
-        if s.case.kind == "past":
-            words = f"{words}: the table has {len(self.table)} rows, and nothing says so"
-        return Fault(fault.code, {}, {"message": words}, case)
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return what rounding explains of a factor, and nothing of a row."""
-        return SAME if seen.case.kind in ("near", "again", "far", "past") else super().slack(seen, predicted, model)
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the first wrong token with its row."""
-        if seen.case.kind != "near" or not (off > 1).any():
-            return {}
-        n = seen.case.args[0][1]
-        at = max(int((off > 1).argmax()) - 1, 0)
-        case = {"x": [at // n + 1, at % n + 1, self.calls.dim]}
-        return {
-            **case,
-            "rows": [int(row) for row in seen.value[1 : n + 1]],
-            "right": [int(row) for row in predicted[1 : n + 1]],
-        }
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the length of the table and its first row in use."""
-        return {"table_rows": len(self.table), "first_row": int(model["first"])}
+            return "state_kept"
+        rows = s.value[1:].reshape(s.case.args[0])
+        line, steps = rows[0], np.diff(rows[0])
+        if (rows != line).any():
+            return "axis.batch"
+        if not steps.any():
+            return "slice.single_row"
+        if (line % 1).any():
+            return "grid.interpolated_wrong"
+        if t and (line[t:] == (ZERO if line[t] == ZERO else line[t - 1])).all():
+            return "table_too_short"
+        if (steps == 1).all() and line[0] >= 0:
+            first = int(line[0])
+            padded = 0 < first <= len(self.table) and self.table.any() and not self.table[first - 1].any()
+            return row_code(first, self.first, first - 1 if padded else None)
+        return "position.reversed" if (steps == -1).all() else "wrapped" if t and line[t] < line[t - 1] else "mismatch"
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        asked = any(s.case.kind == "far" and s.case.args for s in seen)
-        few = f"texts of more than {max(s[1] for s in self.shapes)} tokens"
-        return self.ignored() if asked else [few, *self.ignored()]
-
-
-def _said(code: str, words: str) -> dict[str, Any]:
-    """Return the values of a fault; a rule that counts of positions share has no slot for these words."""
-    return {"words": words} if code.startswith("learned.table.") or code in OWN else {"message": words}
+        longest = max((s.case.args[0][1] for s in seen if s.case.kind in ("near", "far", "past")), default=0)
+        return [f"texts of more than {longest} tokens", *self.ignored()]

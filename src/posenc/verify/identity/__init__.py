@@ -1,1 +1,1 @@
-"""What position code computes where nobody has said what it should."""
+"""Report what position code computes, without a specification."""

@@ -1,179 +1,108 @@
-"""What can be read off code that turns nothing: slopes, buckets, tables of angles."""
+"""What can be read off code that rotates nothing: slopes, buckets, tables of angles."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from posenc.verify.engine import Case, Seen
-from posenc.verify.families import slopes as series
-from posenc.verify.families.bias_calls import invoke
-from posenc.verify.families.buckets import T5
+from posenc import verify
+from posenc.verify.engine.judge import explains
+from posenc.verify.engine.observe import observe
+from posenc.verify.engine.records import Array
 from posenc.verify.guard import SubjectError, call
-from posenc.verify.identity.fit import fit
 from posenc.verify.identity.identify import Identification
-from posenc.verify.identity.lines import snap
-from posenc.verify.identity.matrix import Array
+from posenc.verify.identity.rules import fit, snap
+from posenc.verify.report import Cause
 
-HEADS = (8, 12, 6, 20)
-FAR = (1 << 20, 2000, 500, 120)
+REACHES = sorted({m * 2**n for m in (1, 3, 5, 25) for n in range(2, 15)})  # distances from which buckets are shared
 
 
 def slopes(subject: Any) -> Identification:
     """Identify slopes by number of heads: which rule, and how far exponents reach."""
-    found: dict[int, Tensor] = {}
-    unknown = []
-    for n in HEADS:
-        try:
-            told = invoke(subject, n, what=f"slopes({n})")
-            found[n] = torch.as_tensor(told).detach().double().flatten()
-        except (SubjectError, TypeError, ValueError) as error:
-            unknown.append(f"slopes of {n} heads: {str(error)[:200]}")
-    measured = {"slopes": {n: s.tolist() for n, s in found.items()}}
-    last = float(found[8][-1]) if 8 in found and len(found[8]) else 0.0
-    if last <= 0:
-        unknown.append("how far exponents reach: the last of 8 slopes is not positive")
-        return Identification("slopes_fn", "slopes", scaling="other", unknown=tuple(unknown), measured=measured)
-    top = snap(-float(np.log2(last)), 1e-3)
+    found = _numbers(subject, 8, rows=8, what="slopes(8)")
+    top = snap(-float(np.log2(found[-1])), 1e-3) if found.min() > 0 else 8.0
     for rule in ("authors", "geometric"):
-        model = series.truth({"slopes": rule, "bias_max": top})
-        tolerance = 2e-2 if _coarse(found) else 1e-4
-        if all(series.alike(s.numpy(), series.slopes_of(model, n), tolerance) for n, s in found.items()):
-            parameters = {"bias_max": top}
-            return Identification(
-                "slopes_fn", "slopes", scaling=rule, parameters=parameters, unknown=tuple(unknown), measured=measured
-            )
-    unknown.append("the rule of the slopes: neither the authors' nor one geometric series gives them")
-    return Identification("slopes_fn", "slopes", scaling="other", unknown=tuple(unknown), measured=measured)
-
-
-def _coarse(found: dict[int, Tensor]) -> bool:
-    return all(torch.equal(s.to(torch.bfloat16).double(), s) for n, s in found.items() if n != 8)
+        if _is(subject, "slopes_fn", {"encoding": "alibi", "slopes": rule, "bias_max": top}):
+            return Identification("slopes_fn", "slopes", scaling=rule, parameters={"bias_max": top})
+    why = "the rule of the slopes: neither the authors' nor one geometric series gives them"
+    measured = {"slopes": {8: found.tolist()}}
+    return Identification("slopes_fn", "slopes", scaling="other", unknown=(why,), measured=measured)
 
 
 def buckets(subject: Any) -> Identification:
     """Identify bucket(key - query): how many, how far they reach, and which side they tell apart."""
-    rel, rows = _buckets(subject)
-    behind, ahead = rows[rel < 0], rows[rel > 0]
-    n, both = int(rows.max()) + 1, bool((ahead != ahead[0]).any()) and bool((behind != behind[0]).any())
-    for turned in (False, True):
-        reach = [m for m in _reaches(rel, rows, n, both, turned) if _agrees(rel, rows, n, m, both, turned)]
-        if not reach:
-            continue
-        best = min(reach, key=lambda m: (bin(m).count("1"), len(str(m).rstrip("0")), m))
-        unknown = []
-        if len(reach) > 1:
-            unknown.append(f"max_distance but from {min(reach)} to {max(reach)}: the buckets are the same")
-        direction = "key - query" if not turned else "query - key"
-        parameters = {"num_buckets": n, "max_distance": best, "bidirectional": both}
-        return Identification(
-            "bucket_fn", "buckets", direction=direction, parameters=parameters, unknown=tuple(unknown)
-        )
-    why = f"the rule of the buckets: {n} of them, {int(rows.min())} the least, and T5's rule gives others"
-    return Identification("bucket_fn", "buckets", unknown=(why,), measured={"num_buckets": n, "bidirectional": both})
+    distances = torch.tensor([-(2**20), -1, 1, 2**20])
+    far, near, ahead, far_ahead = map(int, _numbers(subject, distances, rows=4, what="bucket(4 distances)"))
+    found = {"num_buckets": max(far, far_ahead) + 1, "bidirectional": far != near and ahead != far_ahead}
+    for direction, sign in (("key - query", 1), ("query - key", -1)):
+        for reach in REACHES:
+            spec = {"encoding": "t5", **found, "max_distance": reach}
+            if reach > found["num_buckets"] // 2 > 0 and _is(lambda rel, s=sign: subject(s * rel), "bucket_fn", spec):
+                parameters = {**found, "max_distance": reach}
+                return Identification("bucket_fn", "buckets", direction=direction, parameters=parameters)
+    why = f"the rule of the {found['num_buckets']} buckets: T5's rule with usual distances gives others"
+    return Identification("bucket_fn", "buckets", unknown=(why,), measured=found)
 
 
-def _buckets(subject: Any) -> tuple[Tensor, Tensor]:
-    for far in FAR:
-        near = torch.arange(0, min(far, 3000))
-        behind = torch.cat([near, 2 ** torch.arange(12, 20)]) if far > 3000 else near
-        rel = torch.cat([-behind.flip(0), behind[1:]])
-        try:
-            seen = T5("bucket_fn", {}).observe(
-                subject, Case("near", (rel.double().numpy(),), "bucket(relative_position)")
-            )
-            return rel, torch.from_numpy(seen.value).long()
-        except SubjectError as error:
-            if error.cause.code != "subject.raises" or far == FAR[-1]:
-                raise
-    raise AssertionError
+def _numbers(subject: Any, *args: Any, rows: int, what: str) -> Array:
+    """Return what a call returns, as numbers."""
+    found = call(subject, *args, what=what)
+    with suppress(TypeError, ValueError, RuntimeError):
+        numbers: Array = torch.as_tensor(found).detach().double().numpy()
+        if numbers.ndim and len(numbers) == rows:
+            return numbers
+    message = f"{what} must return numbers in {rows} rows; got {type(found).__name__}"
+    raise SubjectError(Cause("subject.shape", message, 1.0))
 
 
-def _agrees(rel: Tensor, rows: Tensor, n: int, top: int, both: bool, reversed_: bool) -> bool:
-    rule = T5("bucket_fn", {"num_buckets": n, "max_distance": top, "bidirectional": both})
-    model = {**rule.truth, "reversed": reversed_}
-    case = Case("near", (rel.double().numpy(),))
-    return bool((rule.off(Seen(case, rows.double().numpy()), rule.predict(model, case), model) <= 1).all())
-
-
-def _reaches(rel: Tensor, rows: Tensor, n: int, both: bool, reversed_: bool) -> Iterator[int]:
-    """Yield distances from which on all may share the last bucket, those that the first such distance allows."""
-    side = n // 2 if both else n
-    exact = max(side // 2, 1)
-    d = rel if reversed_ else -rel
-    last = d[(d > 0) & (rows == side - 1)]
-    if side - 1 <= exact or not len(last):
-        return
-    share, first = (side - 1 - exact) / (side - exact), int(last.min())
-    low, high = (exact * (max(at, exact + 1e-9) / exact) ** (1 / share) for at in (first - 1, first))
-    low, high = int(low) - 1, int(high) + 1
-    step = max(1, (high - low) // 400)
-    yield from sorted(
-        {*range(max(low, exact + 1), high + 1, step), *(m for m in (64, 128, 256, 512) if low <= m <= high)}
-    )
+def _is(subject: Any, convention: str, spec: dict[str, Any]) -> bool:
+    """Return whether a specification predicts all that a subject answers."""
+    family = verify.family_of(convention, spec)
+    seen = observe(family, subject).seen
+    family.look(seen)
+    return bool(seen) and explains(family, family.truth, seen)
 
 
 def mrope(subject: Any) -> Identification:
     """Identify angles(position_ids (3, seq)): which axis each pair follows, and the base."""
-    n = 64
-    ids = torch.zeros(3, 3 * n + 1, dtype=torch.int64)
-    steps = 2 ** torch.arange(0, 14)
-    ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64)] + [_axis(a, steps) for a in range(3)], 1)
-    got = call(subject, ids, what="angles(position_ids)").detach().double().numpy()
-    if got.ndim != 2 or len(got) != ids.shape[1]:
-        return Identification("mrope_fn", unknown=(f"a table of shape {got.shape}; it should be (seq, pairs)",))
-    moved = (got[1:] - got[0]).reshape(3, len(steps), -1) / steps.numpy()[:, None]
-    follows, freq = np.abs(moved[:, -1]).argmax(0), np.abs(moved[:, -1]).max(0)
-    sections = [int((follows == a).sum()) for a in range(3)]
-    runs = 1 + int((np.diff(follows) != 0).sum())
-    names = ("time", "height", "width")
-    order = ", ".join(names[a] for a in follows[np.r_[True, np.diff(follows) != 0]]) if runs <= 3 else "taking turns"
-    single = bool(((np.abs(moved[:, -1]) > 1e-9 + 1e-6 * freq).sum(0) == 1).all())
-    axes = f"sections {sections} of (time, height, width), {'in blocks: ' if runs <= 3 else ''}{order}"
-    parameters = {"axes": axes, "section": sections, "interleaved": runs > 3}
-    return _angles("mrope_fn", freq, got[0], parameters, [] if single else ["one axis a pair: some follow several"])
-
-
-def _axis(axis: int, steps: Tensor) -> Tensor:
-    ids = torch.zeros(3, len(steps), dtype=torch.int64)
-    ids[axis] = steps
-    return ids
+    ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), 2**13 * torch.eye(3, dtype=torch.int64)], 1)
+    got = _numbers(subject, ids, rows=4, what="angles(position_ids)").reshape(4, -1)
+    return _angles("mrope_fn", got, {"time": (1, 2**13), "height": (2, 2**13), "width": (3, 2**13)})
 
 
 def rope2d(subject: Any) -> Identification:
     """Identify table(h, w): which pairs follow x and which y, and the base."""
-    h, w = 5, 7
-    got = call(subject, h, w, what=f"table({h}, {w})").detach().double().numpy()
-    if got.ndim != 2 or len(got) != h * w:
-        return Identification("rope2d_table_fn", unknown=(f"a table of shape {got.shape}; it should be (35, pairs)",))
-    right, down = got[w - 1] - got[0], got[(h - 1) * w] - got[0]
-    follows = (np.abs(down) / (h - 1) > np.abs(right) / (w - 1)).astype(int)
-    freq = np.maximum(np.abs(right) / (w - 1), np.abs(down) / (h - 1))
-    half = len(freq) // 2
-    said = {(0, 1): "the first half follows x and the second y", (1, 0): "the first half follows y and the second x"}
-    halves = (int(follows[0]), int(follows[-1]))
-    blocks = bool((follows[:half] == halves[0]).all() and (follows[half:] == halves[1]).all())
-    axes = said.get(halves, "all pairs follow one axis") if blocks else "pairs of x and y take turns"
-    first = freq[follows == 0] if (follows == 0).any() else freq
-    return _angles("rope2d_table_fn", first, got[0], {"axes": axes}, [], len(freq))
+    got = _numbers(subject, 5, 7, rows=35, what="table(5, 7)").reshape(35, -1)
+    return _angles("rope2d_table_fn", got, {"x": (6, 6), "y": (28, 4)})
 
 
-def _angles(
-    convention: str, freq: Array, start: Array, parameters: dict[str, Any], unknown: list[str], pairs: int | None = None
-) -> Identification:
-    rule = fit(freq, 1e-10, 2 * len(freq), 2 * len(freq))
-    if np.abs(start).max(initial=0.0) > 1e-6:
-        unknown.append("nothing more of the origin than that position 0 has angles of its own")
+def _angles(name: str, got: Array, axes: dict[str, tuple[int, int]]) -> Identification:
+    """Return which axis each pair follows, by the row of each axis that is some steps along it from row 0."""
+    moved = np.stack([np.abs(got[row] - got[0]) / count for row, count in axes.values()])
+    follows, freq, names = moved.argmax(0), moved.max(0), list(axes)
+    changes = np.r_[True, np.diff(follows) != 0]
+    order = f"in blocks: {', '.join(names[axis] for axis in follows[changes])}"
+    section = [int((follows == axis).sum()) for axis in range(len(axes))]
+    unknown = []
+    if ((moved > 1e-9 + 1e-6 * freq).sum(0) != 1).any():
+        unknown.append("one axis for each pair: some follow several")
+    if np.abs(got[0]).max(initial=0.0) > 1e-6:
+        unknown.append("more of the origin than that position 0 has angles of its own")
+    rule = fit(freq, 1e-10, 2 * len(freq))
+    if rule.base is None:  # the frequencies of each axis may begin again
+        part = freq[follows == follows[0]]
+        rule = fit(part, 1e-10, 2 * len(part))
+    words = f"sections {section} of ({', '.join(names)}), {order if changes.sum() <= len(axes) else 'taking turns'}"
     return Identification(
-        convention,
+        name,
         "angles",
         base=rule.base,
         scaling=rule.kind,
-        parameters=parameters | rule.parameters,
+        parameters={"axes": words, "section": section, **rule.parameters},
         unknown=(*unknown, *rule.unknown),
-        measured={"pairs": pairs or len(freq), "frequencies": freq.tolist()},
+        measured={"pairs": len(freq), "frequencies": freq.tolist()},
     )
 
 

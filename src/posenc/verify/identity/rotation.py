@@ -1,164 +1,192 @@
-"""Identification of a rotation: its lanes, its direction and gain, its frequencies and what they depend on."""
+"""Identification of a rotation: its dimensions, direction and gain, its frequencies and what they depend on."""
 
+from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from posenc.verify.guard import SubjectError, call
-from posenc.verify.identity import lengths, precision
-from posenc.verify.identity.angles import Turns
-from posenc.verify.identity.fit import fit as fitted
-from posenc.verify.identity.fit import proportional
-from posenc.verify.identity.growth import bounded, decaying, growth
+from posenc.definitions import frequencies
+from posenc.verify.engine.read import BASES, speeds, turns
+from posenc.verify.engine.records import Array
+from posenc.verify.families.rotation_calls import REACH
+from posenc.verify.guard import SubjectError
 from posenc.verify.identity.identify import Identification
-from posenc.verify.identity.matrix import Structure
-from posenc.verify.identity.reading import Reader, reader, width_of
-from posenc.verify.identity.rounded import Rounded
-from posenc.verify.identity.steady import unsteady
-from posenc.verify.identity.turner import TURNERS, Turner
-from posenc.verify.identity.turns import (
-    CLOSE,
-    Angles,
-    angles_of,
-    exact,
-    ignored,
-    rounded,
-    untold,
-    with_alias,
-    with_direction,
-    with_first,
-    with_gain,
-)
+from posenc.verify.identity.precision import precisions
+from posenc.verify.identity.reading import DENSE, Complex, Reader, matrices_of, reader, steps
+from posenc.verify.identity.rules import Rule, fit, snap
+
+CLOSE = 1e-3  # of a gain, a rotated dimension, a frequency
+BENT = 0.05  # radians off a straight line
 
 
-class Encoded(Turner):
-    """A posenc Encoding that turns queries and keys."""
+def identified(subject: Any, convention: str, name: str, head_dim: int | None) -> Identification:
+    """Identify a rotation that is called as one convention and reported as another."""
+    read, unknown = reader(subject, convention, head_dim)
+    facts: dict[str, Any] = {"head_dim": read.head_dim, "measured": {"positions_read": read.top}}
+    near = steps(min(read.top, 64))
+    matrices, q, k = matrices_of(read, near)
+    if q.tangled or k.tangled:
+        unknown.append(f"pairing and all that follows: dimension {(q.tangled or k.tangled)[0]} mixes with several")
+    elif not q.pairs and not k.pairs:
+        unknown.append("what is rotated: no dimension rotates with the position")
+    elif q.pairs != k.pairs:
+        unknown.append(f"one pairing: of queries {q.words()} rotate, of keys {k.words()}")
+    else:
+        z = np.stack([turns(side, q.pairs) for side in matrices])
+        second = np.stack([turns(side, [(b, a) for a, b in q.pairs]).conj() for side in matrices])
+        if np.abs(z).min() < 1e-6 or np.abs(z - second).max() > CLOSE * np.abs(z).max():
+            unknown.append("frequencies: what happens to pairs is no rotation, or some vanish")
+        else:
+            _fill(replace(read, pairs=q.pairs), _growth(near, z), facts, unknown)
+    return Identification(name, "rotation", **facts, unknown=tuple(unknown))
 
-    def _turn(self, q: Tensor, k: Tensor, pos: Tensor, said: str, grad: bool) -> tuple[Any, Any]:
-        def rotate(q: Tensor, k: Tensor, pos: Tensor) -> Any:
-            return self.subject.rotate(q, k, self.subject.place(pos))
 
-        found: tuple[Any, Any] = call(rotate, q, k, pos, what=f"rotate {said}", grad=grad)
-        return found
+def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: list[str]) -> None:
+    """Add all that angles and lengths of rotated pairs show."""
+    (first, partner), count = read.pairs[0], len(read.pairs)
+    is_half = read.pairs == tuple((first + i, partner + i) for i in range(count)) and partner - first >= count
+    is_interleaved = read.pairs == tuple((first + 2 * i, first + 2 * i + 1) for i in range(count))
+    pairing = "half" if is_half else "interleaved" if is_interleaved else "other"
+    facts |= {"pairing": pairing, "rotary_dim": 2 * count, "first_lane": first}
+    short, read = (None, read) if rates is not None else _switch(read)
+    end = short or read.top
+    pos = steps(end, odd=False)  # powers of two, which no dtype rounds
+    z = read.at(pos)
+    freqs, _, bent = (np.stack(part) for part in zip(*(speeds(pos, side) for side in z), strict=True))
+    if bent.max() > BENT:
+        is_counted = np.abs(z - read.at(np.arange(float(len(pos))))).max() < CLOSE
+        why = "positions that are given are not used, tokens are counted"
+        unknown.append(f"frequencies: {why if is_counted else 'angles are not proportional to the position'}")
+        return
+    facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, facts, unknown)
+    facts["direction"], sign = _direction(freqs, unknown)
+    freq = sign * freqs[0]
+    widths = (
+        2 * (partner - first) if is_half else 2 * count,
+        read.head_dim,
+    )  # half may have slow pairs that stand still
+    rules = [fit(freq, (noise + 5e-7) / pos[-1], width) for width in widths]
+    rule = next((rule for rule in rules if rule.base is not None and rule.base >= 50), rules[0])
+    if short is not None:
+        rule = _scaled(read, rule, short)
+    if rates is not None:
+        rule = _decaying(rule, rates)
+    facts |= {"base": rule.base, "scaling": rule.kind, "parameters": rule.parameters}
+    facts["measured"]["frequencies"] = freq.tolist()
+    unknown += rule.unknown
+    facts["first_position"] = place = _first(z[:, 0], freqs, unknown)
+    if place is not None:
+        facts["precision"], more = precisions(read, freqs[0], rule, place, facts["gain"], end)
+        unknown += more
 
 
-def turner_of(subject: Any, convention: str) -> Turner | None:
-    """Return a rotation behind one call; None if the convention is no rotation's."""
-    if convention in TURNERS:
-        return TURNERS[convention](subject)
-    if convention == "encoding" and getattr(subject, "family", None) == "rotary" and not isinstance(subject, type):
-        return Encoded(subject)
+def _gain(z: Complex, facts: dict[str, Any], unknown: list[str]) -> tuple[float | None, float]:
+    """Return by what both sides are multiplied, and how far lengths are from it."""
+    (q, k), spread = np.median(np.abs(z), (1, 2)), float(np.ptp(np.abs(z), (1, 2)).max())
+    if spread > 0.02 * q or abs(q - k) > CLOSE * q:
+        unknown.append(f"one gain: that of queries is about {q:.6g}, that of keys {k:.6g}, give or take {spread:.3g}")
+        return None, spread
+    gain = round(snap(float(q), max(2e-6, spread)), 6)  # more digits float32 does not hold
+    if abs(gain - 1) > CLOSE and facts["rotary_dim"] == facts["head_dim"]:
+        unknown.append(f"the gain {gain:.6g} from a softmax scale {gain**2:.6g} times as large: scores are the same")
+    return gain, spread
+
+
+def _direction(freqs: Array, unknown: list[str]) -> tuple[str | None, float]:
+    """Return the direction, and the sign that makes the frequencies of queries positive."""
+    q, k = freqs
+    if fast := int((np.abs(q) > 0.9 * np.pi).sum()):
+        unknown.append(f"whole turns: {fast} of {len(q)} pairs rotate about half a turn per position, or more")
+    sign = float(np.sign(q[-1]))  # of the slowest
+    apart, together = (np.abs(np.exp(1j * t) - 1).max() < CLOSE * np.abs(q).max() for t in (q + k, q - k))
+    if apart or together:
+        return "opposite" if apart else "clockwise" if sign < 0 else "counterclockwise", sign
+    unknown.append("one set of frequencies: those of keys differ; those of queries are reported")
+    return None, sign
+
+
+def _first(start: Complex, freqs: Array, unknown: list[str]) -> float | None:
+    """Return as what position 0 is rotated, by the fastest pair that shows it up to 64 positions away."""
+    clear = int(np.argmax(np.abs(freqs[0]) < np.pi / 64))
+    place = float(np.angle(start[0, clear]) / freqs[0, clear])
+    place = next((p for p in (round(2 * place) / 2,) if abs(p - place) < CLOSE), place)
+    if np.abs(np.exp(1j * place * freqs) - start / np.abs(start)).max() < 2e-4 + 1e-6 * abs(place):
+        return place
+    unknown.append("the first position: position 0 is rotated by angles of no position, or queries and keys differ")
     return None
 
 
-def rotation(turner: Turner, convention: str, head_dim: int | None) -> Identification:
-    """Identify a rotation.
+def _switch(read: Reader) -> tuple[int | None, Reader]:
+    """Return the longest text that is rotated as the shortest one, None if all are, and how to ask for longer ones.
 
-    Raises:
-        SubjectError: No call works, heads are mixed up, or what comes back is random or not linear in x.
+    Some look at the last position, some count tokens: where positions can be given, both are tried.
     """
-    size, free = width_of(turner, head_dim)
-    if (cause := unsteady(turner, size)) is not None:
-        raise SubjectError(cause)
-    read, q, k, undone = reader(turner, size)
-    found = Identification(convention, "rotation", head_dim=size, measured={"positions_read": read.top})
-    if free:
-        found = untold(found, f"head_dim, since others than {size} are taken as well; pass head_dim to read another")
-    if undone:
-        found = replace(found, measured=found.measured | {"undone": undone})
-    if (why := _no_pairs(q, k)) is not None:
-        return untold(replace(found, rotary_dim=q.width or None), why)
-    found, width = _lanes(found, q, read)
-    near = read.text(min(16, read.top))
-    if (why := _no_turn(*near)) is not None:
-        return untold(found, why)
-    return _turned(found, read, near, width)
+    counted = replace(read, whole=True, top=min(read.top, DENSE))
+    for each in (read, counted) if REACH[read.convention] == "any" else (counted,):
+        n = 4
+        with suppress(SubjectError):
+            while 2 * n <= each.top:
+                if _differ(each, n, 2 * n):
+                    return bisect_left(range(2 * n), True, n, key=lambda m: _differ(each, n, m)) - 1, each
+                n *= 2
+    return None, read
 
 
-def _no_pairs(q: Structure, k: Structure) -> str | None:
-    """Return why lanes are not in pairs; None if they are."""
-    for name, side in (("queries", q), ("keys", k)):
-        if side.tangled:
-            return f"pairing and all that follows: lane {side.tangled[0]} of {name} mixes with more than one other"
-    if not q.pairs and not k.pairs:
-        return "what is turned: no lane changes with the position"
-    if q.pairs != k.pairs:
-        return f"one pairing: of queries {q.words()} turn, of keys {k.words()}"
-    return None
+def _differ(read: Reader, short: int, long: int) -> bool:
+    """Return whether a longer text rotates positions of a shorter one by other angles."""
+    _, i, j = np.intersect1d(steps(short), steps(long), return_indices=True)
+    return bool(np.abs(read.at(steps(short))[:, i] - read.at(steps(long))[:, j]).max() > 1e-5)
 
 
-def _no_turn(q: Turns, k: Turns) -> str | None:
-    for name, side in (("queries", q), ("keys", k)):
-        if side.unequal > CLOSE * max(1.0, float(np.abs(side.first).max())):
-            pair = int(np.abs(side.first - side.second).max(0).argmax())
-            return f"frequencies: pair {pair} of {name} is no rotation, its two lanes say different angles or signs"
-    return None
+def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
+    """Return the rule of frequencies that change where a text is longer than some tokens."""
+    found = {}
+    for n in sorted({min(n, read.top) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)}):
+        found[n] = np.abs(speeds(steps(n), read.at(steps(n))[0])[0])
+    long, width = found[n], rule.width
+    parameters = {**rule.parameters, "original_max_len": end}
+    parameters.pop("factors", None)
+    if np.abs(long / found[min(found)] - 1).max() > CLOSE:
+        return _dynamic(replace(rule, kind="dynamic", parameters=parameters), found)
+    base = rule.base or BASES[0]
+    plain = base ** (-2 * np.arange(len(long)) / width)
+    for name, freq in (("short_factor", rule.inv_freq), ("long_factor", long)):
+        parameters[name] = [snap(float(f)) for f in plain / freq]
+    return replace(rule, kind="longrope", parameters=parameters)
 
 
-def _lanes(found: Identification, side: Structure, read: Reader) -> tuple[Identification, int]:
-    """Fill in pairing, width and first lane; return the width over which exponents may count."""
-    count, (a, b), first = len(side.pairs), side.pairs[0], side.pairs[0][0]
-    named = side.layout()
-    width = 2 * count
-    pairing = named[0] if named else "other"
-    if count == 1:
-        pairing = "half" if b - a > 1 else "interleaved"
-    if named is None and side.pairs == tuple((first + i, first + i + b - a) for i in range(count)) and b - a > count:
-        pairing, width = "half", 2 * (b - a)  # the slow pairs stand still
-    found = replace(found, pairing=pairing, rotary_dim=2 * count, first_lane=first)
-    if pairing == "other":
-        listed = [list(p) for p in side.pairs]
-        found = replace(found, measured=found.measured | {"pairs": listed})
-    if width == read.head_dim and count == 1 and width == 2:
-        found = untold(found, "half from interleaved: with one pair they are the same")
-    return found, width
+def _dynamic(rule: Rule, found: dict[int, Array]) -> Rule:
+    """Return dynamic NTK if the factor that the longest text shows predicts the frequencies of all."""
+    end, n, width = rule.parameters["original_max_len"], max(found), rule.width
+    grown = fit(found[n], 5e-7 / n, width).base
+    if rule.base is not None and grown is not None and width > 2:
+        factor = snap(((grown / rule.base) ** ((width - 2) / width) - 1) * end / (n - end), 1e-3)
+        options = {"width": width, "factor": factor, "original_max_len": end}
+        bases = [frequencies.dynamic_base(rule.base, seq_len=m, **options) for m in found]
+        want = [base ** (-2 * np.arange(len(found[n])) / width) for base in bases]
+        if np.abs(np.array(want) / list(found.values()) - 1).max() < CLOSE:
+            return replace(rule, parameters=rule.parameters | {"factor": factor})
+    return replace(rule, unknown=(*rule.unknown, f"how frequencies change with the length beyond {end} tokens"))
 
 
-def _angles(
-    found: Identification, read: Reader, end: int, whole: bool | None
-) -> tuple[Identification, Angles | None, Rounded | None]:
-    """Return angles that grow with the position, or what is behind those that are rounded; None if nothing is."""
-    if (angles := angles_of(read, end, whole)) is not None:
-        return found, angles, None
-    if ignored(read):
-        return untold(found, "frequencies: positions that are given are not used, tokens are counted"), None, None
-    if (seen := rounded(read)) is not None:
-        return found, *seen
-    beyond = "angles beyond position 255: they are not proportional to the position there"
-    if (angles := exact(read, end)) is not None:
-        return untold(found, beyond), angles, None
-    if (angles := angles_of(read, min(end, 256), whole)) is not None:
-        return untold(found, beyond), angles, None
-    return untold(found, "frequencies: angles are not proportional to the position"), None, None
+def _growth(pos: Array, z: Complex) -> Array | None:
+    """Return by how much the logarithms of lengths grow per position, (2, pairs); None if they do not."""
+    logs = np.log(np.abs(z))
+    rates = (logs[:, -1] - logs[:, 0]) / pos[-1]
+    off = np.abs(logs - logs[:, :1] - rates[:, None] * pos[:, None]).max()
+    return rates if np.ptp(logs, 1).max() > max(1e-4, 10 * off) else None
 
 
-def _turned(found: Identification, read: Reader, near: tuple[Turns, Turns], width: int) -> Identification:
-    """Fill in all that angles and lengths say."""
-    grows = growth(*near)
-    switch, whole = (None, None) if grows is not None else lengths.switch(read)
-    end = read.top if switch is None else switch
-    if grows is not None:
-        end = bounded(read)
-    found, angles, half = _angles(found, read, end, whole)
-    if angles is None:
-        return found
-    found, noise = with_gain(found, angles, grows is not None)
-    found, freq = with_direction(found, angles)
-    turning = 2 * len(freq)
-    off = noise / angles.top if half is None else half.spread
-    fit = fitted(freq, off, width, turning if width > turning else read.head_dim)
-    fit = fit if half is None else half.roundest(fit, freq)
-    if fit.parameters.get("exponent_width", width) > turning:
-        fit = proportional(fit, freq, width)
-    if switch is not None:
-        fit, more = lengths.scaled(read, fit, switch, width, whole=whole, gain=found.gain)
-        found = replace(found, measured=found.measured | more)
-    if grows is not None:
-        fit = decaying(fit, grows)
-    found = replace(found, base=fit.base, scaling=fit.kind, parameters=fit.parameters)
-    found = untold(with_alias(found, freq), *fit.unknown)
-    found = with_first(found, angles)
-    found = replace(found, measured=found.measured | {"frequencies": freq.tolist()})
-    return precision.filled(found, read, angles.freq, fit, (end, angles.top + 1))
+def _decaying(rule: Rule, rates: Array) -> Rule:
+    """Return xPos with the gamma and scale_base that predict how lengths grow."""
+    q, k = rates
+    for gamma in np.arange(0.05, 2.0001, 0.05).round(2):
+        zeta = np.log((np.arange(len(q)) / len(q) + gamma) / (1 + gamma))
+        scale = float((zeta * zeta).sum() / (zeta * q).sum())
+        if np.abs(zeta / scale - q).max() < CLOSE * np.abs(q).max():
+            is_inverse = bool(np.abs(q + k).max() < CLOSE * np.abs(q).max())
+            found = {"gamma": float(gamma), "scale_base": snap(abs(scale), 1e-3), "decays": scale > 0}
+            return replace(rule, kind="xpos", parameters=rule.parameters | found | {"keys_inverse": is_inverse})
+    return replace(rule, kind="other", unknown=(*rule.unknown, "by which rule rotated pairs change their length"))

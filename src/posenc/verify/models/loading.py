@@ -7,8 +7,7 @@ from a configuration that was read within limits, and filled from safetensors al
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,78 +19,53 @@ from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.config.values import short
 from posenc.interop.checkpoint import PICKLES, open_checkpoint
-from posenc.verify.models.biases import has_bias
 
 WHO = "verify-model"
 LARGE = 1 << 30  # bytes of weights on disk; beyond it the model is built small
 MOST = 200_000_000  # parameters of a model that is built small
 _CODE = ("auto_map", "trust_remote_code")
 # what would make transformers open other files or ask the hub, and has no place in the truth about positions
-_DROPPED: tuple[str, ...] = (
-    "quantization_config",
-    "_name_or_path",
-    "name_or_path",
-    "transformers_weights",
-    "attn_implementation",
+_DROPPED = (
+    *("quantization_config", "_name_or_path", "name_or_path", "transformers_weights", "torch_dtype", "dtype"),
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation"),
 )
-_DROPPED += ("_attn_implementation", "_attn_implementation_internal", "experts_implementation", "torch_dtype", "dtype")
 _SMALL = {
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 512),
-    **dict.fromkeys(
-        ("intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"), 64
+    512: ("vocab_size", "vocab_size_per_layer_input"),
+    64: ("intermediate_size", "ffn_hidden_size", "expert_ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
+    32: (
+        *("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp"),
+        *("q_lora_rank", "kv_lora_rank", "hidden_size_per_layer_input"),
     ),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp"), 32),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
-    "d_ff": 64,
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts"), 2),
-    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
-    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "hidden_size_per_layer_input"), 32),
+    4: ("num_experts", "num_local_experts", "n_routed_experts"),
+    2: ("num_experts_per_tok", "moe_topk", "top_k_experts"),
+    1: ("n_group", "topk_group", "n_shared_experts"),
 }
 _HEADS = 4
 _UNEVEN = 3  # heads where they were no power of two, which slopes of a bias for distance depend on
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model in float32, and what it was made of.
+class CannotBuildError(Exception):
+    """transformers cannot make the model; the sentence says why."""
+
+
+def load(target: Path, fields: dict[str, Any], size: int | None, *, small: bool = False) -> tuple[nn.Module, str]:
+    """Return the bare model of a directory in eval mode, and why it was built small with random weights, if it was.
 
     Args:
-        model: transformers' bare model, in eval mode.
-        fields: The configuration as the file has it.
-        weights: "loaded", or "random" where it was built small.
-        why: Why it was built small.
-    """
-
-    model: nn.Module
-    fields: Mapping[str, Any]
-    weights: str
-    why: str = ""
-
-
-def load(target: Path, *, small: bool = False) -> Loaded:
-    """Return the model of a directory.
-
-    Args:
-        target: A directory with config.json, and weights in safetensors or none.
+        target: The directory.
+        fields: Its configuration.
+        size: The bytes of its weights, None for none.
         small: Build it small even where there are weights.
 
     Raises:
-        ValueError: It is unsafe, damaged, or not there (wrong use).
-        CannotBuildError: transformers cannot make it (nothing can be told).
+        CannotBuildError: transformers cannot make it.
     """
-    fields, size = inspect_directory(target)
     why = "as asked for" if small else "there are no weights" if size is None else ""
     if size is not None and size > LARGE and not small:
         why = f"the weights are {size / 2**30:.1f} GiB, over {LARGE / 2**30:g} GiB"
     if not why and "quantization_config" in fields:
         why = "the weights are quantised"
-    with offline():
-        made = _small(fields) if why else _whole(target, fields)
-    return Loaded(made, fields, "random" if why else "loaded", why)
-
-
-class CannotBuildError(Exception):
-    """transformers cannot make the model; the sentence says why."""
+    return _small(fields) if why else _whole(target, fields), why
 
 
 def inspect_directory(target: Path) -> tuple[dict[str, Any], int | None]:
@@ -167,27 +141,12 @@ def _whole(target: Path, fields: dict[str, Any]) -> nn.Module:
     """Load the weights of a directory."""
     from transformers import AutoModel
 
-    theirs = _configuration(fields)
-    with _quiet():
-        try:
-            model = AutoModel.from_pretrained(
-                str(target.resolve()),
-                config=theirs,
-                dtype=torch.float32,
-                attn_implementation=_attention(fields),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
-        except Exception as error:
-            raise CannotBuildError(f"transformers cannot load it: {_first_line(error)}") from error
-    ready: nn.Module = model.eval()
-    return ready
-
-
-def _attention(fields: dict[str, Any]) -> str | None:
-    """Return how attention runs: where it is looked at itself, as it does by default."""
-    return None if has_bias(open_model(Checked(fields))) else "eager"
+    theirs, given = _configuration(fields), {"local_files_only": True, "trust_remote_code": False}
+    with _quiet("load it"):
+        model: nn.Module = AutoModel.from_pretrained(
+            str(target.resolve()), config=theirs, dtype=torch.float32, use_safetensors=True, **given
+        )
+    return model.eval()
 
 
 def _small(fields: dict[str, Any]) -> nn.Module:
@@ -197,22 +156,18 @@ def _small(fields: dict[str, Any]) -> nn.Module:
     opened = open_model(Checked(fields))
     theirs = _configuration({**opened.fields, "model_type": opened.model_type}, opened.name)
     _shrink(theirs)
-    with _quiet():
-        try:
-            with torch.device("meta"):
-                count = sum(p.numel() for p in AutoModel.from_config(theirs).parameters())
-            if count > MOST:
-                raise CannotBuildError(f"it cannot be built small: {count:,} parameters are left")
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                model = AutoModel.from_config(theirs, dtype=torch.float32, attn_implementation=_attention(fields))
-                _stir(model)
-        except CannotBuildError:
-            raise
-        except Exception as error:
-            raise CannotBuildError(f"transformers cannot build it small: {_first_line(error)}") from error
-    ready: nn.Module = model.eval()
-    return ready
+    with _quiet("build it small"):
+        with torch.device("meta"):
+            count = sum(p.numel() for p in AutoModel.from_config(theirs).parameters())
+        if count > MOST:
+            raise CannotBuildError(f"it cannot be built small: {count:,} parameters are left")
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            model: nn.Module = AutoModel.from_config(theirs, dtype=torch.float32)
+            for p in model.parameters():
+                if p.dim() > 1 and not p.any():  # weights that start at 0 would hide what rotates
+                    nn.init.normal_(p, std=0.5)
+    return model.eval()
 
 
 def _configuration(fields: dict[str, Any], also: str = "") -> Any:
@@ -236,10 +191,11 @@ def _without(value: Any) -> Any:
 
 def _shrink(theirs: Any) -> None:
     """Make a configuration small, and leave its layers, the width of its heads and all that turns them."""
-    for key, value in _SMALL.items():
-        now = getattr(theirs, key, None)
-        if isinstance(now, int) and not isinstance(now, bool) and now > value:
-            setattr(theirs, key, value)
+    for most, keys in _SMALL.items():
+        for key in keys:
+            now = getattr(theirs, key, None)
+            if isinstance(now, int) and not isinstance(now, bool) and now > most:
+                setattr(theirs, key, most)
     if getattr(theirs, "n_inner", 0) is None:  # four times the width
         theirs.n_inner = 64
     for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
@@ -254,31 +210,26 @@ def _shrink(theirs: Any) -> None:
     width = own if isinstance(own, int) else hidden // heads
     few = _UNEVEN if heads & (heads - 1) else _HEADS
     for key in ("num_key_value_heads", "num_kv_heads"):
-        if isinstance(keys := getattr(theirs, key, None), int):
-            setattr(theirs, key, few if keys == heads else min(keys, 2))
+        if isinstance(own_keys := getattr(theirs, key, None), int):
+            setattr(theirs, key, few if own_keys == heads else min(own_keys, 2))
     theirs.num_attention_heads = few
     theirs.hidden_size = few * width  # where head_dim is no key of its own it follows from both
 
 
-def _stir(model: nn.Module) -> None:
-    """Fill weights that start at 0, which would hide what is turned."""
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1 and not p.any():
-                torch.nn.init.normal_(p, std=0.5)
-
-
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' words about unused weights; what counts here is said by the report."""
+def _quiet(what: str) -> Iterator[None]:
+    """Silence transformers' words about unused weights; raise where it cannot do what it should."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
-    bar = logging.is_progress_bar_enabled()
+    before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
+    except CannotBuildError:
+        raise
+    except Exception as error:
+        raise CannotBuildError(f"transformers cannot {what}: {_first_line(error)}") from error
     finally:
         logging.set_verbosity(before)
         if bar:

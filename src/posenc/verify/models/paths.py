@@ -1,17 +1,15 @@
-"""Other ways that a model runs the same text, held against it alone and whole: in a padded batch, and with a cache."""
+"""Other ways to run a text, compared with it alone and whole: in a padded batch, and with a cache."""
 
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenc.verify import codes
-from posenc.verify.models import softmax
-from posenc.verify.models.runs import text
+from posenc.verify import rules
+from posenc.verify.models.watching import plainly, text
 from posenc.verify.report import Cause
 
 LONG, SHORT = 24, 17  # tokens of two texts, of which the shorter is padded
@@ -25,52 +23,33 @@ _BY_DESIGN = {
 }
 
 
-@dataclass(frozen=True)
-class Path:
-    """One way to run texts.
-
-    Args:
-        code: What it is called where it fails, as `posenc rule` has it.
-        name: What it is.
-        side: On which side the shorter of two texts is padded; "" for the longer one alone.
-        pieces: Tokens of each call, the later ones with the cache of those before.
-    """
-
-    code: str
-    name: str
-    side: str
-    pieces: Sequence[int]
-
-
-PATHS = (
-    Path("model.padding.left", "a batch padded on the left", "left", WHOLE),
-    Path("model.padding.right", "a batch padded on the right", "right", WHOLE),
-    Path("model.cache.steps", "decoding token by token with a cache", "", STEPS),
-    Path("model.cache.chunk", "decoding several tokens in one call with a cache", "", CHUNK),
-    Path("model.padding.left", "decoding with a cache in a batch padded on the left", "left", STEPS),
+# the code where it fails, what it is, on which side the shorter text is padded ("": only the longer one runs), and the
+# tokens of each call, the later ones with the cache of those before
+Path = tuple[str, str, str, Sequence[int]]
+PATHS: tuple[Path, ...] = (
+    ("model.padding.left", "a batch padded on the left", "left", WHOLE),
+    ("model.padding.right", "a batch padded on the right", "right", WHOLE),
+    ("model.cache.steps", "decoding token by token with a cache", "", STEPS),
+    ("model.cache.chunk", "decoding several tokens in one call with a cache", "", CHUNK),
+    ("model.padding.left", "decoding with a cache in a batch padded on the left", "left", STEPS),
 )
-_ALL = "padded batches and a cache"
 
 
-def check(model: nn.Module) -> tuple[list[Cause], dict[str, str]]:
-    """Run a model by every path.
-
-    Returns:
-        A cause for each code that a path gives, and why other paths were not judged, by their names.
-    """
+def check(model: nn.Module) -> tuple[list[Cause], list[str]]:
+    """Run a model by every path; return a cause for each code, and which other paths were not judged, and why."""
     causes: dict[str, Cause] = {}
     left: dict[str, list[str]] = {}
-    with softmax.plainly(model), torch.no_grad():
+    with plainly(model), torch.no_grad():
         texts = _Texts(model)
-        for path in PATHS:
+        for code, name, side, pieces in PATHS:
             try:
-                if path.code not in causes and (cause := texts.judge(path)) is not None:
-                    causes[path.code] = cause
+                if code not in causes and (found := texts.judge(code, side, pieces)) is not None:
+                    causes[code] = _cause(code, name, side, *found)
             except (Exception, SystemExit) as error:
                 why = f"{error}" if isinstance(error, _NotJudgedError) else f"{type(error).__name__}: {error}"
-                left.setdefault(why[:200], []).append(path.name)
-    named = {_ALL if len(names) == len(PATHS) else ", ".join(names): why for why, names in left.items()}
-    return list(causes.values()), named
+                left.setdefault(why[:200], []).append(name)
+    names = {why: "padded batches and a cache" if len(n) == len(PATHS) else ", ".join(n) for why, n in left.items()}
+    return list(causes.values()), [f"{name}: {why}" for why, name in names.items()]
 
 
 class _NotJudgedError(Exception):
@@ -87,20 +66,20 @@ class _Texts:
         self._alone: list[Tensor] = []
         self._counts = False  # whether positions from 0 on, as `generate` gives them, are its own
 
-    def judge(self, path: Path) -> Cause | None:
-        """Hold what a path gives against each text alone and whole."""
+    def judge(self, code: str, side: str, pieces: Sequence[int]) -> tuple[int, int, float] | None:
+        """Return the first token that differs from each text alone and whole, how many there are, and by how much."""
         if not self._alone:
             self._run_alone()
         for module in self._model.modules():
-            if why := _BY_DESIGN.get((type(module).__name__, path.code)):
+            if why := _BY_DESIGN.get((type(module).__name__, code)):
                 raise _NotJudgedError(why)
-        got_of_rows = self._padded(path) if path.side else self._call(self._ids[:1], path.pieces)
+        got_of_rows = self._padded(side, pieces) if side else self._call(self._ids[:1], pieces)
         for got, want in zip(got_of_rows, self._alone, strict=False):
             off = (got - want).abs().amax(-1) / want.abs().max()
             wrong = ~(off <= TOLERANCE)  # also what is not a number
             if wrong.any():
                 at = int(wrong.int().argmax())
-                return _cause(path, at, len(want), float(off[at]))
+                return at, len(want), float(off[at])
         return None
 
     def _run_alone(self) -> None:
@@ -120,14 +99,14 @@ class _Texts:
         self._counts = bool((counted - alone[0]).abs().max() <= TOLERANCE * alone[0].abs().max())
         self._alone = alone
 
-    def _padded(self, path: Path) -> list[Tensor]:
+    def _padded(self, side: str, pieces: Sequence[int]) -> list[Tensor]:
         pad = getattr(self._model.config, "pad_token_id", None)
-        shown = slice(-SHORT, None) if path.side == "left" else slice(SHORT)
+        shown = slice(-SHORT, None) if side == "left" else slice(SHORT)
         ids, mask = self._ids.clone(), torch.ones_like(self._ids)
         ids[1], mask[1] = pad if isinstance(pad, int) and pad >= 0 else 0, 0
         ids[1, shown], mask[1, shown] = self._ids[1, :SHORT], 1
         pos = (mask.cumsum(-1) - 1).clamp_min(0) if self._counts else None
-        out = self._call(ids, path.pieces, mask, pos)
+        out = self._call(ids, pieces, mask, pos)
         return list(out) if self._two_stacks else [one[real.bool()] for one, real in zip(out, mask, strict=True)]
 
     @property
@@ -158,10 +137,10 @@ class _Texts:
         return torch.cat(found, 1)
 
 
-def _cause(path: Path, at: int, tokens: int, off: float) -> Cause:
-    than = "each text alone" if path.side else "the whole text at once"
+def _cause(code: str, name: str, side: str, at: int, tokens: int, off: float) -> Cause:
+    than = "each text alone" if side else "the whole text at once"
     message = (
-        f"{path.name} gives other hidden states than {than}: token {at} of {tokens} is the first that differs, by "
+        f"{name} gives other hidden states than {than}: token {at} of {tokens} is the first that differs, by "
         f"{off:.3g} of the largest entry, where rounding leaves {TOLERANCE:g}"
     )
-    return Cause(path.code, message, off if math.isfinite(off) else 1.0, {"token": at}, codes.rule(path.code).fix)
+    return Cause(code, message, off if math.isfinite(off) else 1.0, {"token": at}, rules.find(code).fix)

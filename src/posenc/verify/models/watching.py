@@ -1,221 +1,197 @@
-"""Queries and keys of a model of transformers, before and after each layer turns them.
+"""What a model of transformers makes of queries, keys and scores, seen as they reach its softmax.
 
-They are seen in two places: where functions such as `apply_rotary_pos_emb` take and return them, and where attention
-receives them. The second is the last word, and the first shows the gain, which is the same at all positions.
+Nothing of a model is replaced: functions of torch are watched while it runs, and forward hooks say which module runs.
 """
 
 import contextlib
-import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
-_TURNS = re.compile(r"_?apply_\w*(rotary|rope)\w*")
-_NUMBER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
-_WATCH = "posenc_watch"
-_DIVISORS = ("scale_attn", "norm_factor")
-_MOST = 1 << 28  # numbers kept of one run
-
-
-@dataclass(frozen=True)
-class Turned:
-    """What one call of a function that turns was given and returned, both (batch, heads, seq, lanes)."""
-
-    layer: int
-    before: Tensor
-    after: Tensor
+_NUMBER = re.compile(r"(?:^|\.)(\d+)$")
+_PRODUCTS = ("matmul", "bmm", "baddbmm")
+_OUTPUTS = 12  # of modules that ran last, among which are the projections of queries and keys
 
 
 @dataclass(frozen=True)
-class Attended:
-    """What one attention received, (batch, heads, seq, head_dim), and what it multiplies scores by, if told."""
+class Attention:
+    """One attention of two texts at the same positions.
 
+    Args:
+        name: The module that ran it.
+        layer: Its number, -1 outside of layers.
+        q: Queries (2, n_heads, q_len, head_dim), float64.
+        k: Keys, for each head.
+        scores: What reached the softmax, (2, n_heads, q_len, k_len); one column more for a sink is left out.
+        outputs: What modules returned before, the last one last.
+    """
+
+    name: str
     layer: int
     q: Tensor
     k: Tensor
-    scaling: float | None = None
+    scores: Tensor
+    outputs: list[Tensor]
 
 
-@dataclass
-class Seen:
-    """What one run showed, in the order of calls."""
+class _Watcher(TorchFunctionMode):
+    """Keeps products of the attention that runs until its softmax comes."""
 
-    turned: list[Turned] = field(default_factory=list)
-    attended: list[Attended] = field(default_factory=list)
-    _layers: list[int] = field(default_factory=list)
-    _seq: int = 0
-    _kept: int = 0
+    def __init__(self, use: Callable[[Attention], None], *, blank: bool) -> None:
+        super().__init__()
+        self.places: list[tuple[str, int]] = [("", -1)]
+        self.outputs: list[Tensor] = []
+        self._use, self._blank, self._products = use, blank, list[tuple[Tensor, Tensor]]()
 
-    def keep(self, *tensors: Tensor) -> list[Tensor]:
-        """Return copies; later code may write into the tensors."""
-        self._kept += sum(t.numel() for t in tensors)
-        if self._kept > _MOST:
-            raise MemoryError("queries and keys of one run take too much memory")
-        return [t.detach().clone() for t in tensors]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch and look at it."""
+        name, kwargs = getattr(func, "__name__", "").strip("_"), kwargs or {}
+        if name == "softmax":
+            scores = args[0] if args else kwargs["input"]
+            if self._found(scores) and self._blank:
+                return torch.zeros_like(scores)
+        elif name == "scaled_dot_product_attention":
+            query, key, value, scores = _whole(*args, **kwargs)
+            self._products = [(query, key.mT)]
+            if self._found(scores) and self._blank:
+                return query.new_zeros(*query.shape[:-1], value.shape[-1])
+        elif name in _PRODUCTS:
+            a, b = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)][-2:]
+            if b.dim() > 2:
+                self._products.append((a.clone(), b.clone()))  # later code may write into them
+        return func(*args, **kwargs)
+
+    def _found(self, scores: Tensor) -> bool:
+        """Hand on the attention whose scores these are; return whether it is one."""
+        products, self._products = self._products, []
+        if scores.dim() != 4 or len(scores) != 2:
+            return False
+        batch, heads, q_len, k_len = scores.shape
+        for a, b in reversed(products):
+            n = b.shape[-1]
+            if a.shape[-2] == q_len and a.shape[:-1].numel() == batch * heads * q_len and n in (k_len, k_len - 1):
+                q, k = a.reshape(batch, heads, q_len, -1), b.mT.reshape(batch, -1, n, b.shape[-2])
+                k = k.repeat_interleave(heads // k.shape[1], 1).double()
+                self._use(Attention(*self.places[-1], q.double(), k, scores[..., :n].double(), self.outputs))
+                return True
+        return False
 
 
-_NOW: list[Seen] = []  # the run that is watched, the innermost last
-
-
-def takes_positions(model: nn.Module) -> bool:
-    """Whether positions can be given to a model."""
-    return "position_ids" in inspect.signature(type(model).forward).parameters
-
-
-def run(model: nn.Module, ids: Tensor, pos: Tensor | None) -> Seen:
-    """Run a text through a model that is watched.
-
-    Args:
-        model: A bare model of transformers.
-        ids: Tokens (batch, seq).
-        pos: Positions (batch, seq), or None to let the model count.
-    """
-    seen = Seen(_seq=ids.shape[1])
-    given = {} if pos is None else {"position_ids": pos}
-    if "use_cache" in inspect.signature(type(model).forward).parameters:
-        given["use_cache"] = False  # type: ignore[assignment]
-    _NOW.append(seen)
-    try:
-        with torch.no_grad():
-            model(input_ids=ids, **given)
-    finally:
-        _NOW.pop()
-    return seen
+def _whole(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return queries, keys, values and scores of a call of scaled_dot_product_attention."""
+    keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scores = query @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    mask = torch.ones_like(scores, dtype=torch.bool).tril() if is_causal else attn_mask
+    if mask is not None:
+        scores = scores.where(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return query, key, value, scores
 
 
 @contextlib.contextmanager
-def watched(model: nn.Module) -> Iterator[None]:
-    """Watch a model while the block runs; afterwards it is as it was."""
+def watched(model: nn.Module, use: Callable[[Attention], None], *, blank: bool = False) -> Iterator[None]:
+    """Watch what runs in the block.
+
+    Args:
+        model: Its attention runs by functions of torch; see `plainly`.
+        use: Called with each attention.
+        blank: Whether attention gives zeros, so that layers depend on tokens and not on positions.
+    """
+    watcher = _Watcher(use, blank=blank)
     with contextlib.ExitStack() as stack:
-        _follow_layers(model, stack)
-        for space in _namespaces(model):
-            for name in [n for n, f in space.items() if _TURNS.fullmatch(n) and inspect.isfunction(f)]:
-                stack.callback(space.__setitem__, name, space[name])
-                space[name] = _watching(space[name])
-        _stand_in(model, stack)
+        for name, module in model.named_modules():
+
+            def enter(_module: Any, _args: Any, name: str = name, own: int | None = _index(name, module)) -> None:
+                watcher.places.append((name, watcher.places[-1][1] if own is None else own))
+
+            def leave(_module: Any, _args: Any, out: Any) -> None:
+                watcher.places.pop()
+                if isinstance(out, Tensor) and out.is_floating_point():
+                    watcher.outputs = [*watcher.outputs[1 - _OUTPUTS :], out.detach().clone()]
+
+            stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
+            stack.callback(module.register_forward_hook(leave, prepend=True, always_call=True).remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watcher)
         yield
 
 
-def _namespaces(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the globals that the model's own code looks names up in."""
-    spaces: dict[int, dict[str, Any]] = {}
-    for module in model.modules():
-        home = sys.modules.get(type(module).__module__)
-        own = inspect.unwrap(vars(module).get("forward", type(module).forward))
-        own = getattr(own, "func", own)
-        for space in (vars(home) if home else None, getattr(own, "__globals__", None)):
-            if space is not None and not str(space.get("__name__", "")).startswith("torch."):
-                spaces[id(space)] = space
-    return list(spaces.values())
-
-
-def _follow_layers(model: nn.Module, stack: contextlib.ExitStack) -> None:
-    for name, module in model.named_modules():
-        if (index := _index(name, module)) is None:
-            continue
-
-        def enter(_module: nn.Module, _args: Any, index: int = index) -> None:
-            if _NOW:
-                _NOW[-1]._layers.append(index)
-
-        def leave(_module: nn.Module, _args: Any, _out: Any) -> None:
-            if _NOW and _NOW[-1]._layers:
-                _NOW[-1]._layers.pop()
-
-        stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
-        stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-
-
 def _index(name: str, module: nn.Module) -> int | None:
-    told = getattr(module, "layer_idx", None)
-    if isinstance(told, int):
-        return told
-    found = _NUMBER.search(name)
-    # only modules right under a list count: those inside them are reached through it
-    return int(found[1]) if found and name.endswith(found[1]) and name.count(".") <= 3 else None
+    """Return the number of a layer: its own, or its place in a list that is not inside another layer."""
+    own, found = getattr(module, "layer_idx", None), _NUMBER.search(name)
+    return own if isinstance(own, int) else int(found[1]) if found and name.count(".") <= 3 else None
 
 
-def _watching(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that records what another turns."""
+def made_of(x: Tensor, outputs: list[Tensor]) -> tuple[float, Tensor] | None:
+    """Return what an output of a module was multiplied by to be columns of queries or keys, and which columns it has.
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not _NOW or not _NOW[-1]._layers:
-            return function(*args, **kwargs)
-        seen = _NOW[-1]
-        if seen._layers[-1] < 0:  # one that turns by calling another
-            return function(*args, **kwargs)
-        given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
-        before = [(t, *seen.keep(t)) for t in given if t.dim() in (3, 4)]
-        layer = seen._layers[-1]
-        seen._layers.append(-1)
-        try:
-            out = function(*args, **kwargs)
-        finally:
-            seen._layers.pop()
-        turned = [t for t in (out if isinstance(out, tuple | list) else (out,)) if isinstance(t, Tensor)]
-        for (_, x), y in zip(before, turned, strict=False):
-            if x.shape == y.shape and (pair := _laid(x, y, seen._seq)) is not None:
-                seen.turned.append(Turned(layer, *seen.keep(*pair)))
-        return out
+    Args:
+        x: Queries or keys, (batch, len, columns).
+        outputs: What modules returned, (batch, len, ...) or (batch, heads, len, head_dim).
 
-    return wrapper
-
-
-def _laid(x: Tensor, y: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
-    """Return both as (batch, heads, seq, lanes), None where no axis is that of the text."""
-    if x.dim() == 3:
-        x, y = x.unsqueeze(1), y.unsqueeze(1)
-    if x.shape[2] == n:
-        return x, y
-    return (x.transpose(1, 2), y.transpose(1, 2)) if x.shape[1] == n else None
+    Returns:
+        The factor and the columns of that output; None where there is no such output.
+    """
+    batch, n, _ = x.shape
+    columns = _centred(x.flatten(0, 1))
+    for out in reversed(outputs):
+        rows = out.transpose(1, 2) if out.dim() == 4 and out.shape[2] == n else out
+        if rows.dim() < 3 or rows.shape[:2] != (batch, n):
+            continue
+        others = _centred(rows.flatten(0, 1).flatten(1).double())
+        sizes = others.norm(dim=0).clamp_min(1e-300)
+        alike = (columns.mT @ others) / sizes / columns.norm(dim=0).clamp_min(1e-300)[:, None]
+        most, which = alike.abs().max(1)
+        if bool((most > 1 - 1e-4).all()):
+            factors = (columns * others[:, which]).sum(0) / sizes[which].square()
+            mean = float(factors.mean())
+            return (mean, which) if bool((factors - mean).abs().max() <= 1e-3 * abs(mean)) else None
+    return None
 
 
-def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **named: Any) -> tuple[Tensor, None]:
-    """Stand in for attention: what reaches the next layer does not depend on positions."""
-    if _NOW:
-        seen = _NOW[-1]
-        index = getattr(module, "layer_idx", None)
-        layer = index if isinstance(index, int) else seen._layers[-1] if seen._layers else -1
-        if q.dim() == 4 and q.shape[2] == seen._seq == k.shape[2]:
-            scaling = named.get("scaling")
-            told = float(scaling) if isinstance(scaling, int | float) else None
-            kept_q, kept_k = seen.keep(q, k)
-            seen.attended.append(Attended(layer, kept_q, kept_k, told))
-    return v.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), None
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
 
 
-def _attend_inside(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """The same for attention as a method, which keeps (batch, heads, seq, lanes) and divides by a number of its own."""
-    by = next((d for name in _DIVISORS if isinstance(d := getattr(module, name, None), int | float) and d), None)
-    out, _nothing = _attend(module, q, k, v, scaling=None if by is None else 1 / by)
-    return out.transpose(1, 2), None
+def takes(model: Any, name: str) -> bool:
+    """Return whether a model's forward has a parameter."""
+    return name in inspect.signature(type(model).forward).parameters
 
 
-def _stand_in(model: Any, stack: contextlib.ExitStack) -> None:
-    """Put ours in place of the attention, where a model hands it out."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+def text(model: nn.Module, tokens: int) -> Tensor:
+    """Return two texts (2, tokens) that differ in nearly every token."""
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    vocab = int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
+    low = min(16, vocab // 2)  # the first ones are often special
+    ids = torch.randint(low, vocab, (2, tokens), generator=torch.Generator().manual_seed(0))
+    return ids.to(next(model.parameters()).device)
 
-    ALL_ATTENTION_FUNCTIONS.register(_WATCH, _attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_WATCH, eager_mask)
+
+@contextlib.contextmanager
+def plainly(model: Any) -> Iterator[None]:
+    """Let a model run its attention by functions of torch, in eval mode; afterwards it runs as before.
+
+    "eager" and "sdpa" stay what they are, since a model may have code for each; others become what it would choose.
+    """
+    own, was = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager", model.training
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     before = [(c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values()]
-
-    def restore() -> None:
-        for each, was in before:
-            each._attn_implementation_internal = was
-
-    stack.callback(restore)
-    for each in configs.values():  # not through the setter, which asks whether a class supports ours
-        each._attn_implementation_internal = _WATCH
-    for module in model.modules():
-        if inspect.ismethod(getattr(module, "_attn", None)) and "_attn" not in vars(module):
-            vars(module)["_attn"] = functools.partial(_attend_inside, module)
-            stack.callback(vars(module).pop, "_attn", None)
+    model.eval()
+    try:
+        for each, now in before:  # not through the setter, which refuses what a class does not list
+            each._attn_implementation_internal = now if now in ("eager", "sdpa") else own
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        model.train(was)
+        for each, now in before:
+            each._attn_implementation_internal = now

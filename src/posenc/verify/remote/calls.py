@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
@@ -39,19 +39,6 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # convention: functi
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A part of an answer that only the subject understands, such as a cache: it is passed back by its place.
-
-    Args:
-        call: The number of the call that returned it.
-        item: Which part of the answer it is; None for the whole.
-    """
-
-    call: int
-    item: int | None = None
-
-
 class Channel(Protocol):
     """What answers calls."""
 
@@ -63,19 +50,10 @@ class Channel(Protocol):
             SubjectError: The subject cannot be asked any more.
             RuntimeError: The subject reports an error of its own.
         """
-        ...
 
 
 class Remote:
-    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start.
-
-    Args:
-        channel: What answers.
-        function: Its name.
-        names: Of its arguments.
-        instances: Numbers for new instances.
-        instance: Its own number.
-    """
+    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start."""
 
     def __init__(
         self, channel: Channel, function: str, names: tuple[str, ...], instances: Iterator[int], instance: int = 0
@@ -99,13 +77,6 @@ class Remote:
         return self.channel.ask(self.function, self.instance, given)
 
 
-class _Lucidrains:
-    """An object with rotate_queries_or_keys."""
-
-    def __init__(self, rotate: Remote) -> None:
-        self.rotate_queries_or_keys = rotate
-
-
 def subject(convention: str, channel: Channel) -> Any:
     """Return what a check of a convention calls, answered by a channel.
 
@@ -119,5 +90,5 @@ def subject(convention: str, channel: Channel) -> Any:
     instances = itertools.count(1)
     made = [Remote(channel, name, names, instances) for name, names in FUNCTIONS[convention].items()]
     if convention == "lucidrains":
-        return _Lucidrains(made[0])
+        return SimpleNamespace(rotate_queries_or_keys=made[0])
     return tuple(made) if len(made) > 1 else made[0]

@@ -2,20 +2,118 @@
 
 A call: {"call": 7, "instance": 2, "function": "rope", "args": {"x": ARRAY, "positions": ARRAY}}.
 Its answer: {"call": 7, "result": ARRAY, a number, or a list of these}, or {"call": 7, "error": "why it fails"}.
+ARRAY: {"dtype": "float32", "shape": [2, 3], "data": [...]}, or "file": "7.npy" in place of the data.
 An argument {"answer": 5, "item": 1} is item 1 of the answer to call 5.
 """
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from posenc.verify.remote import arrays
-from posenc.verify.remote.calls import Answer
+from posenc.verify.child.answers import finding
+from posenc.verify.report import Cause
 
 LONGEST = 1 << 28  # bytes of a line
+DTYPES = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128", "bool"} | {
+    *("int64", "int32", "int16", "int8", "uint8")
+}
+MOST = 1 << 24  # numbers of one array
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A part of an answer that only the subject understands, such as a cache: it is passed back by its place.
+
+    Args:
+        call: The number of the call that returned it.
+        item: Which part of the answer it is; None for the whole.
+    """
+
+    call: int
+    item: int | None = None
+
+
+def encode(value: Any, file: Path | None = None) -> Any:
+    """Return a tensor, a number, None or the place of an answer as JSON has it.
+
+    Args:
+        value: What is passed.
+        file: Where to write the numbers of a tensor, in NumPy's format; None writes them in line.
+
+    >>> encode(torch.tensor([1.5, 2.0]))
+    {'dtype': 'float32', 'shape': [2], 'data': [1.5, 2.0]}
+    """
+    if isinstance(value, Answer):
+        return {"answer": value.call, "item": value.item}
+    if not isinstance(value, Tensor):
+        return value
+    t = value.detach().cpu()
+    fields = {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
+    plain = t.float() if t.dtype == torch.bfloat16 else t
+    if file is not None:
+        np.save(file, plain.numpy(), allow_pickle=False)
+        return {**fields, "file": file.name}
+    numbers = torch.view_as_real(plain) if plain.is_complex() else plain
+    listed = numbers.flatten().tolist()
+    return {**fields, "data": [x if math.isfinite(x) else str(x) for x in listed]}  # "inf", "-inf", "nan"
+
+
+def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
+    """Return the tensor of an array in JSON.
+
+    Args:
+        fields: dtype, shape, and data or file.
+        directory: Where files may lie.
+
+    Raises:
+        ValueError: It is no array, or too large, or its file lies elsewhere.
+    """
+    dtype, shape = fields["dtype"], fields["shape"]
+    if dtype not in DTYPES:
+        raise ValueError(f"an array's dtype must be one of {', '.join(sorted(DTYPES))}; got {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST for n in shape):
+        raise ValueError(f"an array's shape must be a list of at most 8 sizes; got {str(shape)[:80]}")
+    if math.prod(shape) > MOST:
+        raise ValueError(f"an array may have {MOST:,} numbers; got shape {shape}")
+    numbers = _loaded(fields["file"], directory) if "file" in fields else _listed(fields.get("data"), dtype)
+    if numbers.numel() != math.prod(shape):
+        raise ValueError(f"an array of shape {shape} has {math.prod(shape)} numbers; got {numbers.numel()}")
+    return numbers.reshape(shape).to(getattr(torch, dtype))
+
+
+def _listed(data: Any, dtype: str) -> Tensor:
+    if not isinstance(data, list) or any(isinstance(x, list) for x in data[:1]):
+        raise ValueError(f'an array needs "data", a flat list of numbers, or "file"; got {type(data).__name__}')
+    try:
+        wide = torch.int64 if "int" in dtype or dtype == "bool" else torch.float64
+        numbers = torch.tensor([float(x) if isinstance(x, str) else x for x in data], dtype=wide)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f'an array\'s "data" must be a flat list of numbers: {str(error)[:120]}') from None
+    return torch.view_as_complex(numbers.reshape(-1, 2)) if dtype.startswith("complex") else numbers
+
+
+def _loaded(name: Any, directory: Path | None) -> Tensor:
+    if directory is None or not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"an array's file must be the name of a .npy file in the directory; got {str(name)[:80]!r}")
+    path = directory / name
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > 16 * MOST + 4096:
+        raise ValueError(f"there is no array file {name!r} of an allowed size")
+    try:
+        return torch.from_numpy(np.array(np.load(path, allow_pickle=False)))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ValueError(f"{name!r} is no .npy file of numbers: {str(error)[:120]}") from None
+
+
+def line(fields: Mapping[str, Any]) -> bytes:
+    """Return one JSON line."""
+    return json.dumps(fields, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def call(
@@ -30,26 +128,12 @@ def call(
         args: By name.
         directory: Where to write arrays as files; None writes them in line.
     """
-    sent = {}
-    for name, value in args.items():
-        if isinstance(value, Answer):
-            sent[name] = {"answer": value.call, "item": value.item}
-        else:
-            file = directory / f"{number}.{name}.npy" if directory is not None and isinstance(value, Tensor) else None
-            sent[name] = arrays.encode(value, file)
+    files = {name: directory and directory / f"{number}.{name}.npy" for name in args}
+    sent = {name: encode(value, files[name]) for name, value in args.items()}
     return {"call": number, "instance": instance, "function": function, "args": sent}
 
 
-def parse(text: bytes) -> dict[str, Any] | None:
-    """Return a line as an answer; None where it is no JSON object, as what a program prints."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def result(fields: Mapping[str, Any], number: int, directory: Path | None = None) -> Any:
+def result(fields: Mapping[str, Any], number: int, directory: Path) -> Any:
     """Return what an answer holds.
 
     Raises:
@@ -70,8 +154,14 @@ def result(fields: Mapping[str, Any], number: int, directory: Path | None = None
     return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
 
 
-def _value(found: Any, place: Answer, directory: Path | None) -> Any:
+def _value(found: Any, place: Answer, directory: Path) -> Any:
     """Return an array or a number; of anything else, such as a cache, its place in the answer."""
-    if arrays.is_array(found):
-        return arrays.decode(found, directory)
+    if isinstance(found, Mapping) and "dtype" in found and "shape" in found:
+        return decode(found, directory)
     return found if type(found) in (int, float) else place
+
+
+def unusable(function: str, number: int, error: ValueError) -> Cause:
+    """Return that an answer is none."""
+    message = f"the answer to {function} cannot be used: {error}"
+    return finding("subject.answers", message, call=f"{function}, call {number}")

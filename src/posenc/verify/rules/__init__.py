@@ -1,0 +1,114 @@
+"""What each code of a finding means: one JSON file a family, read when a rule is asked for."""
+
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FIELDS = {"title", "says", "why", "fix", "reports", "like"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One fault that a check can name.
+
+    Args:
+        code: family.aspect.fault; those of configurations are single words, as `posenc inspect` has them.
+        family: The code's first word, or the name of its file.
+        title: What it is, in one line.
+        why: Why it hurts.
+        fix: How to fix it.
+        says: The message of a finding, with {slots} for what was measured; where it is empty, the finding's own words,
+            or the title.
+        reports: Links of public reports of it.
+    """
+
+    code: str
+    family: str
+    title: str
+    why: str
+    fix: str
+    says: str = ""
+    reports: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "says"}
+
+
+@functools.cache
+def known() -> Mapping[str, Rule]:
+    """Return all rules by code, in the order of families and names.
+
+    A rule takes the fields that it leaves out, but for the reports, from the rule that its "like" names. A code such
+    as "alibi|t5.no_effect" stands for one of each family.
+
+    Raises:
+        ValueError: A file of rules is broken, or two files hold the same code.
+
+    >>> known()["subject.raises"].title
+    'The code raises an error where it is called as its convention says'
+    """
+    read: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in sorted(Path(__file__).parent.glob("*.json")):
+        for code, fields in _one_by_one(json.loads(path.read_text(encoding="utf-8"))):
+            if code in read:
+                raise ValueError(f"rules: {code} stands in two files, of which one is {path.name}. Remove one.")
+            if unknown := set(fields) - FIELDS:
+                raise ValueError(f"rules: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
+            read[code] = (path.stem, fields)
+    found = []
+    for code, (stem, fields) in read.items():
+        whole = {"reports": [], **_inherited(read, fields.get("like")), **fields}
+        if missing := {"title", "why", "fix"} - set(whole):
+            raise ValueError(f"rules: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
+        said = {name: whole.get(name, "") for name in ("title", "why", "fix", "says")}
+        family = code.split(".")[0] if "." in code else stem
+        found.append(Rule(code, family, **said, reports=tuple(whole["reports"])))
+    return {rule.code: rule for rule in sorted(found, key=lambda rule: (rule.family, rule.code))}
+
+
+def _inherited(read: Mapping[str, tuple[str, dict[str, Any]]], code: str | None) -> dict[str, Any]:
+    """Return the fields that a rule may leave out, of the rule that its "like" names."""
+    if code is None:
+        return {}
+    if code not in read:
+        raise ValueError(f"rules: a rule is like {code!r}, which stands in no file.")
+    fields = read[code][1]
+    whole = {**_inherited(read, fields.get("like")), **fields}
+    return {name: value for name, value in whole.items() if name != "reports"}
+
+
+def _one_by_one(file: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for code, fields in file.items():
+        families, dot, rest = code.partition(".")
+        for family in families.split("|"):
+            yield f"{family}{dot}{rest}", fields
+
+
+def find(code: str) -> Rule:
+    """Return the rule of a code.
+
+    Raises:
+        ValueError: There is none; the nearest are named.
+    """
+    every = known()
+    if code in every:
+        return every[code]
+    asked = code[:100].lower()
+    near = difflib.get_close_matches(asked, every, 3, 0.5)
+    near += [name for name in every if asked and asked.split(".")[-1] in name.split(".") and name not in near][:3]
+    hint = f"did you mean {' or '.join(map(repr, near[:3]))}?" if near else "`posenc rule` lists all."
+    raise ValueError(f"rule: unknown code {code[:100]!r}: {hint}")
+
+
+def families() -> Mapping[str, list[Rule]]:
+    """Return the rules by their codes' first word."""
+    found: dict[str, list[Rule]] = {}
+    for each in known().values():
+        family, dot, _ = each.code.partition(".")
+        found.setdefault(family if dot else "config", []).append(each)  # `posenc inspect` names faults by one word
+    return found
