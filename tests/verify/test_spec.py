@@ -15,6 +15,9 @@ LISTED = {
     *("activation_dtype", "origin", "direction"),
 }
 MISSPELT = {
+    "a share of nothing": ({"encoding": "rope", "rotary_pct": 0.5}, "rotary_pct must be a share of head_dim"),
+    "two shares": ({**ROPE, "rotary_dim": 64, "rotary_pct": 0.5}, "rotary_pct=0.5 is not rotary_dim=64"),
+    "a factor of nothing": ({**ROPE, "factor": 4.0}, "factor 4.0 has no scaling that it is of"),
     "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
     "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
@@ -57,6 +60,10 @@ def test_what_others_say_is_translated(word, said, ours, meant):
     assert spec.read({word: said}) == ({ours: meant}, [])
 
 
+def test_a_share_of_dimensions_is_their_number():
+    assert spec.read({"head_dim": 64, "partial_rotary_factor": 0.25}) == ({"head_dim": 64, "rotary_dim": 16}, [])
+
+
 def test_a_foreign_base_is_judged_by():
     rope = posenc.RoPE(head_dim=32, base=500000.0)
 
@@ -86,6 +93,7 @@ def test_what_nobody_reads_is_told():
         ("slopes_fn", "scaling", "linear"),
         ("bucket_fn", "rope_parameters", {"rope_type": "linear", "factor": 2.0}),
         ("rope_fn", "section", [2, 3, 3]),
+        ("rope_axes_fn", "scaling", {"rope_type": "linear", "factor": 4.0}),
         ("mrope_fn", "padding", "left"),
     ],
 )
