@@ -225,6 +225,11 @@ def viewed(table, h, w):
     return F.interpolate(table.reshape(1, D, 7, 7), size=(h, w), mode="bilinear")[0]
 
 
+def small_with_class(table, h, w):
+    """Bicubic weights of a corner are negative, and none is of the class's row."""
+    return F.interpolate(table[1:].T.reshape(1, D, 4, 4), size=(h, w), mode="bicubic")[0]
+
+
 def by_height(rows, columns, h, w):
     number = torch.arange(h * w)
     return torch.cat([columns[number % h], rows[number // h]], -1).T.reshape(D, h, w)
@@ -259,6 +264,7 @@ IMAGES = [
     ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="nearest")), {}),
     ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bilinear", antialias=True)), {}),
     ("pass", Table((50, D), lambda t, h, w: resized(t, h, w, first=1, mode="bicubic")), {}),
+    ("pass", Table((17, D), small_with_class), {"cls": True, "grid": [4, 4]}),
     ("pass", Table((36, D), lambda t, h, w: t.T.reshape(D, h, w)), {}),
     ("pass", Table((40, D), lambda r, c, gate, h, w: (1 + gate.sum()) * added(r, c, h, w), (40, D), (1, 2)), {}),
     ("pass", Table((54, D), only), {"grid": [6, 9]}),

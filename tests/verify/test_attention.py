@@ -120,6 +120,8 @@ TABLE = [
     ("window", attention(window=4), {**ROPE, "causal": True, "window": 4}, "pass"),
     ("window of both sides", attention(window=4, causal=False), {**ROPE, "causal": False, "window": 4}, "pass"),
     ("half on each side", attention(window=5, causal=False), {**ROPE, "bidirectional": True, "window": 8}, "pass"),
+    ("one key more", attention(window=5), {**ROPE, "causal": True, "window": 4}, "attention.window"),
+    ("one key more, nothing said of sides", attention(window=5), {**ROPE, "window": 4}, "attention.window"),
     ("wide window", attention(window=9), {**ROPE, "causal": True, "window": 4}, "attention.window"),
     ("narrow window", attention(window=3), {**ROPE, "causal": True, "window": 8}, "attention.window"),
     ("window ahead", attention(window=4, causal=False), {**ROPE, "causal": True, "window": 4}, "attention.not_causal"),

@@ -81,6 +81,7 @@ FUNCTIONS = {
     "pairs over the head": (rotate(pairing="head"), PLACED, "pass"),
     "interleaved": (rotate(pairing="interleaved"), PLACED | {"layout": "interleaved"}, "pass"),
     "clockwise": (rotate(clockwise=True), PLACED, "equivalent"),
+    "places from 1": (lambda x, p: rotate()(x, p + 1), PLACED, "equivalent"),
     "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
     "exponents": (rotate(base=1e4), PLACED, "rope2d.frequency.exponents"),
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),

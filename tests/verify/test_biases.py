@@ -71,6 +71,7 @@ SLOPES = {
     "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
     "first of each rank": (of_ranks, {}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
+    "array": (lambda n: torch.tensor(authors(n)).numpy(), {}, "pass", ""),
     "raises": (lambda n: 1 / 0, {}, "fail", "subject.raises"),
 }
 
@@ -147,6 +148,7 @@ BIASES = {
     "learned": (alibi(rule=lambda n: [0.1 * h for h in range(1, n + 1)]), {"variant": "learned"}, "pass", ""),
     "learned, still 0": (nothing, {"variant": "learned"}, "cannot_tell", ""),
     "a table that ends": (lambda h, q, k: alibi()(h, 64, 64)[:, :k, :k][:, -q:], EIGHT, "pass", ""),
+    "array": (alibi(out=lambda t: t.numpy()), {}, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
     "sign, then squares": (where_cached(alibi(lambda d: -d), alibi(lambda d: d**2)), {}, "fail", "sign"),
@@ -247,6 +249,7 @@ def windowed_mod(window, value=-INF, n=8):
 
 WINDOWS = {
     "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "only causal": (windowed(10**6), {**CAUSAL, "window": 4}, "fail", "mask.window"),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),

@@ -52,6 +52,10 @@ def two_bases(x, positions):
     return torch.cat((u * a.cos() - v * a.sin(), v * b.cos() + u * b.sin()), -1).to(x.dtype)
 
 
+def at_start(x):
+    return rope()(x.transpose(1, 2), torch.arange(x.shape[1])).transpose(1, 2)
+
+
 def viewed(x, positions):
     """As packages do that take contiguous memory for granted."""
     x.view(-1, x.shape[-2], x.shape[-1])
@@ -153,6 +157,10 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "moved, then divided": ("rope_offset_fn", by_offset(lambda o, n: (torch.arange(n) + o) / 4), LINEAR, "pass", ""),
     "linear from the first": ("rope_fn", rope(freq=FREQ / 4), LINEAR, "pass", ""),
     "linear, twice": ("rope_fn", rope(freq=FREQ / 16), LINEAR, "rope.scaling.factor_twice", "4"),
+    "exchanged": ("bshd_module", lambda q, k: (at_start(k), at_start(q)), {}, "rope.side.exchanged", ""),
+    "a copied line": (
+        "bshd_module", lambda q, k: (at_start(q), at_start(k) + at_start(q) - q), {}, "rope.side.mixed", "keys"
+    ),
     "contiguous memory": ("rope_fn", viewed, {}, "pass", ""),
     "strides not read": ("rope_fn", blind_to_strides, {}, "rope.input.strides", ""),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),

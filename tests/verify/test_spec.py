@@ -1,5 +1,8 @@
 """The words of a specification: what others say is translated, what is misspelt refused, what nobody reads told."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import posenc
@@ -15,6 +18,9 @@ LISTED = {
     *("activation_dtype", "origin", "direction"),
 }
 MISSPELT = {
+    "a share of nothing": ({"encoding": "rope", "rotary_pct": 0.5}, "rotary_pct must be a share of head_dim"),
+    "two shares": ({**ROPE, "rotary_dim": 64, "rotary_pct": 0.5}, "rotary_pct=0.5 is not rotary_dim=64"),
+    "a factor of nothing": ({**ROPE, "factor": 4.0}, "factor 4.0 has no scaling that it is of"),
     "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
     "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
@@ -57,6 +63,10 @@ def test_what_others_say_is_translated(word, said, ours, meant):
     assert spec.read({word: said}) == ({ours: meant}, [])
 
 
+def test_a_share_of_dimensions_is_their_number():
+    assert spec.read({"head_dim": 64, "partial_rotary_factor": 0.25}) == ({"head_dim": 64, "rotary_dim": 16}, [])
+
+
 def test_a_foreign_base_is_judged_by():
     rope = posenc.RoPE(head_dim=32, base=500000.0)
 
@@ -86,6 +96,7 @@ def test_what_nobody_reads_is_told():
         ("slopes_fn", "scaling", "linear"),
         ("bucket_fn", "rope_parameters", {"rope_type": "linear", "factor": 2.0}),
         ("rope_fn", "section", [2, 3, 3]),
+        ("rope_axes_fn", "scaling", {"rope_type": "linear", "factor": 4.0}),
         ("mrope_fn", "padding", "left"),
     ],
 )
@@ -106,6 +117,16 @@ def test_the_words_are_those_that_some_convention_reads_or_that_describe():
     assert sorted(spec.WORDS - read - spec.DESCRIBE) == []
     assert spec.WORDS >= LISTED
     assert set(spec.READS) == set(verify.FAMILIES)
+
+
+def test_the_guide_lists_words_that_are_read():
+    page = (Path(posenc.__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    table = page.partition("The words of a specification that each convention reads")[2].partition("Words of other")[0]
+    named = set(re.findall(r"`(\w+)`", table)) - set(spec.READS)
+    assert named - spec.WORDS == {"encoding"} - spec.WORDS
+    one_scaling = set(spec.READS["rope_fn"].split())
+    others = {word for name, words in spec.READS.items() if name != "encoding" for word in words.split()} - one_scaling
+    assert others - named <= {"temperature", "normalise", "normalized", "normalised", "dim"}
 
 
 def test_every_encoding_is_known():

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -23,7 +24,7 @@ class NotAnsweredError(Exception):
 
 
 def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False, **options: Any) -> Any:
-    """Return what a call of the subject returns, on copies of the arguments.
+    """Return what a call of the subject returns, on copies of the arguments; an array of NumPy as a tensor.
 
     Args:
         subject: The user's callable.
@@ -41,6 +42,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
     try:
         with torch.set_grad_enabled(grad):
             found = subject(*copies[0], **copies[1])
+        if isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
+            found = torch.from_numpy(np.ascontiguousarray(found))
     except (SubjectError, NotAnsweredError):
         raise
     except (Exception, SystemExit) as error:

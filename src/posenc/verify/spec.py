@@ -21,6 +21,7 @@ _ROTATION = (
 _SCALED = (
     f"{_ROTATION} attention_factor beta_fast beta_slow mscale mscale_all_dim truncate short_factor long_factor alpha"
 )
+_AXES = "head_dim dim rotary_dim base layout interleaved max_positions activation_dtype"
 _ADDED = "dim d_model head_dim base temperature layout variant start offset order origin"
 _OF_A_TEXT = "table_rows max_positions padding padding_idx activation_dtype"
 _OF_AN_IMAGE = "grid cls scale normalize normalise normalized normalised"
@@ -35,8 +36,8 @@ _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance var
 READS = {  # words that change what is right, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",
-    "mrope_fn": f"{_ROTATION} section interleaved",
-    **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_ROTATION} order interleaved ladder"),
+    "mrope_fn": f"{_AXES} config section",
+    **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_AXES} order ladder"),
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",
     "additive_2d_module": f"{_ADDED} {_OF_AN_IMAGE}",
@@ -77,6 +78,7 @@ _MEANT = {  # what others call our words
     "mrope_interleaved": "interleaved",
     "rope_parameters": "scaling",
 }
+SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # of head_dim, which others say for rotary_dim
 _LAYOUTS_MEANT = {
     **dict.fromkeys(("neox", "gpt_neox", "gpt-neox", "rotate_half", "halves", "split"), "half"),
     **dict.fromkeys(
@@ -122,6 +124,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     for word, known in (("kind", KINDS), ("padding", PADDINGS)):
         if isinstance(said := asked.get(word), str) and said.lower() not in known:  # padding may be a row's number
             notes += _unknown(f"{word} cannot be", said, known)
+    _share(asked, spec)
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
     _scaling(asked)
@@ -137,7 +140,7 @@ def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
     if convention not in READS:
         return []
     reads = {*READS[convention].split(), "encoding", "kind"}
-    unread = [word for word, said in asked.items() if word in WORDS and word not in reads and said is not None]
+    unread = [word for word, said in asked.items() if word in WORDS and word not in reads and not _is_nothing(said)]
     for word in unread:
         if word not in DESCRIBE:
             others = [name for name, words in READS.items() if word in words.split() and name != "encoding"]
@@ -146,6 +149,10 @@ def _unread(asked: Mapping[str, Any], convention: str) -> list[str]:
                 f"Remove it, or use a convention that reads it: {', '.join(others) or 'none does'}."
             )
     return [f"{word!r} of the specification, which {convention} does not read" for word in unread]
+
+
+def _is_nothing(said: Any) -> bool:
+    return said is None or said in ("none", "default")
 
 
 def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -158,6 +165,8 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     notes: list[str] = []
     for word, said in spec.items():
         ours = word if word in WORDS else _MEANT.get(word, word)
+        if word in SHARES:
+            continue
         if ours not in WORDS:
             notes += _unknown("the spec has a word", word, WORDS)
         elif ours in asked and asked[ours] != said:
@@ -165,6 +174,22 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         else:
             asked[ours] = said
     return asked, notes
+
+
+def _share(asked: dict[str, Any], spec: Mapping[str, Any]) -> None:
+    """Put the share of dimensions that rotate into our words, as their number.
+
+    Raises:
+        ValueError: There is no head_dim, or another rotary_dim.
+    """
+    for word in SHARES & set(spec):
+        whole, share = asked.get("head_dim"), spec[word]
+        if not isinstance(whole, int) or not isinstance(share, float | int) or not 0 < share <= 1:
+            raise ValueError(
+                f"verify: {word} must be a share of head_dim, from 0 to 1; got {share!r:.40} of {whole!r}."
+            )
+        if asked.setdefault("rotary_dim", int(whole * share)) != int(whole * share):
+            raise ValueError(f"verify: {word}={share!r} is not rotary_dim={asked['rotary_dim']!r}. Say one of them.")
 
 
 def _unknown(what: str, said: str, known: Iterable[str]) -> list[str]:
@@ -223,6 +248,12 @@ def _scaling(asked: Mapping[str, Any]) -> None:
         ValueError: Likewise.
     """
     said = asked.get("scaling")
+    if (
+        said in (None, "none", "default")
+        and not asked.get("config")
+        and (factor := asked.get("factor")) not in (None, 1)
+    ):
+        raise ValueError(f"verify: factor {factor!r:.40} has no scaling that it is of. Name one: {_list(SCALINGS)}.")
     if said is None:
         return
     is_whole = isinstance(said, Mapping)  # as a configuration has it

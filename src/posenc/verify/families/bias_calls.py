@@ -144,12 +144,13 @@ class Mask:
         return seen
 
     def wrong(self, size: Size, gone: Places) -> Places:
-        """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
+        """Return the places that a bias hides and must not, or shows although it masks.
+
+        Keys ahead may be left to another mask; keys beyond a window only where nothing is hidden.
+        """
         d = distance(size)
         see, ahead = self.sees(d), (d < 0) & self.causal
-        found: Places = gone & see
-        for alike in (ahead, ~ahead & ~see):
-            found = found | (~gone & alike & (gone & alike).any())
+        found: Places = (gone & see) | (~gone & ahead & (gone & ahead).any()) | (~gone & ~ahead & ~see & gone.any())
         return found
 
     def fault(self, size: Size, gone: Places, word: str) -> Fault | None:

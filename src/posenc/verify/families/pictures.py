@@ -179,18 +179,19 @@ class Rotated(Grid):
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
             y = guard.shaped(y, tuple(x.shape), case.words)
             if graded:
-                weight = vector[..., None, :].expand_as(x)
-                y = torch.autograd.grad(y, x, weight)[0] if y.requires_grad else torch.zeros_like(x)
+                y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
                 found[-1] = np.full_like(found[-1], np.nan)  # the second row of the batch is rotated otherwise
         return Seen(case, np.stack(found))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return rotated queries and keys; their gradients are rotated back."""
-        angles = super().predict(model, case) * (-1 if case.kind == "grad" else 1)
+        """Return rotated queries and keys; of "grad" what goes back from these, which are the vectors themselves."""
+        angles = super().predict(model, case)
         a, b = self._pairs(model)
         y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles), 2)
+        if case.kind == "grad":
+            return y
         z = (y[..., a] + 1j * y[..., b]) * np.exp(1j * angles)
         y[..., a], y[..., b] = z.real, z.imag
         return y

@@ -167,6 +167,7 @@ def _steady(family: "Rotation", subject: Any) -> None:
         if share > REPEATS:
             message = f"{words}, by up to {share:.2%} of the largest number"
             raise SubjectError(Cause(code, message, share, {"positions": list(ask.pos), "calls": 2}))
+    _apart(family, subject, min(end, 4))
     if family.asked.xpos is None:
         return
     try:
@@ -177,6 +178,21 @@ def _steady(family: "Rotation", subject: Any) -> None:
     if q.dtype != k.dtype:
         message = f"of bfloat16 vectors queries come back in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
         raise SubjectError(Cause("xpos.dtype.keys_float32", message, 1.0, {"dtype": "bfloat16"}))
+
+
+def _apart(family: "Rotation", subject: Any, end: int) -> None:
+    """Raise if queries come back otherwise where keys are other ones, or the reverse."""
+    a, b = (x[None, None, None].expand(1, HEADS, end, -1).contiguous() for x in family.two)
+    given = [(a, a), (b, b), (a, b)]
+    pos, ask = torch.arange(end), partial(rotate, family.convention)
+    (q, _), (other, k), both = (ask(fresh(subject), one.clone(), two.clone(), pos) for one, two in given)
+    off = [float((t - right).abs().max()) for t, right in zip(both, (q, k), strict=True)]
+    if max(off) <= REPEATS * float(q.abs().max()):
+        return
+    code, words = "rope.side.mixed", f"{'queries' if off[0] >= off[1] else 'keys'} depend on the other side"
+    if torch.allclose(both[0], other, 0, REPEATS):
+        code, words = "rope.side.exchanged", "queries and keys come back exchanged"
+    raise SubjectError(Cause(code, f"{words}, by up to {max(off):.3g}", max(off), {"positions": pos.tolist()}))
 
 
 def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:

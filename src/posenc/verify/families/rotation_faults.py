@@ -53,7 +53,7 @@ _ALL: tuple[tuple[str, Place, str], ...] = (
 
 def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
     """Yield all known faults of a specification, for one way to call it."""
-    both = [*_gains(asked), *rotation_scalings.faults(asked), *_bases(asked), *_exponents(asked)]
+    both = [*_gains(asked), *rotation_scalings.faults(asked), *_quotients(asked), *_bases(asked), *_exponents(asked)]
     both += [*(rotation_scalings.of_factor(asked) if asked.scaling != "default" else ())]
     both += [*_blocks(asked, truth), *_places(asked, reach), *_precision()]
     yield from both
@@ -166,13 +166,20 @@ def _bases(asked: Asked) -> Iterator[Fault]:
                 yield Fault("rope.config.theta_not_read", {"freq": freq, **more}, {"used": base, "asked": asked.base})
 
 
+def _quotients(asked: Asked) -> Iterator[Fault]:
+    """Yield exponents over hidden_size / num_attention_heads, where a configuration has another head_dim."""
+    quotient = asked.source.get("hidden_size", asked.head_dim) / asked.source.get("num_attention_heads", 1)
+    if quotient != asked.head_dim:
+        freq = asked.plain(width=asked.rotary_dim * quotient / asked.head_dim)
+        values = {"quotient": quotient, "asked": asked.head_dim}
+        yield Fault("rope.config.head_dim_not_read", {"freq": freq}, values)
+
+
 def _exponents(asked: Asked) -> Iterator[Fault]:
     """Yield exponents that count otherwise."""
     n, width, base, i = asked.n_pairs, asked.rotary_dim, asked.base, np.arange(asked.n_pairs)
-    quotient = asked.source.get("hidden_size", asked.head_dim) / asked.source.get("num_attention_heads", 1)
     right = asked.inv_freq(asked.original)
     for code, freq, how in (
-        ("config.head_dim_not_read", asked.plain(width=width * quotient / asked.head_dim), ""),
         ("frequency.inverted", base ** (2.0 * i / width), "2i/d: frequencies rise from pair to pair"),
         ("frequency.whole_exponents", np.ones(n), "cut to whole numbers, so that all pairs rotate alike"),
         ("frequency.exponents", base ** (-1.0 * i / width), "half as large as they should be"),
@@ -181,7 +188,7 @@ def _exponents(asked: Asked) -> Iterator[Fault]:
         ("frequency.exponents", right[::-1], "in the other order: the slowest pair comes first"),
         ("frequency.last_is_base", base ** (-1.0 * i / max(n - 1, 1)), "spread so that the last pair reaches the base"),
     ):
-        yield Fault(f"rope.{code}", {"freq": freq}, {"how": how, "quotient": quotient, "asked": asked.head_dim})
+        yield Fault(f"rope.{code}", {"freq": freq}, {"how": how})
 
 
 def _places(asked: Asked, reach: str) -> Iterator[Fault]:

@@ -138,7 +138,8 @@ class TrainedImage(Added):
             for lane in lanes:
                 raw = grid = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
                 if len(raw) == 1 and _along(raw[0]) == "?":
-                    if self.spec.get("cls") and raw[0].min() < 1 - NEAR:
+                    first = [1.0] + [0.0] * (table.shape[moving[0]] - 1)
+                    if self.spec.get("cls") and np.abs((code(table, moving[0], first) - base)[..., lane]).max() > NEAR:
                         raise finding("learned.grid.class_row", case, words="cells take from entry 0")
                     numbers = self._numbers(table.shape[moving[0]])
                     grid = [((code(table, moving[0], v) - base) / divisor)[..., lane] for v in numbers] or raw
