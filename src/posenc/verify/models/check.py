@@ -114,7 +114,8 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, 
         return Findings(unknown=because).report(CONVENTION)
     causes, not_judged = paths.check(model)
     found.causes += causes
-    return replace(found.report(CONVENTION), not_judged=(*not_judged, *unseen))
+    report = found.report(CONVENTION)
+    return replace(report, not_judged=(*report.not_judged, *not_judged, *unseen))
 
 
 def _by_bias(model: Any, opened: Model) -> Findings:

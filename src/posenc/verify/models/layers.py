@@ -42,6 +42,7 @@ class Judged:
     layer: Layer
     faults: list[Fault] = field(default_factory=list)
     views: Sequence[View] = ()
+    pairs_unseen: bool = False  # whether another pairing of dimensions would pass
 
     def note(self, **numbers: Any) -> None:
         """Put numbers or words into the layer."""

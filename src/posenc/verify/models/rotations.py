@@ -18,7 +18,7 @@ from posenc.encoding import Encoding, Placed
 from posenc.families import Rotary
 from posenc.verify.engine import Fault, judge
 from posenc.verify.engine.records import FLOAT32
-from posenc.verify.models.layers import Judged, Layer, findings
+from posenc.verify.models.layers import Judged, Layer, findings, named
 from posenc.verify.models.rotation import RULE, Rotation, View, fault, geometric, of_text
 from posenc.verify.models.said import Said, of_layer
 from posenc.verify.models.scores import of_scale, split
@@ -103,7 +103,10 @@ def check(model: nn.Module, opened: Model, fields: dict[str, Any], order: Sequen
     judged = [_judge(index, order, runs, opened, fields) for index in range(len(order))]
     longest = max(int(run.pos.max()) for run in runs.values())
     measured = {"model_type": opened.model_type, "tokens": TOKENS, "longest_position": longest}
-    return findings(judged, Rotation.definition, measured)
+    found = findings(judged, Rotation.definition, measured)
+    if unseen := [one.layer.layer for one in judged if one.pairs_unseen]:
+        found.not_judged[f"which dimensions are pairs in {named(unseen)}"] = "no module returns what is rotated there"
+    return found
 
 
 def _judge(index: int, order: Sequence[str], runs: dict[str, Run], opened: Model, fields: dict[str, Any]) -> Judged:
@@ -121,6 +124,7 @@ def _judge(index: int, order: Sequence[str], runs: dict[str, Run], opened: Model
         return found
     if views:
         made = [one.made["q"] or one.made["k"] for one in runs["origin"].of(index)]
+        found.pairs_unseen = rope is not None and rope.pairing != "half" and not any(made)
         verdict = judge(Rotation(views, _known(index, order, runs, fields), order_seen=any(made)), None)
         if verdict.status == "equivalent":
             found.note(status="equivalent", said=verdict.because)
