@@ -55,5 +55,6 @@ def test_peers_that_form_all_scores_wait_for_full():
 def test_quick_is_small_and_has_no_goals():
     found = rows(full=True, quick=256)
     assert {(row.rounds, row.goals, row.dtype, row.length) for row in found} == {(2, (), "float32", 256)}
+    assert not any("compiled" in name for row in found for name in row.candidates)
     assert {row.length for row in rows([32], [], "t5.forward", quick=256)} == {32}
     assert Goal(("a",), 1.0).what == "time"

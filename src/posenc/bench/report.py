@@ -1,4 +1,4 @@
-"""Measure rows and report them: as JSON, as lines for a terminal, and as tables for a committed page."""
+"""Measure rows and report them: as JSON, and as lines for a terminal."""
 
 import warnings
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from posenc.bench.rows import DTYPES, Goal, Row, ours
 
 SCHEMA = 2
 ROW_BUDGET_S = 20.0  # after which a comparison of three rounds is done
-_WIDTH = 30  # of a candidate's name
+_WIDTH = 27  # of a candidate's name
 HEADING = f"{'':{_WIDTH}} {'a call':>10} {'ratio':>7}  {'middle half':<14} {'memory':>9} {'of q':>6}"
 NOTE = (
     "Ratios are to a row's first line in the same round: median and middle half. A sample in which a thread lost its "
@@ -77,8 +77,8 @@ def build(row: Row, name: str) -> Work:
 def describe(row: Row) -> Found:
     """Return a row without what was measured."""
     keys = ("name", "kind", "mode", "batch", "length", "dtype", "device")
-    told = {key: getattr(row, key) for key in keys} | {"title": title(row), "options": dict(row.options)}
-    return told | {"q_mib": q_bytes(row) / MIB, "skipped": None, "candidates": [], "goals": []}
+    entry = {key: getattr(row, key) for key in keys} | {"title": title(row), "options": dict(row.options)}
+    return entry | {"q_mib": q_bytes(row) / MIB, "skipped": None, "candidates": [], "goals": []}
 
 
 def q_bytes(row: Row) -> int:
@@ -131,20 +131,20 @@ def _build(row: Row, names: list[str]) -> tuple[dict[str, Work], dict[str, str]]
 
 def _entry(row: Row, name: str, timing: Timing | str, peak: Peak | NotMeasured | None) -> Found:
     role = "baseline" if name == row.candidates[0] else "posenc" if ours((name,)) else "peer"
-    told: Found = {"name": name, "title": module_of(row).title(row, name), "role": role}
-    told |= dict.fromkeys(("seconds", "ratio", "first_s", "rounds", "disturbed", "tokens_per_s"))
-    told |= {"memory_mib": None, "of_q": None, "memory_note": None, "skipped": None}
+    entry: Found = {"name": name, "title": module_of(row).title(row, name), "role": role}
+    entry |= dict.fromkeys(("seconds", "ratio", "first_s", "rounds", "disturbed", "tokens_per_s"))
+    entry |= {"memory_mib": None, "of_q": None, "memory_note": None, "skipped": None}
     if isinstance(timing, str):
-        return told | {"skipped": timing}
-    told |= {"seconds": _spell(timing.seconds), "ratio": _spell(timing.ratio), "first_s": timing.first_s}
-    told |= {"rounds": timing.rounds, "disturbed": timing.disturbed}
+        return entry | {"skipped": timing}
+    entry |= {"seconds": _spell(timing.seconds), "ratio": _spell(timing.ratio), "first_s": timing.first_s}
+    entry |= {"rounds": timing.rounds, "disturbed": timing.disturbed}
     if (tokens := module_of(row).tokens(row)) is not None:
         low, middle, high = (tokens / seconds for seconds in timing.seconds)
-        told["tokens_per_s"] = _spell(Spread(high, middle, low))
+        entry["tokens_per_s"] = _spell(Spread(high, middle, low))
     if isinstance(peak, Peak):
         of_q = None if row.mode == "decode" else peak.extra / q_bytes(row)
-        return told | {"memory_mib": peak.extra / MIB, "of_q": of_q}
-    return told | {"memory_note": peak.why if peak else None}
+        return entry | {"memory_mib": peak.extra / MIB, "of_q": of_q}
+    return entry | {"memory_note": peak.why if peak else None}
 
 
 def _spell(spread: Spread) -> dict[str, float]:
@@ -192,25 +192,6 @@ def goal_sentences(row: Found) -> list[str]:
             verdict = f"{'reached' if goal['reached'] else 'missed'}, {goal['got']:.2f} by {titles[goal['by']]}"
         found.append(f"{goal['what']} at most {goal['limit']:.2f} of {of}: {verdict}")
     return found
-
-
-def markdown(rows: list[Found]) -> str:
-    """Return measured rows as sections of a page."""
-    parts = []
-    for row in rows:
-        lines = [f"## {row['title']}", ""]
-        if row["skipped"]:
-            parts.append("\n".join([*lines, row["skipped"] + "."]))
-            continue
-        lines += ["| what | a call | ratio | middle half | memory, MiB | of q |", "|---|---|---|---|---|---|"]
-        for c in row["candidates"]:
-            seconds, ratio, half, size, of_q, rate = [""] * 6 if c["skipped"] else cells(c)
-            what = c["title"] + (f", skipped: {c['skipped']}" if c["skipped"] else "")
-            what += f", {rate} tokens per second" if rate else ""
-            lines.append(f"| {' | '.join((what, seconds, ratio, half, size, of_q))} |")
-        goals = [f"- {sentence}" for sentence in goal_sentences(row)]
-        parts.append("\n".join([*lines, *([""] if goals else []), *goals]))
-    return "\n\n".join(parts)
 
 
 def cells(candidate: Found) -> list[str]:

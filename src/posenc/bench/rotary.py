@@ -1,9 +1,13 @@
 """Rotation of queries and keys next to a copy of them: rows, and the calls that are compared."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -206,8 +210,16 @@ def _x_transformers(setting: Setting) -> Rotate:
 
 
 def _timm(setting: Setting) -> Rotate:
-    """Take timm's function, tables in float32 as its models hold them."""
-    apply = import_module("timm.layers.pos_embed_sincos").apply_rot_embed_cat
+    """Take timm's function, tables in float32 as its models hold them.
+
+    Its layers are loaded as a package of another name: `import timm` needs torchvision, and the function does not.
+    """
+    found = find_spec("timm")
+    if found is None or found.origin is None:
+        raise ImportError("no module named 'timm'")
+    layers = sys.modules.setdefault("_posenc_timm_layers", ModuleType("_posenc_timm_layers"))
+    layers.__path__ = [str(Path(found.origin).parent / "layers")]
+    apply = import_module("_posenc_timm_layers.pos_embed_sincos").apply_rot_embed_cat
     cos, sin = setting.tables()
     both, half = torch.cat((sin, cos), -1), setting.half
     return lambda q, k: (apply(q, both, half=half), apply(k, both, half=half))

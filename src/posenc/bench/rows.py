@@ -89,7 +89,8 @@ def choose(
         dtypes: The same for dtypes.
         only: Keep rows whose key matches: a pattern with * ? [ ], or a part of the key.
         full: Add what takes long.
-        quick: A small length for all, two rounds, float32 unless asked otherwise, without goals: shows that it runs.
+        quick: A small length for all, two rounds, float32 unless asked otherwise, without goals and without what has
+            to be compiled: shows that it runs.
     """
     found = []
     for row, own_lengths, own_dtypes, fixed, is_long in templates:
@@ -102,7 +103,8 @@ def choose(
                 if length > LONG and not full:
                     one = replace(one, candidates=row.candidates[:1] + ours(row.candidates[1:]))
                 if quick:
-                    one = replace(one, rounds=2, batch=min(row.batch, 2))
+                    names = tuple(name for name in one.candidates if "compiled" not in name)
+                    one = replace(one, candidates=names, rounds=2, batch=min(row.batch, 2))
                 elif length > 32768 and row.device == "cpu":
                     one = replace(one, rounds=1)
                 found.append(one)
