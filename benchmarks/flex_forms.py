@@ -2,7 +2,8 @@
 
 Next to plain causal SDPA: no bias; ALiBi as arithmetic; a bias by distance looked up in a vector over distances (of
 indices, and of positions), in T5's buckets, and in a vector that ends where T5's last bucket begins. With gradients:
-ALiBi, its slopes learned, and a learned vector. Eight heads of 64, bfloat16; the mask's blocks are made before.
+ALiBi, its slopes learned, and a learned vector. Then `posenc.attend` by "flex".
+Eight heads of 64, bfloat16; but for the last rows the blocks of the mask are made before.
 """
 
 import math
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+import posenc
+from posenc import positions
 
 N_HEADS, HEAD_DIM, BLOCK, ROUNDS, REACH = 8, 64, 128, 9, 128
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # of the sizes that were tried the fastest for a vector
@@ -71,6 +75,22 @@ def learned(n: int) -> dict[str, tuple[Callable[..., Tensor], dict[str, Any], li
     }
 
 
+def ours(n: int, qkv: list[Tensor], plain: Callable[..., Tensor]) -> None:
+    """Print rows of `posenc.attend` by the backend "flex": forwards, and with gradients of all that learns."""
+    pos, base = positions.arange(n, device="cuda"), milliseconds(lambda: plain(*qkv))
+    for encoding in (posenc.T5(n_heads=N_HEADS), posenc.KERPLE(n_heads=N_HEADS), posenc.ALiBi(n_heads=N_HEADS)):
+        attend = partial(posenc.attend, encoding=encoding.cuda(), pos=pos, backend="flex")
+        with torch.no_grad():
+            took = milliseconds(lambda attend=attend: attend(*qkv))
+        print(f"| posenc, {encoding.name} | {n:,} | {took:.3f} | {took / base:.2f} |", flush=True)
+        if n > 8192:
+            continue
+        leaves = [t.detach().requires_grad_() for t in qkv]
+        back = milliseconds(lambda leaves=leaves: step(plain, leaves, []))
+        took = milliseconds(partial(step, attend, leaves, list(encoding.parameters())), 3)
+        print(f"| posenc, {encoding.name}, with gradients | {n:,} | {took:.3f} | {took / back:.2f} |", flush=True)
+
+
 def compiled(mod: Callable[..., Tensor] | None, blocks: BlockMask, options: dict[str, Any]) -> Callable[..., Tensor]:
     """Return FlexAttention compiled for one form: a copy of the code, since torch counts programs by it."""
 
@@ -115,6 +135,7 @@ def main() -> None:
         for name, (mod, options) in forms(n).items():
             took = milliseconds(partial(compiled(mod, blocks, options), *qkv))
             print(f"| {name} | {n:,} | {took:.3f} | {took / base:.2f} |", flush=True)
+        ours(n, qkv, plain)
         if n > 8192:
             continue
         qkv = [t.requires_grad_() for t in qkv]

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int32
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, extremes, is_by_distance, over
+from posenc.attention.leaves import Leaf, is_by_distance, over
 from posenc.attention.shifts import REACH
 from posenc.families import Bias
 from posenc.positions.checks import is_plain
@@ -53,7 +53,7 @@ def leaf_mod(leaf: Leaf) -> Mod:
     assert isinstance(leaf.encoding, Bias)  # others are refused
     if not is_looked_up(leaf):
         return leaf.encoding.score_mod(leaf.placed, leaf.k_placed)
-    low, high = extremes(leaf)
+    low, high = leaf.extremes
     vector = over(leaf.encoding, leaf.placed, torch.arange(low, high + 1, device=leaf.placed.pos.device))
     pos, k_pos = (p.pos if p.seq_dim else p.pos[None] for p in (leaf.placed, leaf.k_placed))
     start = k_pos[:1, :1]  # far positions, which a kernel's 32 bits may not hold
@@ -70,7 +70,7 @@ def is_looked_up(leaf: Leaf) -> bool:
     """Whether a bias is looked up in a vector: it sees whole distances, which are not much more than tokens."""
     if not is_by_distance(leaf) or not is_plain(leaf.placed.pos):
         return False
-    low, high = extremes(leaf)  # waits for a GPU
+    low, high = leaf.extremes
     return high - low <= REACH * (leaf.placed.pos.shape[-1] + leaf.k_placed.pos.shape[-1]) + 64
 
 

@@ -41,6 +41,12 @@ class Leaf:
         one = all(bool((away == away[:1, :1]).all()) for away in self.away)
         return int(self.away[0][0, 0] - self.away[1][0, 0]) if one else None
 
+    @cached_property
+    def extremes(self) -> tuple[int, int]:
+        """The smallest and the largest distance that occur: read once in a call, since a GPU is waited for."""
+        ends = torch.stack((*self.placed.pos.aminmax(), *self.k_placed.pos.aminmax())).tolist()
+        return int(ends[0] - ends[3]), int(ends[1] - ends[2])
+
     @property
     def shapes(self) -> tuple[torch.Size, torch.Size] | None:
         """Those of what the bias says as a product of no query and no key, (.., 0, lanes); None if it is none."""
@@ -236,9 +242,3 @@ def is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:
         return False
     kept = (*held, *leaf.encoding.buffers(), *tensors(leaf.placed), *tensors(leaf.k_placed))
     return all(t.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr() for t in kept)
-
-
-def extremes(leaf: Leaf) -> tuple[int, int]:
-    """Return the smallest and the largest distance that occur."""
-    q, k = leaf.placed.pos.aminmax(), leaf.k_placed.pos.aminmax()
-    return int(q.min - k.max), int(q.max - k.min)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, extremes
+from posenc.attention.leaves import Leaf
 from posenc.attention.spans import Block
 
 MOST = 8  # ways in which positions may be shifted, as in documents, each of which is a vector; beyond, one gathers
@@ -34,7 +34,7 @@ def fit(leaves: Sequence[Leaf], call: Call, shifts: Collection[Shifts | None]) -
     if len(set(shifts) - {None}) > MOST:
         return False
     reach = REACH * (call.shape[2] + call.shape[3]) + 64
-    return None not in shifts or all(high - low <= reach for low, high in map(extremes, leaves))
+    return None not in shifts or all(high - low <= reach for low, high in (leaf.extremes for leaf in leaves))
 
 
 def _of_block(leaf: Leaf, block: Block, offset: int) -> int | None:

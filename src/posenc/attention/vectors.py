@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, extremes, over
+from posenc.attention.leaves import Leaf, over
 from posenc.attention.shifts import Shifts
 from posenc.attention.spans import Block
 
@@ -46,7 +46,7 @@ def tables(sums: Sequence[Leaf]) -> list[tuple[Tensor, int]]:
     """Return for each bias a vector over all distances that occur, smallest first, and the smallest."""
     found = []
     for leaf in sums:
-        lowest, highest = extremes(leaf)
+        lowest, highest = leaf.extremes
         distance = torch.arange(lowest, highest + 1, device=leaf.placed.pos.device)
         found.append((over(leaf.encoding, leaf.placed, distance), lowest))
     return found
