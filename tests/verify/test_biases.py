@@ -249,7 +249,6 @@ def windowed_mod(window, value=-INF, n=8):
 
 WINDOWS = {
     "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
-    "only causal": (windowed(10**6), {**CAUSAL, "window": 4}, "fail", "mask.window"),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
@@ -315,7 +314,16 @@ def test_words_of_findings():
 
 
 SPECS = [("slopes_fn", {}), ("bias_fn", {**CAUSAL, "heads": 12}), ("bias_fn", BOTH), ("score_mod", EIGHT)]
+
+
 # a constant of a decoder's rows; of an encoder, whose queries are not asked with a cache, one side left out
+@pytest.mark.parametrize(("subject", "is_left"), [(windowed(10**6), True), (alibi(), True), (windowed(4), False)])
+def test_a_window_that_the_bias_leaves_to_others_is_not_judged(subject, is_left):
+    report = verify.check(subject, convention="bias_fn", spec={"encoding": "alibi", "heads": 8, **CAUSAL, "window": 4})
+    assert report.status == "pass"
+    assert ["window of 4" in said for said in report.not_judged] == ([True, False] if is_left else [False])
+
+
 UNSEEN = {"alibi.distance.shifted", "alibi.buffer_slice_shifted", "alibi.kv_cache.query_off_by_one"}
 
 

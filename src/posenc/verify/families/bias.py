@@ -189,7 +189,7 @@ class Alibi(Biases):
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
         longest = max((s.case.args[2] for s in seen if s.case.args[2] >= FAR), default=11)
-        return [f"distances from {longest:,} on"]
+        return [*super().not_judged(seen), f"distances from {longest:,} on"]
 
 
 class Slopes(Alibi):

@@ -144,13 +144,12 @@ class Mask:
         return seen
 
     def wrong(self, size: Size, gone: Places) -> Places:
-        """Return the places that a bias hides and must not, or shows although it masks.
-
-        Keys ahead may be left to another mask; keys beyond a window only where nothing is hidden.
-        """
+        """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
         d = distance(size)
         see, ahead = self.sees(d), (d < 0) & self.causal
-        found: Places = (gone & see) | (~gone & ahead & (gone & ahead).any()) | (~gone & ~ahead & ~see & gone.any())
+        found: Places = gone & see
+        for alike in (ahead, ~ahead & ~see):
+            found = found | (~gone & alike & (gone & alike).any())
         return found
 
     def fault(self, size: Size, gone: Places, word: str) -> Fault | None:
@@ -286,6 +285,14 @@ class Biases(Family):
         place = dict(zip(("head", "query", "key"), map(int, at), strict=True))
         found = float(got[at]) + 0.0 if np.isfinite(got[at]) else str(got[at])
         return {**case, **place, "found": found, "expected": float(want[at]) + 0.0}
+
+    def not_judged(self, seen: Sequence[Seen]) -> list[str]:
+        """Return a window that no call of the bias shows: another mask may hide these keys."""
+        reach = self.window or 0
+        asked = [s for s in seen if s.case.kind not in ADDED and reach]
+        shown = [not (gone(s) & (distance(s.case.args[:3]) >= reach)).any() for s in asked]
+        left = f"the window of {self.window} keys: the bias hides none by it, so that another mask must"
+        return [left] if shown and all(shown) else []
 
 
 def gone(seen: Seen) -> Places:

@@ -139,7 +139,7 @@ class Line(Biases):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""
-        return [] if self.tables and self.shown else [UNKNOWN]
+        return [*super().not_judged(seen), *([] if self.tables and self.shown else [UNKNOWN])]
 
 
 class Window(indices.Indices):
