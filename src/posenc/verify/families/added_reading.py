@@ -36,22 +36,6 @@ def breaks(t: Array, m: int) -> Iterator[tuple[str, str, Array]]:
     yield "table.row_repeated", f"row {m} has position {m - 1}, which is given twice", t - after
 
 
-def growth(places: Array) -> tuple[str, str]:
-    """Return what rows that are not one after the other do: a code without the family, and words.
-
-    Args:
-        places: The row of a table of each token; NaN for zeros.
-
-    >>> growth(np.array([0.0, 1, 2, 3, 0, 1]))
-    ('table.growth_ignores_past', 'row 4 has position 0: the count starts again there')
-    """
-    t = np.arange(float(len(places)))
-    for code, words, at in breaks(t, int((places != t).argmax())):
-        if np.array_equal(at, places, equal_nan=True):
-            return code, words
-    return "position.other", f"rows have positions {', '.join(f'{p:g}' for p in places[:8])}, ..."
-
-
 def broken(family: "Sinusoid", s: Seen, model: Model) -> Fault | None:
     """Return how the rows of the first wrong text of an answer go wrong after a number of tokens."""
     code, slack = family.rows(model, s.case)

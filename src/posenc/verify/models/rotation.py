@@ -128,10 +128,6 @@ class Rotation(Family):
         found[..., a] = found[..., b] = (np.hypot(predicted[..., a], predicted[..., b]) + size) * view.allowed(freq)
         return found
 
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: what is equal but for rounding passes."""
-        return True
-
     def free(self) -> Iterator[Choice]:
         """Yield what no score sees."""
         if not self._order_seen:  # code may sort even dimensions before odd ones, and rotate halves
