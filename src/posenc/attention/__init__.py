@@ -6,7 +6,6 @@ from torch import Tensor
 
 from posenc.attention.checked import make_call
 from posenc.attention.choice import BACKENDS, compute, refusal_of
-from posenc.attention.steps import step
 from posenc.encoding import Encoding, Placed
 
 __all__ = ["BACKENDS", "Verdict", "attend", "explain"]
@@ -71,9 +70,6 @@ def attend(
     "lanes" and "flex" on a GPU: where no query may see it). Infinity does the same where some
     queries may not see it; where all do, it is computed with.
     """
-    plain = mask is None and window is None and document_ids is None and dropout_p == 0.0
-    if plain and k_pos is not None and (out := step(q, k, v, encoding, pos, k_pos, scale, backend)) is not None:
-        return out
     _check_backend(backend)
     call = make_call(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend

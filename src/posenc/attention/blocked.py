@@ -1,202 +1,121 @@
 """Attention in blocks of queries, each with the keys that the masks leave: with gradients, in memory that is O(L)."""
 
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import far, formed, fused, one_query, plan, products, shared, traced
+from posenc.attention import compiled, kernel, scores
 from posenc.attention.call import Call
-from posenc.attention.leaves import hidden, may_slice, sees_distance, tensors
+from posenc.attention.leaves import hidden, tensors
 from posenc.attention.once import once
-from posenc.attention.plan import Saved, Work
-from posenc.attention.shifts import fit, ways
-from posenc.attention.spans import spans
-from posenc.families import ContentBias, no_autocast
-from posenc.positions.checks import all_plain, may_look
+from posenc.attention.scores import Saved
+from posenc.attention.spans import Block, blank, spans
+from posenc.attention.terms import Terms
+from posenc.families import no_autocast
+from posenc.positions.checks import all_plain
+
+LONG = 512  # queries a block where the kernel forms the scores and biases are views
+SHORT = 256  # where a bias is formed
+LEARNS = 2**21  # scores of a block whose bias learns, about: some of them stay in a cache
+LEAST = 32  # queries of such a block
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call, cut into blocks: what both passes need besides tensors."""
+
+    terms: Terms
+    blocks: Sequence[Block]
+    scale: float
+    dropout_p: float
+    seed: int | None
+    formed: bool  # scores are formed, since no kernel does what is asked for
+    q_len: int
 
 
 class Blocked:
-    """Blocks of queries, in a backward pass formed again rather than kept.
+    """Blocks of queries, in a backward pass formed again rather than kept."""
 
-    Args:
-        by_distance: True for biases that are vectors over distances, and calls with masks alone; False for any
-            encoding, whose bias is then formed for a block at a time.
-    """
-
-    def __init__(self, *, by_distance: bool) -> None:
-        self.by_distance = by_distance
-        self.name = "distance" if by_distance else "blocked"
+    name = "blocked"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse biases that are no vectors, where they shall be."""
-        if (reason := fused.mixed(call)) is not None:
+        """Refuse several dtypes, and encodings whose gradients would be lost."""
+        if (reason := kernel.mixed(call)) is not None or not torch.is_grad_enabled():
             return reason
-        if torch.is_grad_enabled() and (reason := _hides(call)) is not None:
-            return reason
-        if not self.by_distance:
-            return None
-        if call.encoding.rescores:
-            return f"{call.encoding.name} makes new scores of a whole row, which no vector over distances holds."
-        for leaf in call.leaves:
-            if not sees_distance(leaf):
+        for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
+            if (name := hidden(encoding)) is not None:
                 return (
-                    f"{leaf.encoding.name} is no function of whole distances that may be looked at (by_distance, "
-                    "integer positions on the CPU, some keys, no compiler), so that there is no vector of them."
+                    f"{name} carries gradients and is no parameter, so a block that is formed again could not pass "
+                    "them on. Register it, or give it by torch.func.functional_call."
                 )
-        if not (may_look(call.q) and _is_plain(call)):
-            return "a view of a vector is for the CPU's kernels; others want a mask whose rows are aligned in memory."
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate vectors, results, what is formed of one block, and sums of gradients."""
-        if one_query.fits(call):
-            return one_query.memory(call)
-        if not self.by_distance and products.fits(call):
-            return shared.memory(call, plan.SHORT) if shared.fits(call) else products.memory(call)
+        """Estimate keys in reverse, results, vectors, what is formed of one block, and sums of gradients."""
         batch, n_heads, q_len, k_len = call.shape
-        width, lanes = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
-        learns = torch.is_grad_enabled() and plan.learns_bias(call)
-        if self.by_distance and (reach := far.reach(call, learns=learns)) is not None:
-            return far.memory(call, reach, learns=learns)
-        held = self._held(call, width, learns=learns)
-        block = batch * n_heads * min(q_len, plan.SHORT) * _seen(call) * width
-        rows = min(q_len, plan.rows(call))  # the result of the kernel, where nothing is formed
-        if held or learns:
-            rows = 3 * min(q_len, plan.SHORT)
-        rows += (3 if learns else 2 * torch.is_grad_enabled()) * (q_len + k_len)  # sums of gradients
-        return n_heads * (q_len + k_len) * width + batch * n_heads * rows * lanes * width + int(held * block)
-
-    def _held(self, call: Call, width: int, *, learns: bool) -> float:
-        """Return how many blocks of scores there are at a time."""
-        if call.encoding.rescores:  # CoPE and DAPE as they are by default
-            return 20.0 if torch.is_grad_enabled() else 12.0
-        masked = bool(call.dropout_p) or call.mask is not None or call.document_ids is not None
-        held = _formed(call) if not self.by_distance else max(2.0 * masked, _looked_up(call, width))
-        return held + 3.0 * (learns or fused.forms(call)) + (learns and held > 0)
+        width, head_dim = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
+        learns, n_rows = torch.is_grad_enabled(), min(q_len, SHORT)
+        held = (2 * bool(call.leaves) + 3 * _forms(call) + 3 * learns) * n_rows * k_len
+        tokens = (1 + 3 * learns) * (q_len + 2 * k_len) * head_dim
+        return batch * n_heads * (held + tokens) * width
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
-            if not (self.by_distance or _is_plain(call)):  # where it is by distance, `rejects` has looked
-                return traced.run(call)
-            if one_query.fits(call):
-                return one_query.run(call)
-            if not self.by_distance and shared.fits(call):
-                return shared.run(call, partial(_run, by_distance=False), plan.SHORT)
-            if not self.by_distance and products.fits(call):
-                return products.run(call)
-            return _run(call, by_distance=self.by_distance)
+            if not _is_plain(call):
+                return compiled.traced(call)
+            work, q, k, v = cut(call)
+            width = call.v.shape[-1]
+            out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
+            return out[..., :width]
 
 
-def _formed(call: Call) -> float:
-    """Return how many blocks of scores the biases of one take, while they are formed."""
-    return 1.6 if all(isinstance(leaf.encoding, ContentBias) and may_slice(leaf) for leaf in call.leaves) else 3.0
+def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
+    """Return a call in blocks, and queries, keys and values as these take them."""
+    parts = spans(call)
+    call = blank(call, parts)
+    formed = _forms(call)
+    n_rows = _rows(call, formed=formed)
+    blocks = [block for part in parts for block in part.blocks(n_rows)]
+    terms = Terms(call, parts, blocks)
+    if n_rows == LONG and any(terms.view(block, terms.tensors) is None for block in blocks[-1:]):
+        blocks = [block for part in parts for block in part.blocks(SHORT)]
+        terms = Terms(call, parts, blocks)
+    seed = call.seed
+    if seed is None and call.dropout_p:
+        seed = int(torch.randint(2**62, (), device="cpu"))
+    q, k = call.turned()
+    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    if terms.backwards:
+        k, v = k.flip(2), v.flip(2)
+    if not formed:  # the kernel wants one width, where zeros change nothing, and numbers of a row side by side
+        widest = max(q.shape[-1], v.shape[-1])
+        q, k, v = (F.pad(t, (0, widest - t.shape[-1])) if t.shape[-1] < widest else t for t in (q, k, v))
+        q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+    return Work(terms, blocks, call.scale, call.dropout_p, seed, formed, call.shape[2]), q, k, v
 
 
-def _looked_up(call: Call, width: int) -> float:
-    """Return how many blocks of scores biases take that are looked up one by one, where positions are scattered."""
-    batch, n_heads, q_len, _ = call.shape
-    if q_len == 1 or call.document_ids is not None:  # of blocks of documents more is told than is taken
-        return 0.0
-    if not call.leaves or not all(map(sees_distance, call.leaves)):
-        return 0.0
-    found = ways(
-        call.leaves, call, lambda: [b for part in spans(call) for b in part.blocks(plan.SHORT, plan.cuts(call))]
-    )
-    fits = fit(call.leaves, call, found)
-    if fits and None not in found:
-        return 0.0
-    biases, distances = (1, 1) if fits else (2, 2)  # beyond what a vector holds, a bias is computed for each
-    biases += 2 * (len(call.leaves) > 1)  # a sum beside both of its terms
-    rows = max(len(leaf.away[0]) for leaf in call.leaves)  # of positions
-    return rows * (n_heads * biases + 8 / width * distances) / (batch * n_heads)
+def _forms(call: Call) -> bool:
+    """Whether scores are formed, since no kernel does what is asked for."""
+    return call.dropout_p > 0 or call.encoding.rescores or not kernel.can(call)
 
 
-def _seen(call: Call) -> int:
-    """Return how many keys a block sees at most."""
-    k_len, ids = call.shape[3], call.document_ids
-    seen = k_len if call.window is None else min(k_len, call.window + plan.SHORT)
-    if ids is None or not may_look(ids):
-        return seen
-    longest = max(int(row.unique(return_counts=True)[1].max()) for row in ids.reshape(-1, k_len))
-    return min(seen, longest + plan.SHORT)
+def _rows(call: Call, *, formed: bool) -> int:
+    """Return how many queries a block has."""
+    batch, n_heads, _, k_len = call.shape
+    if torch.is_grad_enabled() and _learns(call):
+        return max(LEAST, min(SHORT, LEARNS // max(1, batch * n_heads * k_len)))
+    return SHORT if formed else LONG
 
 
-def _run(call: Call, *, by_distance: bool) -> Tensor:
-    """Compute a call in blocks."""
-    work, call = plan.cut(call, by_distance=by_distance)
-    q, k, v, width = call.q, call.k, call.v, call.v.shape[-1]
-    if not work.formed and width != q.shape[-1]:  # the kernel wants one width; zeros change nothing
-        widest = max(width, q.shape[-1])
-        q, k, v = (F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
-    out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
-    return out[..., :width]
-
-
-class _Attention(torch.autograd.Function):
-    """Attention in blocks. What is kept: q, k, v, the result, one number a row, and what the terms are made of."""
-
-    @staticmethod
-    def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        out = (v.new_zeros if work.beyond is None else v.new_empty)((*q.shape[:3], v.shape[-1]))
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        lse = q.new_zeros(q.shape[:3], dtype=wide) if work.kept else None
-        if work.beyond is not None:
-            far.attend(work, q, k, v, out, lse)
-        # the last have most keys, and the others then use their memory
-        for block in reversed([] if work.beyond else work.forwards):
-            if work.formed:
-                out[block.batch, :, block.rows] = formed.attend(work, block, *fused.parts(block, q, k, v), None)
-            else:
-                fused.attend(work, block, q, k, v, out, lse)
-        work.terms.forget()  # what is saved is enough
-        ctx.work = work
-        ctx.save_for_backward(q, k, v, out, lse, *tensors)
-        return out
-
-    @staticmethod
-    @once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse, *tensors = ctx.saved_tensors
-        kinds = [t.dtype for t in tensors]
-        wanted, grad = ctx.needs_input_grad[4:], fused.dense(grad)
-        # sums over many blocks, in half precision, would lose what is small
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        sums = [torch.zeros_like(t, dtype=wide) for t in (q, k, v)]
-        others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(tensors, wanted, strict=True)]
-        terms_learn = any(wanted) and not ctx.work.formed
-        whole = saved = Saved(q, k, v, out, lse, grad)
-        if terms_learn:
-            saved = saved._replace(k=formed.with_ones(k, wide), v=formed.with_ones(v, wide))
-            for i in ctx.work.terms.raw:  # once for all blocks, whose shares of their gradients are then not rounded
-                tensors[i] = tensors[i].to(wide)
-        for block in reversed(ctx.work.backwards):
-            if ctx.work.formed:
-                formed.gradients(ctx.work, block, saved, tensors, sums, others)
-            elif terms_learn:
-                formed.gradients_of_terms(ctx.work, block, saved, tensors, sums, others)
-            else:
-                fused.gradients(ctx.work, block, saved, tensors, sums)
-        if ctx.work.beyond is not None:
-            far.gradients(ctx.work, whole, tensors, sums, others)
-        ctx.work.terms.forget()
-        found = [t.to(of.dtype) for t, of in zip(sums, (q, k, v), strict=True)]
-        rest = [None if t is None else t.to(kind) for t, kind in zip(others, kinds, strict=True)]
-        return None, *found, *rest
-
-
-def _hides(call: Call) -> str | None:
-    """Refuse encodings whose gradients would be lost."""
-    for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
-        if (name := hidden(encoding)) is not None:
-            return (
-                f"{name} carries gradients and is no parameter, so a block that is formed again could not pass them "
-                "on. Register it, or give it by torch.func.functional_call."
-            )
-    return None
+def _learns(call: Call) -> bool:
+    """Whether gradients may go to a bias or a mask."""
+    own = (p.requires_grad for leaf in call.leaves for p in leaf.encoding.parameters())
+    return any(own) or (call.mask is not None and call.mask.requires_grad) or call.encoding.reads_qk
 
 
 def _is_plain(call: Call) -> bool:
@@ -206,3 +125,78 @@ def _is_plain(call: Call) -> bool:
     own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
     masks = (t for t in (call.mask, call.document_ids) if t is not None)
     return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))
+
+
+def forwards(work: Work, q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Return the result, and the logarithms of its rows' sums where the kernel gives them."""
+    out = v.new_zeros((*q.shape[:3], v.shape[-1]))  # rows that see nothing are of no block
+    lse = None if work.formed else q.new_zeros(q.shape[:3], dtype=work.terms.dtype)
+    for block in work.blocks:
+        at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
+        if lse is None:
+            out[at] = scores.attend(work, block, q[at], k[keys], v[keys], given).to(out.dtype)
+        else:
+            out[at], lse[at] = kernel.forward(q[at], k[keys], v[keys], _mask(work, block, given), work.scale)
+    return out, lse
+
+
+def backwards(
+    work: Work, saved: Saved, given: Sequence[Tensor], wanted: Sequence[bool]
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Return the gradients of q, k and v, and of those tensors of the terms that want some."""
+    # sums over many blocks, in half precision, would lose what is small
+    wide = work.terms.dtype
+    sums = [torch.zeros_like(t, dtype=wide) for t in saved[:3]]
+    others = [torch.zeros_like(t, dtype=wide) if w else None for t, w in zip(given, wanted, strict=True)]
+    for block in work.blocks:
+        if work.formed:
+            scores.gradients(work, block, saved, given, sums, others)
+        elif any(wanted):
+            scores.gradients_of_terms(work, block, saved, given, sums, others)
+        else:
+            _fused_gradients(work, block, saved, given, sums)
+    found = [t.to(of.dtype) for t, of in zip(sums, saved[:3], strict=True)]
+    return found, [None if t is None else t.to(of.dtype) for t, of in zip(others, given, strict=True)]
+
+
+def _fused_gradients(
+    work: Work, block: Block, saved: Saved, given: Sequence[Tensor], sums: Sequence[Tensor]
+) -> None:
+    """Add the kernel's gradients of q, k and v."""
+    at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
+    assert saved.lse is not None  # the kernel gives them
+    rows = [t[at] for t in (saved.grad, saved.q, saved.out, saved.lse)]
+    grad, q, out, lse = rows
+    mask = _mask(work, block, given)
+    found = kernel.backward(grad, q, saved.k[keys], saved.v[keys], out, lse, mask, work.scale)
+    for total, where, part in zip(sums, (at, keys, keys), found, strict=True):
+        total[where] += part
+
+
+def _mask(work: Work, block: Block, given: Sequence[Tensor]) -> Tensor | None:
+    """Return what joins a block's scores, as the kernel takes it."""
+    mask = work.terms.mask(block, given)
+    if mask is None:
+        return None
+    mask = mask[(None,) * (4 - mask.ndim)]
+    return mask if mask.shape[-2:] == block.size else mask.expand(*mask.shape[:2], *block.size)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention in blocks. What is kept: q, k, v, the result, one number a row, and what the terms are made of."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
+        out, lse = forwards(work, q, k, v, given)
+        ctx.work = replace(work)
+        work.terms.tensors = []  # what is saved is enough
+        ctx.save_for_backward(q, k, v, out, lse, *given)
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, *given = ctx.saved_tensors
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+        found, others = backwards(ctx.work, Saved(q, k, v, out, lse, grad), given, ctx.needs_input_grad[4:])
+        return None, *found, *others

@@ -3,25 +3,22 @@
 import torch
 from torch import Tensor
 
-from posenc.attention import finite, operator, reference
+from posenc.attention import finite
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, Call
 from posenc.attention.flex import Flex
-from posenc.attention.lanes import Lanes
 from posenc.attention.piecewise import PiecewisePasses
 from posenc.attention.room import lacks
-from posenc.attention.sdpa import SDPA
+from posenc.attention.whole import SDPA, Reference
 
 # The first that does not refuse is taken.
 _ORDER: list[Backend] = [
     SDPA(),
-    Blocked(by_distance=True),
-    Lanes(),
     PiecewisePasses(),
     Flex(),
-    Blocked(by_distance=False),
-    reference.Reference(),
-    reference.Reference(exact=True),
+    Blocked(),
+    Reference(),
+    Reference(exact=True),
 ]
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ORDER}
 
@@ -43,8 +40,6 @@ def compute(call: Call) -> Tensor:
                 short = True
         refusals = "\n".join(f"  {b.name}: {refusal_of(b, call)}" for b in BACKENDS.values())
         raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
-    if (whole := _whole(BACKENDS[name], call)) is not None:
-        return whole
     if (refusal := BACKENDS[name].rejects(call)) is not None:
         raise ValueError(f"attend: the backend {name!r} cannot run this call: {refusal}")
     if (refusal := _lacks(BACKENDS[name], call)) is not None:
@@ -52,15 +47,8 @@ def compute(call: Call) -> Tensor:
     return _run(BACKENDS[name], call)
 
 
-def _whole(backend: Backend, call: Call) -> Tensor | None:
-    """Compute a call by an operator where blocks would be traced; None elsewhere."""
-    return operator.run(call) if isinstance(backend, Blocked) else None
-
-
 def _run(backend: Backend, call: Call) -> Tensor:
     """Compute a call by a backend that does not refuse."""
-    if (whole := _whole(backend, call)) is not None:
-        return whole
     call, spoiled = finite.without(call, backend.name)
     out = backend.run(call)
     return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)

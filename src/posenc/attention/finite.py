@@ -12,13 +12,13 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import traced
+from posenc.attention import compiled
 from posenc.attention.call import Call
 from posenc.attention.spans import Spans, spans
 from posenc.positions.checks import may_look
 
 ROWS = 256
-KERNELS = ("sdpa", "lanes", "flex")
+KERNELS = ("sdpa", "flex")
 
 
 def without(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q_len"] | None]:
@@ -57,7 +57,7 @@ def _see(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Tensor, "ba
     """Return which queries see a key of those."""
     found = bad.new_zeros(call.shape[:3])
     for part in spans(call):
-        for block in part.blocks(ROWS, []):
+        for block in part.blocks(ROWS):
             keys = bad[block.batch, :, None, block.keys]
             if not bool(keys.any()):
                 continue
@@ -74,7 +74,7 @@ def _see_by_index(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Te
         return F.pad(bad.cumsum(-1), (1, 0))[..., seen.clamp(min=0)] > 0
 
     def of(strip: Call) -> Tensor:
-        part, blocks = Spans(strip), traced.blocks(strip)
-        return torch.cat([(bad[:, :, None, b.keys] & traced.all_seen(part, b)).any(-1) for b in blocks], -1)
+        part, blocks = Spans(strip), compiled.blocks(strip)
+        return torch.cat([(bad[:, :, None, b.keys] & compiled.all_seen(part, b)).any(-1) for b in blocks], -1)
 
-    return traced.joined(call, [of(strip) for strip in traced.strips(call)], -1)
+    return compiled.joined(call, [of(strip) for strip in compiled.strips(call)], -1)

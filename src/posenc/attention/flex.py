@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc.attention import fused
+from posenc.attention import kernel
 from posenc.attention.call import Call
 from posenc.attention.flex_mods import SIZE, block_mask, hides, is_looked_up, leaf_mod, score_mod
 from posenc.attention.leaves import Leaf
-from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Spans, blank
+from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
 from posenc.positions.checks import is_plain
@@ -36,7 +36,7 @@ class Flex:
     def rejects(self, call: Call) -> str | None:
         """Refuse devices, dtypes and biases that it cannot run, and gradients that nobody has proved."""
         named = call.backend == self.name
-        if (reason := fused.mixed(call) or _refuses_place(call, named)) is not None:
+        if (reason := kernel.mixed(call) or _refuses_place(call, named)) is not None:
             return reason
         if call.dropout_p:
             return "FlexAttention has no dropout."

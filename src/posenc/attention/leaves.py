@@ -2,33 +2,29 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
-from posenc.families import Bias, ContentBias, Piece
+from posenc.families import Bias, ContentBias
 from posenc.positions.checks import may_look
 from posenc.versions import FOLLOWS_VARS
 
-FEW = 4  # lanes of factors; more of them are vectors as q and k are
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One encoding that joins the scores, what was placed for it, and which of the tensors are its own."""
+    """One encoding that joins the scores, and what was placed for it."""
 
     encoding: Encoding
     placed: Placed
     k_placed: Placed
-    names: tuple[str, ...] = ()
-    learned: tuple[int, int] = (0, 0)  # its parameters
-    parts: tuple[int, int] = (0, 0)  # what place() made that carries gradients
 
     @cached_property
     def away(self) -> tuple[Tensor, Tensor]:
@@ -46,21 +42,6 @@ class Leaf:
         """The smallest and the largest distance that occur: read once in a call, since a GPU is waited for."""
         ends = torch.stack((*self.placed.pos.aminmax(), *self.k_placed.pos.aminmax())).tolist()
         return int(ends[0] - ends[3]), int(ends[1] - ends[2])
-
-    @property
-    def shapes(self) -> tuple[torch.Size, torch.Size] | None:
-        """Those of what the bias says as a product of no query and no key, (.., 0, lanes); None if it is none."""
-        # torch.compile does not trace the lock that cached properties of Python 3.11 take
-        return _shapes(self) if torch.compiler.is_compiling() else self._shapes
-
-    @cached_property
-    def _shapes(self) -> tuple[torch.Size, torch.Size] | None:
-        return _shapes(self)
-
-
-def _shapes(leaf: Leaf) -> tuple[torch.Size, torch.Size] | None:
-    factors = factors_of(replace(leaf, placed=leaf.placed.last(0), k_placed=leaf.k_placed.last(0)))
-    return None if factors is None else (factors[0].shape, factors[1].shape)
 
 
 def _away(placed: Placed) -> Tensor:
@@ -83,16 +64,11 @@ class Door(nn.Module):
         k_placed: Placed,
         scores: Tensor | None = None,
         allowed: Tensor | None = None,
-    ) -> Tensor | Sequence[Piece] | None:
-        """Return the bias, or its pieces, or the map of given scores."""
+    ) -> Tensor | None:
+        """Return the bias, or the map of given scores."""
         if scores is None:
-            pieces = self.encoding.pieces(q, k, placed, k_placed) if _is_in_pieces(self.encoding) else None
-            return self.encoding.bias(q, k, placed, k_placed) if pieces is None else pieces
+            return self.encoding.bias(q, k, placed, k_placed)
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
-
-
-def _is_in_pieces(encoding: Encoding) -> TypeGuard[ContentBias]:
-    return isinstance(encoding, ContentBias) and holds(encoding, "pieces")
 
 
 def apart(module: _Module) -> _Module:
@@ -141,29 +117,6 @@ def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
     return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
 
 
-def alike_from(encoding: Bias | ContentBias) -> int | None:
-    """Return the distance from which on an encoding says that it treats all keys alike; None if it does not."""
-    return encoding.alike_from if holds(encoding, "alike_from") else None
-
-
-def factors_of(leaf: Leaf) -> tuple[Tensor, Tensor] | None:
-    """Return what an encoding says of its bias as a product, or None."""
-    encoding = leaf.encoding
-    if not isinstance(encoding, Bias) or not holds(encoding, "factors"):
-        return None
-    return encoding.factors(leaf.placed, leaf.k_placed)
-
-
-def n_lanes(leaf: Leaf) -> int:
-    """Return how many lanes a bias has as a product; 0 if it is none."""
-    return 0 if leaf.shapes is None else leaf.shapes[0][-1]
-
-
-def is_product(leaf: Leaf) -> bool:
-    """Whether a bias is a product of many lanes, for any keys, of which a block is formed at once."""
-    return n_lanes(leaf) > FEW and bool(leaf.encoding.factors_ahead)
-
-
 def hidden(encoding: Encoding) -> str | None:
     """Name a tensor that carries gradients and is no parameter, which no backward pass could be given; or None."""
     if torch.compiler.is_compiling() and not FOLLOWS_VARS:
@@ -189,8 +142,6 @@ def _promises(kind: Any, promise: str) -> bool:
         return next(cls for cls in kind.__mro__ if name in vars(cls))
 
     doors = ["bias", "parts", *(["at"] if issubclass(kind, Bias) else [])]
-    if promise == "alike_from" and issubclass(kind, ContentBias):
-        doors.append("vectors")
     return all(issubclass(owner(promise), owner(door)) for door in doors)
 
 
@@ -234,11 +185,3 @@ def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:
     if type(encoding).bias is Encoding.bias:
         return False
     return encoding.bias(q[:, :, :0], k[:, :, :0], leaf.placed.last(0), leaf.k_placed.last(0)) is not None
-
-
-def is_fresh(leaf: Leaf, bias: Tensor | None, held: Sequence[Tensor]) -> bool:
-    """Whether a bias lies in memory that was taken for it: those that look at q and k form a new one each time."""
-    if not isinstance(leaf.encoding, ContentBias) or bias is None or not bias.is_contiguous():
-        return False
-    kept = (*held, *leaf.encoding.buffers(), *tensors(leaf.placed), *tensors(leaf.k_placed))
-    return all(t.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr() for t in kept)

@@ -80,7 +80,6 @@ class Spans:
         self.mixed = self.ids is not None and self.runs is None
         self.padding = _padding(call, item)
         self.masked = call.mask is not None and self.padding is None
-        self._largest = torch.ones(0, 0, dtype=torch.bool, device=call.q.device)  # corner
 
     @cached_property
     def ends(self) -> tuple[Int64[Tensor, " q_len"], Int64[Tensor, " q_len"]]:
@@ -100,28 +99,22 @@ class Spans:
         low, high = low.clamp(first, last), high.clamp(first, last)
         return low, torch.maximum(low, high)
 
-    def blocks(self, n_rows: int, cuts: list[int], *, more: int = 1) -> list[Block]:
-        """Return blocks of at most `n_rows` queries that cover all that see anything; none reaches over a cut.
+    def blocks(self, n_rows: int) -> list[Block]:
+        """Return blocks of at most `n_rows` queries that cover all that see anything.
 
-        Up to `more` times as many queries where, having fewer keys, they have no more scores than the largest of them.
         What is left of a length that is no multiple comes first: of a causal call it has the fewest keys. Among short
         documents there are no more than `SHORTEST` queries, since others than their own keys would be computed.
         """
         low, high = (t.tolist() for t in self.ends)
         short = self._in_short_documents()
-        largest = n_rows * max(map(int.__sub__, high, low), default=0) if more > 1 else 0
-        stops = sorted({*cuts, *self._document_cuts(), self.q_len})
         found, at = [], 0
-        for stop in stops:
+        for stop in sorted({*self._document_cuts(), self.q_len}):
             while at < stop:
                 if low[at] == high[at]:
                     at += 1
                     continue
                 rows = min(n_rows, SHORTEST) if short[at] else n_rows
-                n, start = more, at - (at - stop) % rows  # from where on whole blocks end at the stop
-                while n > 1 and n * rows * (high[min(start + n * rows, stop) - 1] - low[at]) > largest:
-                    n //= 2
-                end = min(start + n * rows, stop)
+                end = min(at - (at - stop) % rows + rows, stop)  # whole blocks end at the stop
                 found.append(self._block(at, end, low, high))
                 at = end
         return [b for b in found if b.last > b.first]
@@ -170,29 +163,6 @@ class Spans:
             terms.append(shown(cut(call.mask, block)))
         return all_of(terms)
 
-    def hide(self, scores: Tensor, block: Block) -> Tensor:
-        """Write -inf where nothing is seen into a block's scores (... q_len k_len); return them."""
-        if not block.hides:
-            return scores
-        if self.call.window is None and not (block.mixed or block.masked):
-            seen = block.begin + self.offset + 1 - block.first  # keys that the first query sees, and so all
-            behind, corner = scores[..., seen:], self._corner(block.size[0], block.size[1] - seen)
-            # masked_fill_ takes 1.6 times as long
-            torch.where(corner, behind.new_full((), -torch.inf), behind, out=behind)
-            return scores
-        allowed = self.allowed(block)
-        if allowed is None:
-            return scores
-        fits = tuple(torch.broadcast_shapes(allowed.shape, scores.shape)) == tuple(scores.shape)
-        return scores.masked_fill_(~allowed, -torch.inf) if fits else scores.masked_fill(~allowed, -torch.inf)
-
-    def _corner(self, n_rows: int, n_keys: int) -> Bool[Tensor, "n_rows n_keys"]:
-        """Return what causality hides of a block behind the keys that all of its queries see: part of the largest."""
-        if self._largest.shape[0] < n_rows or self._largest.shape[1] < n_keys:
-            largest = (max(sizes) for sizes in zip(self._largest.shape, (n_rows, n_keys), strict=True))
-            self._largest = torch.ones(*largest, dtype=torch.bool, device=self.call.q.device).triu()
-        return self._largest[:n_rows, :n_keys]
-
 
 def spans(call: Call) -> list[Spans]:
     """Return the ranges of a call: of the whole batch, or of each item where they differ."""
@@ -216,7 +186,7 @@ def blank(call: Call, parts: list[Spans]) -> Call:
     rows = torch.zeros(batch, heads, q_len, dtype=torch.bool, device=call.q.device)
     keys = torch.zeros(batch, k_len, dtype=torch.bool, device=call.q.device)
     for part in parts:
-        for block in part.blocks(1024, []):
+        for block in part.blocks(1024):
             seen = part.allowed(block) if block.mixed or block.masked else None  # a range shows all of itself
             rows[block.batch, :, block.rows] |= True if seen is None else _any(seen, -1)
             keys[block.batch, block.keys] |= True if seen is None else _any(_any(seen, -2), -2)

@@ -1,7 +1,12 @@
-"""Attention under a compiler or within a transform: blocks by index alone, since no value can be read."""
+"""Attention under a compiler or within a transform, where no value can be read.
+
+Biases by distance are given to one operator as a vector: `posenc::attend` runs, outside of the graph, the blocks that
+eager code runs. Everything else is written out in blocks of queries, each with the keys that indices leave.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
@@ -9,19 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from posenc.attention import formed, plan
+from posenc.attention import scores
 from posenc.attention.call import Call, all_of, zero_empty_rows
 from posenc.attention.leaves import biased
-from posenc.attention.near import Near
-from posenc.attention.plan import Work
-from posenc.attention.sdpa import grouped
 from posenc.attention.spans import Block, Spans
 from posenc.attention.terms import Terms
+from posenc.attention.whole import grouped
 
 COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
+ROWS = 256  # queries of a block, at least
 
 
-def run(call: Call) -> Tensor:
+def traced(call: Call) -> Tensor:
     """Compute a call under a compiler or within a transform, by what torch can trace.
 
     In blocks of queries, each with the keys that causality and a window leave; where lengths are open, with all.
@@ -39,7 +43,7 @@ def strips(call: Call) -> list[Call]:
     if _are_known(q_len, k_len, call.window):
         return [call]
     if _are_known(q_len):
-        n_rows = max(plan.SHORT, -(-q_len // COMPILED))
+        n_rows = max(ROWS, -(-q_len // COMPILED))
         n = -(-q_len // n_rows)
     else:
         n_rows, n = q_len // COMPILED + 2, COMPILED  # two at least: of one a compiler makes another program
@@ -83,7 +87,7 @@ def joined(call: Call, found: list[Tensor], dim: int) -> Tensor:
 def _of_strip(call: Call) -> Tensor:
     part, found = Spans(call), blocks(call)
     call = _blanked(call, part, found)
-    terms = Terms(call, [part], [], by_distance=False)
+    terms = Terms(call, [part], [])
     q, k = call.turned()
     outs = [_of_block(call, terms, b, q[:, :, b.rows], k[:, :, b.keys], call.v[:, :, b.keys]) for b in found]
     return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
@@ -91,15 +95,17 @@ def _of_strip(call: Call) -> Tensor:
 
 def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the result of a block, given its own queries, keys and values."""
+    from posenc.attention.blocked import Work  # which calls this file
+
     dtype = call.out_dtype
     if not torch.compiler.is_compiling() and block.first == block.last:
         return q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=dtype)
-    mask = None if call.encoding.rescores else terms.dense(block, None)
+    mask = None if call.encoding.rescores else terms.mask(block, terms.tensors)
     # within a transform torch's choice of a kernel does not see that a mask learns
     transformed = mask is not None and (not torch.compiler.is_compiling() or within_transform())
     if call.dropout_p or call.encoding.rescores or transformed:
-        work = Work(terms, Near(terms, {}), [block], [block], call.scale, call.dropout_p, 0, True, True)
-        out = formed.attend(work, block, q, k, v, None)
+        work = Work(terms, [block], call.scale, call.dropout_p, None, True, call.shape[2])
+        out = scores.attend(work, block, q, k, v, terms.tensors)
     else:
         # a bias of 50 loses its fraction in half precision; the CPU adds a float32 mask to half precision scores, and
         # other devices demand one dtype, so that all of it is float32 there
@@ -119,7 +125,7 @@ def blocks(call: Call) -> list[Block]:
     mixed, masked = call.document_ids is not None, call.mask is not None
     if not _are_known(q_len, k_len, call.window):
         return [Block(None, 0, q_len, 0, k_len, ragged, mixed, masked)]
-    n_rows = max(plan.SHORT, -(-q_len // COMPILED)) if torch.compiler.is_compiling() else plan.SHORT
+    n_rows = max(ROWS, -(-q_len // COMPILED)) if torch.compiler.is_compiling() else ROWS
     found, offset, window = [], k_len - q_len, call.window or q_len + k_len
     for begin in range(0, max(q_len, 1), n_rows):
         end = min(begin + n_rows, q_len)

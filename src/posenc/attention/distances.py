@@ -1,0 +1,160 @@
+"""Biases that see whole distances alone: a block of them is a view of one vector, with keys in reverse.
+
+Query i and key j of a call are i - j + k_len - q_len apart by index. With the keys in reverse, j' = k_len - 1 - j, that
+is i + j' - (q_len - 1): element (i, j') of the bias is number i + j' of a vector of rising distances, a view whose
+strides are both one. torch's kernel reads it as it is, so that no matrix of biases is ever in memory.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention.call import Call
+from posenc.attention.leaves import Leaf, over
+from posenc.attention.spans import Block
+from posenc.families import ContentBias
+
+MOST = 8  # ways in which positions may lie against indices, each of which is a vector; beyond, biases are looked up
+REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up
+Shifts = tuple[int, ...]  # of each leaf
+
+
+def shifts_of(leaves: Sequence[Leaf], blocks: Iterable[Block], offset: int) -> dict[Block, Shifts | None]:
+    """Return by how much the distance of positions exceeds that of indices, for each leaf; None where that varies."""
+    found: dict[Block, Shifts | None] = {}
+    for block in blocks:
+        shifts = [_shift(leaf, block, offset) for leaf in leaves]
+        found[block] = None if None in shifts else tuple(shift for shift in shifts if shift is not None)
+    return found
+
+
+def _shift(leaf: Leaf, block: Block, offset: int) -> int | None:
+    if leaf.shift is not None:  # of most calls one number says it for all blocks
+        return leaf.shift - offset
+    starts = []
+    for away, part in zip(leaf.away, (block.rows, block.keys), strict=True):
+        own = away[block.batch if len(away) > 1 else slice(None), part]
+        if bool((own != own[:, :1]).any()):
+            return None
+        starts.append(own[:, 0])
+    shift = starts[0] - starts[1] - offset
+    return int(shift[0]) if bool((shift == shift[0]).all()) else None
+
+
+def distances(call: Call) -> Tensor:
+    """Return all distances by index, rising."""
+    return torch.arange(1 - call.shape[2], call.shape[3], device=call.q.device)
+
+
+class ByDistance:
+    """The sum of biases by distance, and what causality and a window hide, as vectors (heads | 1, distances).
+
+    Args:
+        call: The call.
+        leaves: The biases; none for masks by index alone.
+        shifts: How positions lie against indices, block by block.
+        dtype: Of sums.
+    """
+
+    def __init__(self, call: Call, leaves: Sequence[Leaf], shifts: dict[Block, Shifts | None], dtype: torch.dtype):
+        self.k_len, index = call.shape[3], distances(call)
+        hidden = torch.zeros_like(index, dtype=torch.bool)
+        for term in call.by_index(index, torch.zeros_like(index[:1])):
+            hidden = hidden | ~term
+        self.numbers: dict[Block, int] = {}
+        self.tensors: list[Tensor] = []
+        ways = sorted({way for way in shifts.values() if way is not None})
+        for number, way in enumerate(ways):
+            total = torch.zeros(1, len(index), device=index.device, dtype=dtype)
+            for leaf, shift in zip(leaves, way, strict=True):
+                total = total + over(leaf.encoding, leaf.placed, index + shift).to(dtype)
+            self.tensors.append(total.masked_fill(hidden, -torch.inf))
+            self.numbers |= dict.fromkeys((block for block, of in shifts.items() if of == way), number)
+
+    def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the vector of a block, as far as its distances go; of others nothing is asked."""
+        t, begin = tensors[self.numbers[block]], block.begin + self.k_len - block.last
+        return [None if t is None else t[:, begin : begin + sum(block.size) - 1]]
+
+    def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
+        """Return a block, its keys in reverse, (1, heads | 1, q_len, k_len), given its cut."""
+        (t,) = tensors
+        return t.as_strided((1, len(t), *block.size), (0, t.stride(0), 1, 1))
+
+    def add_gradients(self, block: Block, d_scores: Tensor, sums: Sequence[Tensor | None]) -> None:
+        """Add the sums of anti-diagonals, i + j' = t, to the cut of gradients.
+
+        Rows are made longer by zeros. Read as if they had one number less, number t of row i is element (i, t - i).
+        """
+        (total,) = sums
+        if total is None:
+            return
+        batch, n_heads, n_rows, n_keys = d_scores.shape
+        rows = F.pad(d_scores, (0, n_rows)).view(batch, n_heads, -1)
+        found = rows[..., :-n_rows].view(batch, n_heads, n_rows, n_keys + n_rows - 1).sum((0, 2))
+        total += found if len(total) > 1 else found.sum(0, keepdim=True)
+
+
+class LookedUp:
+    """One bias by distance at positions in any order: looked up in a vector of all distances that occur."""
+
+    def __init__(self, leaf: Leaf, dtype: torch.dtype) -> None:
+        low, high = leaf.extremes
+        index = torch.arange(low, high + 1, device=leaf.placed.pos.device)
+        self.leaf, self.low, self.tensors = leaf, low, [over(leaf.encoding, leaf.placed, index).to(dtype)]
+
+    @staticmethod
+    def fits(leaf: Leaf, call: Call) -> bool:
+        """Whether the vector is not much longer than q and k."""
+        low, high = leaf.extremes
+        return high - low <= REACH * (call.shape[2] + call.shape[3]) + 64
+
+    def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the vector, whole."""
+        return list(tensors)
+
+    def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
+        """Return a block (batch | 1, heads, q_len, k_len)."""
+        rows = self.leaf.placed.rows(block.begin, block.end, block.batch).pos
+        keys = self.leaf.k_placed.rows(block.first, block.last, block.batch).pos + self.low
+        bias = tensors[0][:, rows[..., :, None] - keys[..., None, :]]
+        return bias.transpose(0, 1) if bias.ndim == 4 else bias[None]
+
+
+class ByRows:
+    """A content bias that sees distances: q_i·vector[i - j] + of_key[j], one product and a view for a block.
+
+    A product with the vectors of all distances of a block gives each query a row of numbers, of which key j' of query i
+    is number i + j'.
+    """
+
+    def __init__(self, leaf: Leaf, call: Call, shift: int, dtype: torch.dtype) -> None:
+        encoding = leaf.encoding
+        assert isinstance(encoding, ContentBias)  # as who asks has looked
+        q, k = call.before()
+        scale = encoding.score_scale(q.shape[-1])
+        self.k_len = call.shape[3]
+        self.tensors = [encoding.queries(q.to(dtype)) * scale, encoding.vectors(distances(call) + shift, dtype)]
+        if (of_key := encoding.of_keys(k.to(dtype))) is not None:
+            self.tensors.append(of_key.flip(-1) * scale)
+
+    def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the queries, vectors and numbers of keys of a block."""
+        begin, first = block.begin + self.k_len - block.last, self.k_len - block.last
+        q, vectors, *of_key = tensors
+        found = [
+            None if q is None else q[block.batch, :, block.rows],
+            None if vectors is None else vectors[:, begin : begin + sum(block.size) - 1],
+        ]
+        return found + [None if t is None else t[block.batch, :, first : first + block.size[1]] for t in of_key]
+
+    def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
+        """Return a block, its keys in reverse, (batch, heads, q_len, k_len), given its cut."""
+        q, vectors, *of_key = tensors
+        rows = q @ vectors.mT
+        width = rows.shape[-1]
+        strides = (*rows.stride()[:2], width + 1, 1)
+        bias = rows.as_strided((*rows.shape[:3], block.size[1]), strides)
+        return bias + of_key[0][:, :, None] if of_key else bias

@@ -1,0 +1,104 @@
+"""A block whose scores are formed: for gradients of biases, maps of scores, dropout, and where no kernel runs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention.call import softmax
+from posenc.attention.spans import Block
+
+if TYPE_CHECKING:
+    from posenc.attention.blocked import Work
+
+Sums = Sequence[Tensor | None]
+
+
+class Saved(NamedTuple):
+    """What a backward pass is given of a forward pass, and the gradient of its result."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor | None
+    grad: Tensor
+
+
+def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Return the result of a block, given its own queries, keys and values, in plain differentiable steps.
+
+    Where there is a map of scores, it sees them, and biases, as they are also where nothing is seen.
+    """
+    terms, n_kv = work.terms, k.shape[1]
+    q, k, v = (t.to(terms.dtype) for t in (q, k, v))
+    scores = _of_heads(work.scale * (_grouped(q, n_kv) @ k.mT), q)
+    bias = terms.mask(block, tensors)
+    scores = scores if bias is None else scores + bias
+    if terms.map is not None:
+        scores, allowed = terms.rescored(scores, block, tensors), terms.allowed(block)
+        scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    weights = softmax(scores)
+    if work.dropout_p:
+        weights = F.dropout(weights, work.dropout_p) if work.seed is None else weights * _kept(work, block, weights)
+    return _of_heads(_grouped(weights, n_kv) @ v, q)
+
+
+def gradients(
+    work: "Work", block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
+) -> None:
+    """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
+    at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
+    with torch.enable_grad():
+        q, k, v = (t[where].detach().requires_grad_() for t, where in zip(saved[:3], (at, keys, keys), strict=True))
+        live = [t if s is None else t.detach().requires_grad_() for t, s in zip(tensors, others, strict=True)]
+        out = attend(work, block, q, k, v, live)
+    own = [sums[0][at], sums[1][keys], sums[2][keys], *others]  # views, to be added to
+    wanted = [(t, s) for t, s in zip((q, k, v, *live), own, strict=True) if s is not None]
+    found = torch.autograd.grad(out, [t for t, _ in wanted], saved.grad[at].to(out.dtype), allow_unused=True)
+    for part, (_, total) in zip(found, wanted, strict=True):
+        if part is not None:
+            total += part.to(total.dtype)
+
+
+def gradients_of_terms(
+    work: "Work", block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
+) -> None:
+    """Add all gradients of a block whose terms learn: its weights come back from scores and the sums of rows."""
+    terms, n_kv = work.terms, saved.k.shape[1]
+    at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), terms.keys(block))
+    assert saved.lse is not None  # the kernel gives them
+    q, grad, out, lse = (t[at].to(terms.dtype) for t in (saved.q, saved.grad, saved.out, saved.lse))
+    k, v = (t[keys].to(terms.dtype) for t in (saved.k, saved.v))
+    weights = _of_heads(_grouped(q * work.scale, n_kv) @ k.mT, q)
+    if (bias := terms.mask(block, tensors)) is not None:
+        weights += bias
+    weights.sub_(lse[..., None]).exp_()
+    sums[2][keys] += _grouped(weights, n_kv).mT @ _grouped(grad, n_kv)
+    d_scores = _of_heads(_grouped(grad, n_kv) @ v.mT, q)
+    d_scores.sub_((grad * out).sum(-1, keepdim=True)).mul_(weights)
+    of_keys = _grouped(d_scores, n_kv)
+    sums[0][at] += _of_heads(of_keys @ k, q) * work.scale
+    sums[1][keys] += (of_keys.mT @ _grouped(q, n_kv)) * work.scale
+    terms.add_gradients(block, d_scores, tensors, others)
+
+
+def _kept(work: "Work", block: Block, weights: Tensor) -> Tensor:
+    """Return what dropout multiplies a block's weights with: the same whenever it is asked."""
+    assert work.seed is not None  # as who asks has looked
+    number = (block.item or 0) * work.q_len + block.begin
+    random = torch.Generator(weights.device).manual_seed(work.seed + number)
+    keep = 1 - work.dropout_p
+    return torch.empty_like(weights).bernoulli_(keep, generator=random) / keep
+
+
+def _grouped(t: Tensor, n_kv: int) -> Tensor:
+    """Return rows of all heads that share a key's head as rows of that one: (batch, n_kv, rows, width)."""
+    return t if t.shape[1] == n_kv else t.reshape(t.shape[0], n_kv, -1, t.shape[-1])
+
+
+def _of_heads(t: Tensor, q: Tensor) -> Tensor:
+    """Return such rows as those of each head again."""
+    return t.reshape(*q.shape[:3], t.shape[-1])

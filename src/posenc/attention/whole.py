@@ -1,0 +1,128 @@
+"""A call as a whole: by torch's scaled_dot_product_attention, or literally, every score formed."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention import kernel
+from posenc.attention.call import Call, shown, softmax, zero_empty_rows
+from posenc.families import no_autocast
+
+LIMIT = 2 * 2**30  # bytes that all scores may take without being asked for by name
+
+
+class SDPA:
+    """Plain SDPA: no extra memory but where values have another width than keys."""
+
+    name = "sdpa"
+
+    def rejects(self, call: Call) -> str | None:
+        """Refuse what SDPA cannot take without a matrix of all scores."""
+        if (reason := kernel.mixed(call)) is not None:
+            return reason
+        if call.encoding.rescores or call.leaves:
+            return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
+        if call.causal and not kernel.hides(call.scale):
+            return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
+        if not torch.compiler.is_compiling() and call.shape[3] == 0:
+            return "torch's kernel divides by the number of keys, and there are none."
+        if call.mask is not None or call.window is not None or call.document_ids is not None:
+            return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
+        if call.causal and not _aligned(call):
+            # no lengths in these words: a compiler would take them for constants
+            return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
+        if call.dropout_p and call.q.device.type == "cpu":
+            return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
+        return None
+
+    def memory(self, call: Call) -> int:
+        """Nothing, unless values must be made as wide as keys."""
+        batch, _, q_len, k_len = call.shape
+        narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
+        return batch * narrow * (call.k.shape[1] * k_len + call.q.shape[1] * q_len)
+
+    def run(self, call: Call) -> Tensor:
+        """Run SDPA; under autocast the cast is ours. Kernels want one width: zeros stand beyond narrow rows."""
+        with no_autocast(call.q.device):
+            q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+            width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
+            q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
+            out = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                dropout_p=call.dropout_p,
+                is_causal=call.causal and not _single(call),
+                scale=call.scale,
+                enable_gqa=grouped(call),
+            )
+            return out[..., :width]
+
+
+def grouped(call: Call) -> bool:
+    """Whether several heads of q share one of k."""
+    if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch, since a compiler's symbolic bool is no bool
+        return True
+    return False
+
+
+def _aligned(call: Call) -> bool:
+    """Whether torch's own is_causal means what ours means, or one query sees everything."""
+    if _single(call) or call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
+        return True
+    return False
+
+
+def _single(call: Call) -> bool:
+    """Whether there is one query, the last token: it sees every key, where torch's is_causal shows it one."""
+    if not torch.compiler.is_compiling() and call.q.shape[2] == 1:  # noqa: SIM103 - as above
+        return True
+    return False
+
+
+class Reference:
+    """The law written down literally, in float32, or in float64 where the inputs are or `exact` says so."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self.exact = exact
+        self.name = "reference-float64" if exact else "reference"
+
+    def rejects(self, call: Call) -> str | None:
+        """Refuse more than 2 GiB unless asked by name."""
+        if call.backend != self.name and self.memory(call) > LIMIT:
+            return (
+                f"it would form all scores, which takes {self.memory(call) / 2**30:.1f} GiB and is more than "
+                f"{LIMIT / 2**30:.0f} GiB; ask for backend={self.name!r} to have it all the same."
+            )
+        return None
+
+    def memory(self, call: Call) -> int:
+        """Scores, bias and weights at once."""
+        batch, n_heads, q_len, k_len = call.shape
+        return 3 * batch * n_heads * q_len * k_len * self._dtype(call).itemsize
+
+    def run(self, call: Call) -> Tensor:
+        """Compute the law."""
+        dtype, out_dtype = self._dtype(call), call.out_dtype
+        with no_autocast(call.q.device):
+            call, allowed = call.blanked()
+            call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype))  # before the rotation, which would round
+            q, k, v = *call.turned(), call.v.to(dtype)
+            group = q.shape[1] // k.shape[1]
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+            scores = call.scale * (q @ k.transpose(-1, -2))
+            added = call.added()
+            for term in (call.bias(), None if added is None else added.masked_fill(~shown(added), 0.0)):
+                if term is not None:
+                    scores = scores + term.to(dtype)
+            if call.encoding.rescores:
+                scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
+            if allowed is not None:
+                scores = scores.masked_fill(~allowed, -torch.inf)
+            weights = F.dropout(softmax(scores), call.dropout_p)
+            return zero_empty_rows(weights @ v, allowed).to(out_dtype)
+
+    def _dtype(self, call: Call) -> torch.dtype:
+        return torch.float64 if self.exact or call.q.dtype == torch.float64 else torch.float32
