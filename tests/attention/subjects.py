@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, positions
-from posenc.attention import heads, plan, products, spans
+from posenc.attention import blocked, spans
 from strategies import normal
 
 N, HEADS, LANES = 90, 4, 8
@@ -152,12 +152,11 @@ def last(pos: Tensor, n: int, encoding: posenc.Encoding) -> Tensor:
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make blocks of a few queries, one head after the other, so that ninety tokens make many."""
-    monkeypatch.setattr(heads, "AT_ONCE", 0)
-    monkeypatch.setattr(plan, "LONG", 24)
-    monkeypatch.setattr(plan, "SHORT", 16)
-    monkeypatch.setattr(products, "ROWS", 16)
-    monkeypatch.setattr(products, "STRETCH", 40)
+    """Make blocks of a few queries, so that ninety tokens make many."""
+    monkeypatch.setattr(blocked, "LONG", 24)
+    monkeypatch.setattr(blocked, "SHORT", 16)
+    monkeypatch.setattr(blocked, "LEAST", 8)
+    monkeypatch.setattr(blocked, "LEARNS", 0)
     monkeypatch.setattr(spans, "SHORTEST", 10)
 
 

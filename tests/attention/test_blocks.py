@@ -29,7 +29,7 @@ from attention.subjects import (
     tensors,
 )
 from posenc import attend, positions
-from posenc.attention import BACKENDS, explain, plan, spans
+from posenc.attention import BACKENDS, explain, spans
 from posenc.attention.checked import make_call
 from strategies import check, normal
 

@@ -176,11 +176,16 @@ class Terms:
         return self._of(self.slots[0], block, tensors)
 
     def mask(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
-        """Return what joins the scores of a block, with -inf where nothing is seen; None for nothing."""
+        """Return what joins the scores of a block, with -inf where nothing is seen; None for nothing.
+
+        A map of scores sees them as they are also where nothing is seen.
+        """
         if (view := self.view(block, tensors)) is not None:
             return view
         found = [t for slot in self.slots if (t := self._of(slot, block, tensors)) is not None]
         total = None if not found else sum(found[1:], start=found[0])
+        if self.map is not None:
+            return total
         allowed = self.allowed(block) if block.mixed or block.masked or not self.backwards else None
         if allowed is None:
             return total
