@@ -67,7 +67,7 @@ class Blocked:
         """Compute the call."""
         with no_autocast(call.q.device):
             if not _is_plain(call):
-                return compiled.traced(call)
+                return compiled.attend(call)
             work, q, k, v = cut(call)
             width = call.v.shape[-1]
             out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
@@ -159,9 +159,7 @@ def backwards(
     return found, [None if t is None else t.to(of.dtype) for t, of in zip(others, given, strict=True)]
 
 
-def _fused_gradients(
-    work: Work, block: Block, saved: Saved, given: Sequence[Tensor], sums: Sequence[Tensor]
-) -> None:
+def _fused_gradients(work: Work, block: Block, saved: Saved, given: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
     """Add the kernel's gradients of q, k and v."""
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
     assert saved.lse is not None  # the kernel gives them

@@ -6,7 +6,6 @@ eager code runs. Everything else is written out in blocks of queries, each with 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
@@ -20,16 +19,23 @@ from posenc.attention.leaves import biased
 from posenc.attention.spans import Block, Spans
 from posenc.attention.terms import Terms
 from posenc.attention.whole import grouped
+from posenc.versions import is_exporting
 
 COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
 ROWS = 256  # queries of a block, at least
 
 
-def traced(call: Call) -> Tensor:
+def attend(call: Call) -> Tensor:
     """Compute a call under a compiler or within a transform, by what torch can trace.
 
-    In blocks of queries, each with the keys that causality and a window leave; where lengths are open, with all.
+    By the operator where it fits, and no file is made, which runs where posenc may not be. Else in blocks of queries,
+    each with the keys that causality and a window leave; where lengths are open, with all.
     """
+    if torch.compiler.is_dynamo_compiling() and not is_exporting() and not within_transform():
+        from posenc.attention import operator  # which runs blocks, and they call this file
+
+        if operator.fits(call):
+            return operator.run(call)
     return joined(call, [_of_strip(strip) for strip in strips(call)], 2)
 
 

@@ -58,15 +58,18 @@ class ByDistance:
         dtype: Of sums.
     """
 
-    def __init__(self, call: Call, leaves: Sequence[Leaf], shifts: dict[Block, Shifts | None], dtype: torch.dtype):
+    def __init__(
+        self, call: Call, leaves: Sequence[Leaf], shifts: dict[Block, Shifts | None], dtype: torch.dtype
+    ) -> None:
         self.k_len, index = call.shape[3], distances(call)
+        self.lowest = 1 - call.shape[2]
         hidden = torch.zeros_like(index, dtype=torch.bool)
         for term in call.by_index(index, torch.zeros_like(index[:1])):
             hidden = hidden | ~term
         self.numbers: dict[Block, int] = {}
         self.tensors: list[Tensor] = []
-        ways = sorted({way for way in shifts.values() if way is not None})
-        for number, way in enumerate(ways):
+        self.ways = sorted({way for way in shifts.values() if way is not None})
+        for number, way in enumerate(self.ways):
             total = torch.zeros(1, len(index), device=index.device, dtype=dtype)
             for leaf, shift in zip(leaves, way, strict=True):
                 total = total + over(leaf.encoding, leaf.placed, index + shift).to(dtype)
@@ -117,10 +120,22 @@ class LookedUp:
 
     def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
         """Return a block (batch | 1, heads, q_len, k_len)."""
+        bias = tensors[0][:, self._index(block)]
+        return bias.transpose(0, 1) if bias.ndim == 4 else bias[None]
+
+    def add_gradients(self, block: Block, d_scores: Tensor, sums: Sequence[Tensor | None]) -> None:
+        """Add the gradients of all pairs of one distance to those of the vector."""
+        (total,) = sums
+        if total is None:
+            return
+        index = self._index(block)
+        of_heads = d_scores.sum(0) if index.ndim == 2 or len(index) == 1 else d_scores.transpose(0, 1)
+        total.index_add_(1, index.flatten(), of_heads.flatten(1))
+
+    def _index(self, block: Block) -> Tensor:
         rows = self.leaf.placed.rows(block.begin, block.end, block.batch).pos
         keys = self.leaf.k_placed.rows(block.first, block.last, block.batch).pos + self.low
-        bias = tensors[0][:, rows[..., :, None] - keys[..., None, :]]
-        return bias.transpose(0, 1) if bias.ndim == 4 else bias[None]
+        return rows[..., :, None] - keys[..., None, :]
 
 
 class ByRows:

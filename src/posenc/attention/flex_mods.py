@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int32
 from torch import Tensor
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, is_by_distance, over
 from posenc.attention.distances import REACH
+from posenc.attention.leaves import Leaf, is_by_distance, over
 from posenc.families import Bias
 from posenc.positions.checks import is_plain
 

@@ -222,7 +222,7 @@ class Terms:
         """Add what the gradients of a block's scores give to the sums of those of all tensors."""
         for slot in self.slots:
             own = slot.term.cut(block, sums[slot.own])
-            if isinstance(slot.term, ByDistance):
+            if isinstance(slot.term, ByDistance | LookedUp):
                 slot.term.add_gradients(block, d_scores, own)
             elif any(t is not None for t in own):
                 self._add_formed(slot, block, d_scores, tensors, own)
@@ -245,4 +245,3 @@ class Terms:
         for part, total in zip(found, (s for s in own if s is not None), strict=True):
             if part is not None:
                 total += part.to(total.dtype)
-

@@ -1,5 +1,6 @@
 """A call as a whole: by torch's scaled_dot_product_attention, or literally, every score formed."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -9,56 +10,96 @@ from torch.nn import functional as F
 from posenc.attention import kernel
 from posenc.attention.call import Call, shown, softmax, zero_empty_rows
 from posenc.families import no_autocast
+from posenc.positions.checks import is_plain
 
+SMALL = 2**20  # scores, up to which a mask of all is formed at once
 LIMIT = 2 * 2**30  # bytes that all scores may take without being asked for by name
 
 
 class SDPA:
-    """Plain SDPA: no extra memory but where values have another width than keys."""
+    """Torch's own attention, with a mask of q_len x k_len only where that is small."""
 
     name = "sdpa"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse what SDPA cannot take without a matrix of all scores."""
+        """Refuse what SDPA cannot take without a large matrix."""
         if (reason := kernel.mixed(call)) is not None:
             return reason
-        if call.encoding.rescores or call.leaves:
-            return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
-        if call.causal and not kernel.hides(call.scale):
-            return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
+        if call.encoding.rescores:
+            return f"{call.encoding.name} makes new scores of whole rows, which SDPA keeps to itself."
         if not torch.compiler.is_compiling() and call.shape[3] == 0:
             return "torch's kernel divides by the number of keys, and there are none."
-        if call.mask is not None or call.window is not None or call.document_ids is not None:
-            return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
-        if call.causal and not _aligned(call):
-            # no lengths in these words: a compiler would take them for constants
-            return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
-        if call.dropout_p and call.q.device.type == "cpu":
-            return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
-        return None
+        reason = _wants_mask(call)
+        return None if reason is not None and _is_small(call) else reason
 
     def memory(self, call: Call) -> int:
-        """Nothing, unless values must be made as wide as keys."""
-        batch, _, q_len, k_len = call.shape
+        """Estimate the mask, and what is added where values are not as wide as keys."""
+        batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
-        return batch * narrow * (call.k.shape[1] * k_len + call.q.shape[1] * q_len)
+        mask = 3 * n_heads * q_len * k_len * _sums(call).itemsize if _wants_mask(call) is not None else 0
+        return batch * (narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask)
 
     def run(self, call: Call) -> Tensor:
         """Run SDPA; under autocast the cast is ours. Kernels want one width: zeros stand beyond narrow rows."""
         with no_autocast(call.q.device):
-            q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
-            width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
-            q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
-            out = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                dropout_p=call.dropout_p,
-                is_causal=call.causal and not _single(call),
-                scale=call.scale,
-                enable_gqa=grouped(call),
-            )
-            return out[..., :width]
+            if _wants_mask(call) is not None:
+                return self._masked(call)
+            return self._attend(call, None, is_causal=call.causal and not _single(call))
+
+    def _masked(self, call: Call) -> Tensor:
+        call, allowed = call.blanked()
+        added = call.added()
+        found = [call.bias() if call.leaves else None, None if added is None else added.masked_fill(~shown(added), 0.0)]
+        terms = [t.to(_sums(call)) for t in found if t is not None]
+        mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=_sums(call), device=call.q.device)
+        if allowed is not None:  # rows that see nothing are cleared afterwards: of minus infinity alone there is no sum
+            mask = mask.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
+        mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
+        return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
+
+    def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+        q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+        width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
+        q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=call.dropout_p,
+            is_causal=is_causal,
+            scale=call.scale,
+            enable_gqa=grouped(call),
+        )
+        return out[..., :width]
+
+
+def _sums(call: Call) -> torch.dtype:
+    return torch.float64 if call.out_dtype == torch.float64 else torch.float32
+
+
+def _wants_mask(call: Call) -> str | None:
+    """Say why SDPA needs a mask of q_len x k_len, or None."""
+    if call.leaves:
+        return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
+    if call.causal and not kernel.hides(call.scale):
+        return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
+    if call.mask is not None or call.window is not None or call.document_ids is not None:
+        return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
+    if call.causal and not _aligned(call):
+        # no lengths in these words: a compiler would take them for constants
+        return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
+    if call.dropout_p and call.q.device.type == "cpu":
+        return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
+    return None
+
+
+def _is_small(call: Call) -> bool:
+    """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
+    if not is_plain(call.q):
+        return False
+    # other devices than CPUs want a mask in the dtype of q, which half precision would round
+    return math.prod(call.shape) <= SMALL and (call.q.device.type == "cpu" or call.out_dtype.itemsize >= 4)
 
 
 def grouped(call: Call) -> bool:

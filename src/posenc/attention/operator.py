@@ -1,0 +1,194 @@
+"""`posenc::attend`: blocks as one operator in a compiled graph, given a vector over distances.
+
+A compiler would write out every block, or one mask of all scores where it leaves lengths open. The operator's arguments
+are tensors and numbers: a graph that has it can be used in any process that has imported posenc.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention import blocked, kernel
+from posenc.attention.call import Call
+from posenc.attention.distances import REACH, ByDistance, LookedUp
+from posenc.attention.leaves import Leaf, is_by_distance, over
+from posenc.attention.once import WORDS
+from posenc.attention.scores import Saved
+from posenc.attention.terms import Terms
+from posenc.encoding import Encoding, Placed
+from posenc.families import Bias
+
+SLACK = 64  # distances more than `REACH` times the lengths
+
+
+class _Vector(Bias):
+    """A bias that is looked up in a vector (heads, distances) from -reach to reach."""
+
+    by_distance = True
+
+    def __init__(self, vector: Tensor) -> None:
+        super().__init__(n_heads=len(vector))
+        self.vector, self.reach = vector, vector.shape[1] // 2
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        distance: Tensor = q - k
+        if distance.numel() and int(distance.abs().max()) > self.reach:
+            raise ValueError(
+                f"attend: in a compiled graph positions must lie within {self.reach} of each other, {REACH} times the "
+                f"lengths of q and k, since biases are looked up; got a distance of {int(distance.abs().max())}. Pass "
+                "backend='reference', or leave this call out of the graph."
+            )
+        return self.vector[h, distance + self.reach]
+
+
+def fits(call: Call) -> bool:
+    """Whether all biases of a call that is compiled are vectors over one distance, and no mask learns."""
+    if call.q.device.type != "cpu" or call.out_dtype not in kernel.DTYPES or call.dropout_p or call.encoding.rescores:
+        return False
+    if call.mask is not None and call.mask.requires_grad:
+        return False
+    ends = {(id(leaf.placed.pos), id(leaf.k_placed.pos)) for leaf in call.leaves}
+    return len(ends) <= 1 and all(isinstance(leaf.encoding, Bias) and is_by_distance(leaf) for leaf in call.leaves)
+
+
+def run(call: Call) -> Tensor:
+    """Compute a call that fits."""
+    q, k = call.turned()
+    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    vector, pos, k_pos = None, None, None
+    if call.leaves:
+        reach = REACH * (call.shape[2] + call.shape[3]) + SLACK
+        distance = torch.arange(-reach, reach + 1, device=q.device)
+        found = [over(leaf.encoding, leaf.placed, distance) for leaf in call.leaves]
+        vector = sum(found[1:], start=found[0])
+        pos, k_pos = call.leaves[0].placed.pos, call.leaves[0].k_placed.pos
+    rest = call.mask, call.document_ids, call.causal, call.window, float(call.scale)
+    out: Tensor = attend(q, k, v, vector, pos, k_pos, *rest)[0]
+    return out
+
+
+@torch.library.custom_op("posenc::attend", mutates_args=())
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Attend as eager code does; return the result, and the logarithms of the sums of rows."""
+    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    work, q, k, padded = blocked.cut(call)
+    out, lse = blocked.forwards(work, q, k, padded, work.terms.tensors)
+    assert lse is not None  # the kernel gives them
+    return out[..., : v.shape[-1]].contiguous(), lse
+
+
+@attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty((*q.shape[:3], v.shape[-1])), q.new_empty(q.shape[:3], dtype=wide)
+
+
+@torch.library.custom_op("posenc::attend_backward", mutates_args=())
+def attend_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    learns: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> list[Tensor]:
+    """Return the gradients of q, k and v, and of the vector where it learns."""
+    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    work, *qkv = blocked.cut(call)
+    out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
+    saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
+    wanted = [learns] * len(work.terms.tensors)
+    found, others = blocked.backwards(work, saved, work.terms.tensors, wanted)
+    if work.terms.backwards:
+        found[1:] = (t.flip(2) for t in found[1:])
+    found = [t[..., : of.shape[-1]].contiguous() for t, of in zip(found, (q, k, v), strict=True)]
+    return [*found, _of_vector(vector, work.terms, others)] if learns and vector is not None else found
+
+
+@attend_backward.register_fake
+def _(
+    grad: Tensor, out: Tensor, lse: Tensor, learns: bool, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v, *rest[: int(learns)])]
+
+
+def _of_vector(vector: Tensor, terms: Terms, others: Sequence[Tensor | None]) -> Tensor:
+    """Return the gradients of the vector, given those of what terms made of it."""
+    total, reach, term = torch.zeros_like(vector), vector.shape[1] // 2, terms.slots[0].term
+    if isinstance(term, LookedUp):
+        starts = [term.low]
+    else:
+        assert isinstance(term, ByDistance)  # as a vector is taken
+        starts = [term.lowest + shift for (shift,) in term.ways]
+    for start, t in zip(starts, others, strict=True):
+        assert t is not None  # the vector learns
+        total[:, start + reach : start + reach + t.shape[1]] += t
+    return total
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.causal, ctx.window, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, out, lse = ctx.saved_tensors
+    learns = ctx.needs_input_grad[3]
+    found = attend_backward(grad, out, lse, learns, *tensors, ctx.causal, ctx.window, ctx.scale)
+    return (*found, *[None] * (11 - len(found)))
+
+
+def _twice(ctx: Any, *grads: Any) -> None:
+    raise RuntimeError(WORDS)
+
+
+attend.register_autograd(_gradients, setup_context=_keep)
+attend_backward.register_autograd(_twice)
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> Call:
+    """Return the call that the operator's arguments stand for."""
+    encoding, leaves, empty = Encoding(), [], torch.zeros(0, dtype=torch.int64)
+    placed = k_placed = Placed(empty, (), 1)
+    if vector is not None and pos is not None and k_pos is not None:
+        encoding = _Vector(vector)
+        placed, k_placed = Placed(pos, (pos,), 1), Placed(k_pos, (k_pos,), 1)
+        leaves = [Leaf(encoding, placed, k_placed)]
+    rest = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
+    return Call(q, k, v, encoding, placed, k_placed, True, *rest)
