@@ -29,7 +29,7 @@ from attention.subjects import (
     tensors,
 )
 from posenc import attend, positions
-from posenc.attention import BACKENDS, explain, spans
+from posenc.attention import BACKENDS, blocked, explain, spans
 from posenc.attention.checked import make_call
 from strategies import check, normal
 
@@ -76,7 +76,7 @@ def test_masks_that_learn_get_their_gradients() -> None:
     q, k, v = tensors(N)
     mask = normal(HEADS, N, N, seed=6).requires_grad_()
     found = []
-    for backend in ("reference", "blocked", "distance"):
+    for backend in ("reference", "blocked"):
         out = attend(q, k, v, posenc.ALiBi(n_heads=HEADS), positions.arange(N), mask=mask, backend=backend)
         found.append(torch.autograd.grad(out.square().sum(), [mask, q])[0])
     for got in found[1:]:
@@ -108,22 +108,13 @@ def test_blocks_show_each_query_its_keys_and_no_others(data: st.DataObject) -> N
     wanted = torch.ones(q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(1, 1, q_len, k_len)[0, 0]
     seen = torch.zeros(q_len, k_len, dtype=torch.int64)
     part = spans.Spans(call)
-    rows, more = data.draw(st.integers(1, 70)), data.draw(st.sampled_from((1, 2, 4)))
-    longest = max((int(high - low) for low, high in zip(*part.ends, strict=True)), default=0)
-    for block in part.blocks(rows, [], more=more):
-        n, n_keys = block.size
-        assert n <= rows or (n <= more * rows and n * n_keys <= rows * longest)
+    rows = data.draw(st.integers(1, 70))
+    for block in part.blocks(rows):
+        assert block.size[0] <= rows
         inside = part.allowed(block)
         shown = torch.ones(block.size, dtype=torch.bool) if inside is None else inside.expand(1, 1, *block.size)[0, 0]
         seen[block.rows, block.keys] += shown
     assert torch.equal(seen, wanted.long())
-
-
-def test_blocks_have_more_queries_where_keys_are_few() -> None:
-    q, pos = normal(1, 1, 64, 2), positions.arange(64)
-    call = make_call(q, q, q, posenc.NoPE(), pos, pos, False, True, None, None, None, None, 0.0, "auto")
-    sizes = [block.size for block in spans.Spans(call).blocks(8, [], more=4)]
-    assert sizes == [(16, 16), (16, 32), *((8, n) for n in (40, 48, 56, 64))]
 
 
 def test_blocks_have_fewer_queries_where_documents_are_short() -> None:
@@ -131,7 +122,7 @@ def test_blocks_have_fewer_queries_where_documents_are_short() -> None:
     q, pos = normal(1, 1, 80, 2), positions.arange(80)
     ids = torch.repeat_interleave(torch.arange(7), torch.tensor([5, 9, 4, 40, 6, 7, 9]))
     call = make_call(q, q, q, posenc.NoPE(), pos, pos, False, True, None, None, ids, None, 0.0, "auto")
-    sizes = [(block.begin, block.end, block.first) for block in spans.Spans(call).blocks(20, [])]
+    sizes = [(block.begin, block.end, block.first) for block in spans.Spans(call).blocks(20)]
     assert sizes == [(0, 8, 0), (8, 18, 5), (18, 38, 18), (38, 58, 18), (58, 60, 58), (60, 70, 58), (70, 80, 64)]
 
 
@@ -277,28 +268,8 @@ def test_a_subclass_that_changes_the_bias_inherits_no_promise() -> None:
             return -super().at(h, q, k) * q  # no function of the distance
 
     q, k, v = tensors(N)
-    verdicts = {v.backend: v.verdict for v in explain(q, k, v, Reversed(n_heads=HEADS), positions.arange(N))}
-    assert "Reversed is no function of whole distances" in verdicts["distance"]
-    assert "Reversed is no product" in verdicts["lanes"]
-    assert list(verdicts) == list(BACKENDS)
-
-
-def test_a_subclass_whose_far_vectors_differ_inherits_no_promise_that_they_are_one() -> None:
-    class Fading(posenc.Shaw):
-        by_distance = True  # which it says again
-
-        def vectors(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-            return super().vectors(distance, dtype) * 0.9 ** distance[:, None].to(dtype)
-
-        def bias(self, q: Tensor, k: Tensor, placed: posenc.Placed, k_placed: posenc.Placed) -> Tensor:
-            distance = placed.pos[:, None] - k_placed.pos
-            return super().bias(q, k, placed, k_placed) * 0.9 ** distance.double()
-
-    encoding = Fading(head_dim=LANES, max_distance=5).double()
-    torch.nn.init.normal_(encoding.weight)
-    q, k, v = tensors(N)
-    with torch.no_grad():
-        got, wanted = (attend(q, k, v, encoding, positions.arange(N), backend=b) for b in ("blocked", "reference"))
+    encoding, pos = Reversed(n_heads=HEADS), positions.arange(N)
+    got, wanted = (attend(q, k, v, encoding, pos, backend=b) for b in ("blocked", "reference"))
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
 
 
@@ -320,7 +291,7 @@ class Kept(posenc.ContentBias):
 
 @pytest.mark.parametrize("of", ["buffer", "parameter"])
 def test_what_an_encoding_keeps_is_not_written_to(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "SHORT", N)  # so that one block is all of it
+    monkeypatch.setattr(blocked, "LONG", N)  # so that one block is all of it
     encoding = Kept(of)
     before = encoding.bias_.detach().clone()
     q, k, v = (normal(1, HEADS, N, LANES, seed=i) for i in range(3))

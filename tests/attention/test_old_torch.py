@@ -10,7 +10,7 @@ from torch import Tensor
 
 import posenc
 from posenc import attend, positions
-from posenc.attention import fused
+from posenc.attention import kernel
 from posenc.interop import onnx
 from strategies import normal
 

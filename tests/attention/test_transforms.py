@@ -12,8 +12,6 @@ from torch.func import functional_call, grad, jacrev, vmap
 import posenc
 from attention.subjects import HEADS, LANES, MASKS, NAMES, N, made, places, tensors
 from posenc import attend, positions
-from posenc.attention import operator
-from posenc.bench.memory import MIB, NotMeasured, peak
 from strategies import normal
 
 
@@ -29,24 +27,10 @@ class Door(torch.nn.Module):
         return attend(q, k, v, self.encoding, placed.last(q.shape[2]), placed, **options)
 
 
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the operator runs, one entry for each."""
-    found: list[str] = []
-    real = operator._run
-
-    def counted(*arguments: Any) -> Tensor:
-        found.append(str(arguments[8][0]))
-        return real(*arguments)
-
-    monkeypatch.setattr(operator, "_run", counted)
-    return found
-
-
 @pytest.mark.sample(40)
 @pytest.mark.parametrize("what", ["causal", "documents by row", "left padding", "numbers"])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_those_of_autograd(name: str, what: str, runs: list[str]) -> None:
+def test_gradients_are_those_of_autograd(name: str, what: str) -> None:
     """Of q, k, v, all that is learned, and a mask of numbers."""
     encoding, options = made(name), dict(MASKS[what])
     q_len, pos = options.pop("q_len", 70), places(name, encoding)["in order"]
@@ -64,7 +48,6 @@ def test_gradients_are_those_of_autograd(name: str, what: str, runs: list[str]) 
         return (out * pull).sum()
 
     found = grad(loss)(inputs)
-    assert len(runs) == (0 if name == "graphormer" else 2)  # whose distances between nodes are no text
     leaves = {key: t.clone().requires_grad_() for key, t in inputs.items()}
     expected = torch.autograd.grad(loss(leaves), [*leaves.values()], allow_unused=True)
     for key, wanted in zip(leaves, expected, strict=True):
@@ -84,14 +67,13 @@ def test_what_is_frozen_gets_nothing() -> None:
     assert encoding.weight.grad is None
 
 
-def test_many_gradients_at_a_time(runs: list[str]) -> None:
+def test_many_gradients_at_a_time() -> None:
     encoding, pos, (q, k, v) = made("t5"), positions.arange(N), (t.detach() for t in tensors(N))
 
     def few(q: Tensor) -> Tensor:
         return attend(q, k, v, encoding, pos, window=9)[0, 1, 40:43, 2]
 
     found = jacrev(few)(q)
-    assert len(runs) == 1 + 3
     leaf = q.clone().requires_grad_()
     for i, one in enumerate(few(leaf)):
         wanted = torch.autograd.grad(one, leaf, retain_graph=True)[0]
@@ -99,7 +81,7 @@ def test_many_gradients_at_a_time(runs: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["second derivative", "gradients by row"])
-def test_others_are_traced(kind: str, runs: list[str]) -> None:
+def test_others_are_traced(kind: str) -> None:
     encoding, pos, (q, k, v) = made("t5"), positions.arange(N), (t.detach() for t in tensors(N))
 
     def loss(v: Tensor, backend: str = "auto") -> Tensor:
@@ -112,14 +94,6 @@ def test_others_are_traced(kind: str, runs: list[str]) -> None:
         return vmap(step)(torch.stack((v, 2 * v)))
 
     torch.testing.assert_close(asked("auto"), asked("reference"), rtol=0, atol=1e-10)
-    assert not runs
-
-
-def test_a_second_derivative_by_autograd_is_refused() -> None:
-    encoding, pos, (q, k, v) = made("t5"), positions.arange(N), tensors(N)
-    found = grad(lambda q: attend(q, k, v, encoding, pos, window=9).square().sum())(q)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        found.sum().backward()
 
 
 def test_more_queries_than_keys_of_which_all_are_seen() -> None:
@@ -132,14 +106,3 @@ def test_more_queries_than_keys_of_which_all_are_seen() -> None:
     torch.testing.assert_close(vmap(step)(torch.stack((q, 2 * q)))[1], step(2 * q), rtol=0, atol=1e-11)
 
 
-def gradient_of_many() -> Any:
-    encoding, pos = posenc.T5(n_heads=HEADS), positions.arange(2048)
-    q, k, v = (torch.randn(1, HEADS, 2048, LANES) for _ in range(3))
-    return lambda: grad(lambda q: attend(q, k, v, encoding, pos).sum())(q)
-
-
-@pytest.mark.slow
-def test_no_scores_are_kept() -> None:
-    """All of them would be 64 MiB."""
-    found = peak(gradient_of_many)
-    assert isinstance(found, NotMeasured) or found.extra < 24 * MIB
