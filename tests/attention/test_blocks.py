@@ -29,7 +29,7 @@ from attention.subjects import (
     tensors,
 )
 from posenc import attend, positions
-from posenc.attention import BACKENDS, blocked, explain, spans
+from posenc.attention import blocked, explain, spans
 from posenc.attention.checked import make_call
 from strategies import check, normal
 
@@ -291,7 +291,8 @@ class Kept(posenc.ContentBias):
 
 @pytest.mark.parametrize("of", ["buffer", "parameter"])
 def test_what_an_encoding_keeps_is_not_written_to(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "LONG", N)  # so that one block is all of it
+    for name in ("LONG", "SHORT"):
+        monkeypatch.setattr(blocked, name, N)  # so that one block is all of it
     encoding = Kept(of)
     before = encoding.bias_.detach().clone()
     q, k, v = (normal(1, HEADS, N, LANES, seed=i) for i in range(3))

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "backend": (
         {"backend": "flash"},
         ValueError,
-        ["unknown backend 'flash'; use 'auto' or one of sdpa, distance, ", ", reference, reference-float64"],
+        ["unknown backend 'flash'; use 'auto' or one of sdpa, piecewise, ", ", reference, reference-float64"],
     ),
 }
 GIVEN = {"q": Q, "k": K, "v": V, "encoding": NOPE, "pos": POS}
@@ -138,9 +138,7 @@ ALIBI = posenc.ALiBi(n_heads=4)
         ("sdpa", {"dropout_p": 0.1}, "on a CPU torch forms all weights for dropout"),
     ],
 )
-def test_refusals_say_why(
-    backend: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_say_why(backend: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole, "SMALL", 0)
     call = {**GIVEN, **changes}
     assert reason in verdicts(**call)[backend]

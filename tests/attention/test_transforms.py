@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
 import posenc
-from attention.subjects import HEADS, LANES, MASKS, NAMES, N, made, places, tensors
+from attention.subjects import HEADS, MASKS, NAMES, N, made, places, tensors
 from posenc import attend, positions
 from strategies import normal
 
@@ -104,5 +104,3 @@ def test_more_queries_than_keys_of_which_all_are_seen() -> None:
         return attend(q, k, v, encoding, pos, pos[:5], causal=False)
 
     torch.testing.assert_close(vmap(step)(torch.stack((q, 2 * q)))[1], step(2 * q), rtol=0, atol=1e-11)
-
-

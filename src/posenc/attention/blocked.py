@@ -1,7 +1,7 @@
 """Attention in blocks of queries, each with the keys that the masks leave: with gradients, in memory that is O(L)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,31 +10,17 @@ from torch.nn import functional as F
 
 from posenc.attention import compiled, kernel, scores
 from posenc.attention.call import Call
-from posenc.attention.leaves import hidden, tensors
+from posenc.attention.leaves import hidden, is_plain
 from posenc.attention.once import once
-from posenc.attention.scores import Saved
+from posenc.attention.scores import Saved, Work
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
 from posenc.families import no_autocast
-from posenc.positions.checks import all_plain
 
 LONG = 512  # queries a block where the kernel forms the scores and biases are views
 SHORT = 256  # where a bias is formed
 LEARNS = 2**21  # scores of a block whose bias learns, about: some of them stay in a cache
 LEAST = 32  # queries of such a block
-
-
-@dataclass(frozen=True)
-class Work:
-    """One call, cut into blocks: what both passes need besides tensors."""
-
-    terms: Terms
-    blocks: Sequence[Block]
-    scale: float
-    dropout_p: float
-    seed: int | None
-    formed: bool  # scores are formed, since no kernel does what is asked for
-    q_len: int
 
 
 class Blocked:
@@ -66,7 +52,7 @@ class Blocked:
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
-            if not _is_plain(call):
+            if not (call.q.numel() and is_plain(call)):
                 return compiled.attend(call)
             work, q, k, v = cut(call)
             width = call.v.shape[-1]
@@ -107,24 +93,17 @@ def _forms(call: Call) -> bool:
 def _rows(call: Call, *, formed: bool) -> int:
     """Return how many queries a block has."""
     batch, n_heads, _, k_len = call.shape
+    if formed:  # dropout is the same with gradients and without
+        return SHORT
     if torch.is_grad_enabled() and _learns(call):
         return max(LEAST, min(SHORT, LEARNS // max(1, batch * n_heads * k_len)))
-    return SHORT if formed else LONG
+    return LONG
 
 
 def _learns(call: Call) -> bool:
     """Whether gradients may go to a bias or a mask."""
     own = (p.requires_grad for leaf in call.leaves for p in leaf.encoding.parameters())
     return any(own) or (call.mask is not None and call.mask.requires_grad) or call.encoding.reads_qk
-
-
-def _is_plain(call: Call) -> bool:
-    """Whether all tensors are memory that can be written to in pieces, on whatever device, and there are queries."""
-    if not call.q.numel():
-        return False
-    own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
-    masks = (t for t in (call.mask, call.document_ids) if t is not None)
-    return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))
 
 
 def forwards(work: Work, q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

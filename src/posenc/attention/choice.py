@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from posenc.attention import finite
+from posenc.attention import finite, operator
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Backend, Call
 from posenc.attention.flex import Flex
@@ -49,6 +49,8 @@ def compute(call: Call) -> Tensor:
 
 def _run(backend: Backend, call: Call) -> Tensor:
     """Compute a call by a backend that does not refuse."""
+    if isinstance(backend, Blocked) and operator.fits(call):
+        return operator.run(call)
     call, spoiled = finite.without(call, backend.name)
     out = backend.run(call)
     return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)

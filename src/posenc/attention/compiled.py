@@ -1,7 +1,6 @@
 """Attention under a compiler or within a transform, where no value can be read.
 
-Biases by distance are given to one operator as a vector: `posenc::attend` runs, outside of the graph, the blocks that
-eager code runs. Everything else is written out in blocks of queries, each with the keys that indices leave.
+What `operator.py` does not take is written out in blocks of queries, each with the keys that indices leave.
 """
 
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from torch.utils import _pytree as pytree
 from posenc.attention import scores
 from posenc.attention.call import Call, all_of, zero_empty_rows
 from posenc.attention.leaves import biased
+from posenc.attention.scores import Work
 from posenc.attention.spans import Block, Spans
 from posenc.attention.terms import Terms
 from posenc.attention.whole import grouped
-from posenc.versions import is_exporting
 
 COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
 ROWS = 256  # queries of a block, at least
@@ -28,14 +27,8 @@ ROWS = 256  # queries of a block, at least
 def attend(call: Call) -> Tensor:
     """Compute a call under a compiler or within a transform, by what torch can trace.
 
-    By the operator where it fits, and no file is made, which runs where posenc may not be. Else in blocks of queries,
-    each with the keys that causality and a window leave; where lengths are open, with all.
+    In blocks of queries, each with the keys that causality and a window leave; where lengths are open, with all.
     """
-    if torch.compiler.is_dynamo_compiling() and not is_exporting() and not within_transform():
-        from posenc.attention import operator  # which runs blocks, and they call this file
-
-        if operator.fits(call):
-            return operator.run(call)
     return joined(call, [_of_strip(strip) for strip in strips(call)], 2)
 
 
@@ -101,8 +94,6 @@ def _of_strip(call: Call) -> Tensor:
 
 def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the result of a block, given its own queries, keys and values."""
-    from posenc.attention.blocked import Work  # which calls this file
-
     dtype = call.out_dtype
     if not torch.compiler.is_compiling() and block.first == block.last:
         return q.new_zeros((*q.shape[:3], v.shape[-1]), dtype=dtype)

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
-from posenc.positions.checks import may_look
+from posenc.positions.checks import all_plain, may_look
 from posenc.versions import FOLLOWS_VARS
+
+if TYPE_CHECKING:
+    from posenc.attention.call import Call
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -160,6 +163,13 @@ def tensors(tree: Any) -> Iterator[Tensor]:
             yield from tensors(part)
     else:
         yield from (t for t in tree_leaves(tree) if isinstance(t, Tensor))
+
+
+def is_plain(call: "Call") -> bool:
+    """Whether all tensors of a call are memory that can be written to in pieces, on whatever device."""
+    own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
+    masks = (t for t in (call.mask, call.document_ids) if t is not None)
+    return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))
 
 
 def learning(tree: Any) -> list[Tensor]:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import blocked, kernel
+from posenc.attention import blocked, finite, kernel
 from posenc.attention.call import Call
+from posenc.attention.compiled import within_transform
 from posenc.attention.distances import REACH, ByDistance, LookedUp
 from posenc.attention.leaves import Leaf, is_by_distance, over
 from posenc.attention.once import WORDS
@@ -20,6 +21,7 @@ from posenc.attention.scores import Saved
 from posenc.attention.terms import Terms
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias
+from posenc.versions import is_exporting
 
 SLACK = 64  # distances more than `REACH` times the lengths
 
@@ -45,7 +47,12 @@ class _Vector(Bias):
 
 
 def fits(call: Call) -> bool:
-    """Whether all biases of a call that is compiled are vectors over one distance, and no mask learns."""
+    """Whether a compiler follows a call, to no file, which runs where posenc may not be, and it has biases by distance.
+
+    No mask may learn, and there is no dropout.
+    """
+    if not torch.compiler.is_dynamo_compiling() or is_exporting() or within_transform():
+        return False
     if call.q.device.type != "cpu" or call.out_dtype not in kernel.DTYPES or call.dropout_p or call.encoding.rescores:
         return False
     if call.mask is not None and call.mask.requires_grad:
@@ -86,10 +93,12 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Attend as eager code does; return the result, and the logarithms of the sums of rows."""
     call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    call, spoiled = finite.without(call, call.backend)
     work, q, k, padded = blocked.cut(call)
     out, lse = blocked.forwards(work, q, k, padded, work.terms.tensors)
     assert lse is not None  # the kernel gives them
-    return out[..., : v.shape[-1]].contiguous(), lse
+    out = out[..., : v.shape[-1]].contiguous()
+    return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan), lse
 
 
 @attend.register_fake
@@ -118,6 +127,9 @@ def attend_backward(
 ) -> list[Tensor]:
     """Return the gradients of q, k and v, and of the vector where it learns."""
     call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    call, spoiled = finite.without(call, call.backend)
+    if spoiled is not None:  # a row of NaN gives no gradients
+        out, grad = (t.masked_fill(spoiled[..., None], 0.0) for t in (out, grad))
     work, *qkv = blocked.cut(call)
     out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
     saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())

@@ -1,7 +1,8 @@
 """A block whose scores are formed: for gradients of biases, maps of scores, dropout, and where no kernel runs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,11 +10,22 @@ from torch.nn import functional as F
 
 from posenc.attention.call import softmax
 from posenc.attention.spans import Block
-
-if TYPE_CHECKING:
-    from posenc.attention.blocked import Work
+from posenc.attention.terms import Terms
 
 Sums = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call, cut into blocks: what both passes need besides tensors."""
+
+    terms: Terms
+    blocks: Sequence[Block]
+    scale: float
+    dropout_p: float
+    seed: int | None  # of dropout; None to let torch draw
+    formed: bool  # scores are formed, since no kernel does what is asked for
+    q_len: int
 
 
 class Saved(NamedTuple):
@@ -27,7 +39,7 @@ class Saved(NamedTuple):
     grad: Tensor
 
 
-def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+def attend(work: Work, block: Block, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Return the result of a block, given its own queries, keys and values, in plain differentiable steps.
 
     Where there is a map of scores, it sees them, and biases, as they are also where nothing is seen.
@@ -47,7 +59,7 @@ def attend(work: "Work", block: Block, q: Tensor, k: Tensor, v: Tensor, tensors:
 
 
 def gradients(
-    work: "Work", block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
+    work: Work, block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
 ) -> None:
     """Add all gradients of a block to `sums` (q, k, v) and `others` (of the terms): formed again under autograd."""
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
@@ -64,7 +76,7 @@ def gradients(
 
 
 def gradients_of_terms(
-    work: "Work", block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
+    work: Work, block: Block, saved: Saved, tensors: Sequence[Tensor], sums: Sequence[Tensor], others: Sums
 ) -> None:
     """Add all gradients of a block whose terms learn: its weights come back from scores and the sums of rows."""
     terms, n_kv = work.terms, saved.k.shape[1]
@@ -85,7 +97,7 @@ def gradients_of_terms(
     terms.add_gradients(block, d_scores, tensors, others)
 
 
-def _kept(work: "Work", block: Block, weights: Tensor) -> Tensor:
+def _kept(work: Work, block: Block, weights: Tensor) -> Tensor:
     """Return what dropout multiplies a block's weights with: the same whenever it is asked."""
     assert work.seed is not None  # as who asks has looked
     number = (block.item or 0) * work.q_len + block.begin

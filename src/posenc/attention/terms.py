@@ -56,9 +56,14 @@ class Formed:
         q, k = (t.to(self.dtype) for t in tensors[:2]) if self.reads_qk else empty
         first = 2 * self.reads_qk
         parts, learned = tensors[first : first + self.n_parts], tensors[first + self.n_parts :]
-        placed, k_placed = with_parts((self.leaf.placed, self.leaf.k_placed), parts)
+        placed, k_placed = self.leaf.placed, self.leaf.k_placed
+        live = torch.compiler.is_compiling()  # nothing is formed again there
+        if not live:
+            placed, k_placed = with_parts((placed, k_placed), parts)
         placed = placed.rows(block.begin, block.end, block.batch)
         k_placed = k_placed.rows(block.first, block.last, block.batch)
+        if live:
+            return Door(self.leaf.encoding)(q, k, placed, k_placed, *scores)  # type: ignore[no-any-return]
         named = {f"encoding.{name}": t for name, t in zip(self.names, learned, strict=True)}
         door = Door(apart(self.leaf.encoding))
         found: Tensor | None = functional_call(door, named, (q, k, placed, k_placed, *scores))

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from posenc.attention import kernel
 from posenc.attention.call import Call, shown, softmax, zero_empty_rows
+from posenc.attention.leaves import is_plain
 from posenc.families import no_autocast
-from posenc.positions.checks import is_plain
 
 SMALL = 2**20  # scores, up to which a mask of all is formed at once
 LIMIT = 2 * 2**30  # bytes that all scores may take without being asked for by name
@@ -29,6 +29,8 @@ class SDPA:
             return f"{call.encoding.name} makes new scores of whole rows, which SDPA keeps to itself."
         if not torch.compiler.is_compiling() and call.shape[3] == 0:
             return "torch's kernel divides by the number of keys, and there are none."
+        if call.dropout_p and call.q.device.type == "cpu":
+            return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
         reason = _wants_mask(call)
         return None if reason is not None and _is_small(call) else reason
 
@@ -36,8 +38,8 @@ class SDPA:
         """Estimate the mask, and what is added where values are not as wide as keys."""
         batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
-        mask = 3 * n_heads * q_len * k_len * _sums(call).itemsize if _wants_mask(call) is not None else 0
-        return batch * (narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask)
+        mask = 3 * min(SMALL, math.prod(call.shape)) * _sums(call).itemsize if _wants_mask(call) is not None else 0
+        return batch * narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask
 
     def run(self, call: Call) -> Tensor:
         """Run SDPA; under autocast the cast is ours. Kernels want one width: zeros stand beyond narrow rows."""
@@ -89,14 +91,12 @@ def _wants_mask(call: Call) -> str | None:
     if call.causal and not _aligned(call):
         # no lengths in these words: a compiler would take them for constants
         return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
-    if call.dropout_p and call.q.device.type == "cpu":
-        return "on a CPU torch forms all weights for dropout; blocks of queries form few at a time."
     return None
 
 
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
-    if not is_plain(call.q):
+    if not is_plain(call):
         return False
     # other devices than CPUs want a mask in the dtype of q, which half precision would round
     return math.prod(call.shape) <= SMALL and (call.q.device.type == "cpu" or call.out_dtype.itemsize >= 4)
