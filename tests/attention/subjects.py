@@ -156,7 +156,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "LONG", 24)
     monkeypatch.setattr(blocked, "SHORT", 16)
     monkeypatch.setattr(blocked, "LEAST", 8)
-    monkeypatch.setattr(blocked, "LEARNS", 0)
+    monkeypatch.setattr(blocked, "FORMED", 0)
     monkeypatch.setattr(spans, "SHORTEST", 10)
 
 

@@ -18,8 +18,8 @@ from posenc.attention.terms import Terms
 from posenc.families import no_autocast
 
 LONG = 512  # queries a block where the kernel forms the scores and biases are views
-SHORT = 256  # where a bias is formed
-LEARNS = 2**21  # scores of a block whose bias learns, about: some of them stay in a cache
+SHORT = 256  # where scores or biases are formed, at most
+FORMED = 2**21  # scores of a block of which biases are formed, about: more leave the caches, and want fresh memory
 LEAST = 32  # queries of such a block
 
 
@@ -69,7 +69,7 @@ def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
     blocks = [block for part in parts for block in part.blocks(n_rows)]
     terms = Terms(call, parts, blocks)
     if n_rows == LONG and any(terms.view(block, terms.tensors) is None for block in blocks[-1:]):
-        blocks = [block for part in parts for block in part.blocks(SHORT)]
+        blocks = [block for part in parts for block in part.blocks(_few(call))]
         terms = Terms(call, parts, blocks)
     seed = call.seed
     if seed is None and call.dropout_p:
@@ -92,12 +92,17 @@ def _forms(call: Call) -> bool:
 
 def _rows(call: Call, *, formed: bool) -> int:
     """Return how many queries a block has."""
-    batch, n_heads, _, k_len = call.shape
     if formed:  # dropout is the same with gradients and without
         return SHORT
     if torch.is_grad_enabled() and _learns(call):
-        return max(LEAST, min(SHORT, LEARNS // max(1, batch * n_heads * k_len)))
+        return _few(call)
     return LONG
+
+
+def _few(call: Call) -> int:
+    """Return how many queries have about `FORMED` scores."""
+    batch, n_heads, _, k_len = call.shape
+    return max(LEAST, min(SHORT, FORMED // max(1, batch * n_heads * k_len)))
 
 
 def _learns(call: Call) -> bool:

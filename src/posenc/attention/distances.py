@@ -172,4 +172,6 @@ class ByRows:
         width = rows.shape[-1]
         strides = (*rows.stride()[:2], width + 1, 1)
         bias = rows.as_strided((*rows.shape[:3], block.size[1]), strides)
-        return bias + of_key[0][:, :, None] if of_key else bias
+        if not of_key:
+            return bias
+        return bias + of_key[0][:, :, None] if torch.is_grad_enabled() else bias.add_(of_key[0][:, :, None])

@@ -145,11 +145,11 @@ class Terms:
             for leaf in sums:
                 self._take(LookedUp(leaf, self.dtype))
             return rest
+        for leaf, shift in rows.items():
+            self._take(ByRows(leaf, call, shift, self.dtype), backwards=True)
         if sums or rows or not leaves:
             self.distance = ByDistance(call, sums, shifts, self.dtype)
             self._take(self.distance, backwards=True)
-        for leaf, shift in rows.items():
-            self._take(ByRows(leaf, call, shift, self.dtype), backwards=True)
         return rest
 
     def _by_rows(self, leaves: Sequence[Leaf], blocks: Sequence[Block], offset: int) -> dict[Leaf, int]:
@@ -188,7 +188,7 @@ class Terms:
         if (view := self.view(block, tensors)) is not None:
             return view
         found = [t for slot in self.slots if (t := self._of(slot, block, tensors)) is not None]
-        total = None if not found else sum(found[1:], start=found[0])
+        total = _sum(found, own=not torch.is_grad_enabled() and isinstance(self.slots[0].term, ByRows))
         if self.map is not None:
             return total
         allowed = self.allowed(block) if block.mixed or block.masked or not self.backwards else None
@@ -250,3 +250,15 @@ class Terms:
         for part, total in zip(found, (s for s in own if s is not None), strict=True):
             if part is not None:
                 total += part.to(total.dtype)
+
+
+def _sum(terms: Sequence[Tensor], *, own: bool) -> Tensor | None:
+    """Add terms up, into the memory of the first where that is our own."""
+    if not terms:
+        return None
+    total = terms[0]
+    for term in terms[1:]:
+        fits = own and torch.broadcast_shapes(total.shape, term.shape) == total.shape
+        total = total.add_(term) if fits else total + term
+        own = own or not torch.is_grad_enabled()
+    return total
