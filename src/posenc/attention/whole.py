@@ -49,7 +49,7 @@ class SDPA:
             return self._attend(call, None, is_causal=call.causal and not _single(call))
 
     def _masked(self, call: Call) -> Tensor:
-        call, allowed = call.blanked()
+        call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
         added = call.added()
         found = [call.bias() if call.leaves else None, None if added is None else added.masked_fill(~shown(added), 0.0)]
         terms = [t.to(_sums(call)) for t in found if t is not None]
