@@ -291,7 +291,7 @@ class Kept(posenc.ContentBias):
 
 @pytest.mark.parametrize("of", ["buffer", "parameter"])
 def test_what_an_encoding_keeps_is_not_written_to(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LONG", "SHORT"):
+    for name in ("LONG", "SHORT", "LEAST"):
         monkeypatch.setattr(blocked, name, N)  # so that one block is all of it
     encoding = Kept(of)
     before = encoding.bias_.detach().clone()

@@ -188,7 +188,8 @@ class Terms:
         if (view := self.view(block, tensors)) is not None:
             return view
         found = [t for slot in self.slots if (t := self._of(slot, block, tensors)) is not None]
-        total = _sum(found, own=not torch.is_grad_enabled() and isinstance(self.slots[0].term, ByRows))
+        product = bool(self.slots) and isinstance(self.slots[0].term, ByRows)
+        total = _sum(found, own=product and not torch.is_grad_enabled())
         if self.map is not None:
             return total
         allowed = self.allowed(block) if block.mixed or block.masked or not self.backwards else None
