@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import posenc
 from attention.subjects import HEADS, LANES, MASKS, NAMES, N, largest, made, places, tensors
 from posenc import Compose, attend, positions
-from posenc.attention import compiled, operator
+from posenc.attention import compiled, spans
 from posenc.versions import RELEASE
 from strategies import normal
 
@@ -168,7 +168,7 @@ def test_nor_where_it_is_traced(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "t5", "shaw", "cope"])
 def test_traced_calls_are_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "ROWS", 40)  # three blocks
+    monkeypatch.setattr(spans, "ROWS", 40)  # three blocks
     encoding, pos = made(name), positions.arange(N)
 
     def step(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
@@ -205,7 +205,7 @@ def test_it_is_what_torch_asks_of_operators() -> None:
     mask = torch.ones(1, 1, 1, 20, dtype=torch.bool)
     q, k, v = (t[:, :, :20].detach().requires_grad_() for t in tensors(N))
     for given in ((vector, pos, pos, mask, None, True, None, 0.3), (None, None, None, None, pos // 7, False, 5, 0.3)):
-        torch.library.opcheck(operator.attend, (q, k, v, *given))
+        torch.library.opcheck(compiled.attend, (q, k, v, *given))
 
 
 def test_a_second_derivative_is_refused() -> None:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import posenc
-from posenc import attend, positions
-from posenc.attention import kernel
+from posenc import attend, positions, private
 from posenc.interop import onnx
 from strategies import normal
 
@@ -23,14 +22,14 @@ def literal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("n_kv", [4, 2, 1])
 def test_kernels_that_share_no_keys_and_read_masks_of_one_stride(n_kv: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "READS_STRIDES", False)
-    monkeypatch.setattr(kernel, "SHARES_KEYS", False)
+    monkeypatch.setattr(private, "READS_STRIDES", False)
+    monkeypatch.setattr(private, "SHARES_KEYS", False)
     q, k, v = (normal(2, n, 10, 8, seed=n).requires_grad_() for n in (4, n_kv, n_kv))
     mask = normal(1, 4, 10, 10, seed=9).mT
     wanted, grad = literal(q, k, v, mask), normal(2, 4, 10, 8, seed=3)
     with torch.no_grad():
-        out, lse = kernel.forward(q, k, v, mask, 8**-0.5)
-        found = kernel.backward(grad, q, k, v, out, lse, mask, 8**-0.5)
+        out, lse = private.attention_forward(q, k, v, mask, 8**-0.5)
+        found = private.attention_backward(grad, q, k, v, out, lse, mask, 8**-0.5)
     torch.testing.assert_close(out, wanted)
     for one, other in zip(found, torch.autograd.grad(wanted, (q, k, v), grad), strict=True):
         torch.testing.assert_close(one, other)

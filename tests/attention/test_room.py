@@ -5,7 +5,7 @@ import torch
 
 import posenc
 from posenc import attention, positions
-from posenc.attention import room
+from posenc.attention import choice as room
 
 GIB = 2**30
 

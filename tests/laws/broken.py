@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import torch
+from posenc.attention.reference import Reference
 from torch import Tensor
 
 import posenc
 from posenc import Placed, frequencies
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Call
-from posenc.attention.reference import Reference
 
 
 class AttractsTheFar(posenc.ALiBi):

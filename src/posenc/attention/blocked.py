@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import compiled, kernel, scores
-from posenc.attention.call import Call
-from posenc.attention.leaves import hidden, is_plain
-from posenc.attention.once import once
-from posenc.attention.scores import Saved, Work
+from posenc import private
+from posenc.attention import scores
+from posenc.attention.call import Call, mixed
+from posenc.attention.leaves import hidden
+from posenc.attention.scores import Saved, Work, once
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
 from posenc.families import no_autocast
@@ -30,7 +30,7 @@ class Blocked:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse several dtypes, and encodings whose gradients would be lost."""
-        if (reason := kernel.mixed(call)) is not None or not torch.is_grad_enabled():
+        if (reason := mixed(call)) is not None or not torch.is_grad_enabled():
             return reason
         for encoding in {call.encoding, *(leaf.encoding for leaf in call.leaves)}:
             if (name := hidden(encoding)) is not None:
@@ -52,8 +52,6 @@ class Blocked:
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
         with no_autocast(call.q.device):
-            if not (call.q.numel() and is_plain(call)):
-                return compiled.attend(call)
             work, q, k, v = cut(call)
             width = call.v.shape[-1]
             out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
@@ -87,7 +85,13 @@ def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
 
 def _forms(call: Call) -> bool:
     """Whether scores are formed, since no kernel does what is asked for."""
-    return call.dropout_p > 0 or call.encoding.rescores or not kernel.can(call)
+    return call.dropout_p > 0 or call.encoding.rescores or not runs(call)
+
+
+def runs(call: Call) -> bool:
+    """Whether torch's kernel for the CPU runs on these tensors."""
+    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    return private.has_attention() and call.q.device.type == "cpu" and call.out_dtype in kinds
 
 
 def _rows(call: Call, *, formed: bool) -> int:
@@ -120,7 +124,7 @@ def forwards(work: Work, q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor
         if lse is None:
             out[at] = scores.attend(work, block, q[at], k[keys], v[keys], given).to(out.dtype)
         else:
-            out[at], lse[at] = kernel.forward(q[at], k[keys], v[keys], _mask(work, block, given), work.scale)
+            out[at], lse[at] = private.attention_forward(q[at], k[keys], v[keys], _mask(work, block, given), work.scale)
     return out, lse
 
 
@@ -150,7 +154,7 @@ def _fused_gradients(work: Work, block: Block, saved: Saved, given: Sequence[Ten
     rows = [t[at] for t in (saved.grad, saved.q, saved.out, saved.lse)]
     grad, q, out, lse = rows
     mask = _mask(work, block, given)
-    found = kernel.backward(grad, q, saved.k[keys], saved.v[keys], out, lse, mask, work.scale)
+    found = private.attention_backward(grad, q, saved.k[keys], saved.v[keys], out, lse, mask, work.scale)
     for total, where, part in zip(sums, (at, keys, keys), found, strict=True):
         total[where] += part
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posenc.attention.leaves import Leaf
 from posenc.encoding import Encoding, Placed
+from posenc.families import autocast_dtype
 
 
 @dataclass(frozen=True)
@@ -152,3 +153,13 @@ def light(call: Call) -> Call:
     """Return the call with q, k and v of no width, which take no memory."""
     q, k, v = (t.new_empty((*t.shape[:3], 0)) for t in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v)
+
+
+def mixed(call: Call) -> str | None:
+    """Refuse tensors of several dtypes, unless autocast brings them to one."""
+    if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
+        return (
+            f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. "
+            "Cast them, or run under autocast."
+        )
+    return None

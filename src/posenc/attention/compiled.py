@@ -1,90 +1,220 @@
 """Attention under a compiler or within a transform, where no value can be read.
 
-What `operator.py` does not take is written out in blocks of queries, each with the keys that indices leave.
+Biases by distance are given to one operator as a vector: `posenc::attend` runs, outside of the graph, the blocks that
+eager code runs. Its arguments are tensors and numbers, so that a graph that has it can be used in any process that has
+imported posenc. Everything else is written out in blocks of queries.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
-from posenc.attention import scores
-from posenc.attention.call import Call, all_of, zero_empty_rows
-from posenc.attention.leaves import biased
-from posenc.attention.scores import Work
-from posenc.attention.spans import Block, Spans
+from posenc.attention import blocked, finite, scores
+from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention.distances import REACH, ByDistance, LookedUp
+from posenc.attention.leaves import Leaf, is_by_distance, over
+from posenc.attention.scores import WORDS, Saved, Work
+from posenc.attention.spans import Block, Spans, all_seen, are_known, blocks_by_index
 from posenc.attention.terms import Terms
 from posenc.attention.whole import grouped
+from posenc.encoding import Encoding, Placed
+from posenc.families import Bias
+from posenc.private import has_attention, within_transform
+from posenc.versions import is_exporting
 
-COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
-ROWS = 256  # queries of a block, at least
+SLACK = 64  # distances more than `REACH` times the lengths
 
 
-def attend(call: Call) -> Tensor:
-    """Compute a call under a compiler or within a transform, by what torch can trace.
+class _Vector(Bias):
+    """A bias that is looked up in a vector (heads, distances) from -reach to reach."""
 
-    In blocks of queries, each with the keys that causality and a window leave; where lengths are open, with all.
+    by_distance = True
+
+    def __init__(self, vector: Tensor) -> None:
+        super().__init__(n_heads=len(vector))
+        self.vector, self.reach = vector, vector.shape[1] // 2
+
+    def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
+        distance: Tensor = q - k
+        if distance.numel() and int(distance.abs().max()) > self.reach:
+            raise ValueError(
+                f"attend: in a compiled graph positions must lie within {self.reach} of each other, {REACH} times the "
+                f"lengths of q and k, since biases are looked up; got a distance of {int(distance.abs().max())}. Pass "
+                "backend='reference', or leave this call out of the graph."
+            )
+        return self.vector[h, distance + self.reach]
+
+
+def fits(call: Call) -> bool:
+    """Whether a compiler follows a call, to no file, which runs where posenc may not be, and it has biases by distance.
+
+    No mask may learn, and there is no dropout.
     """
-    return joined(call, [_of_strip(strip) for strip in strips(call)], 2)
+    if not torch.compiler.is_dynamo_compiling() or is_exporting() or within_transform():
+        return False
+    if call.q.device.type != "cpu" or not has_attention() or call.dropout_p or call.encoding.rescores:
+        return False
+    if call.mask is not None and call.mask.requires_grad:
+        return False
+    ends = {(id(leaf.placed.pos), id(leaf.k_placed.pos)) for leaf in call.leaves}
+    return len(ends) <= 1 and all(isinstance(leaf.encoding, Bias) and is_by_distance(leaf) for leaf in call.leaves)
 
 
-def strips(call: Call) -> list[Call]:
-    """Return a call as calls for some of its queries each, where a compiler leaves lengths open; else the call alone.
+def run(call: Call) -> Tensor:
+    """Compute a call that fits."""
+    q, k = call.turned()
+    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    vector, pos, k_pos = None, None, None
+    if call.leaves:
+        reach = REACH * (call.shape[2] + call.shape[3]) + SLACK
+        distance = torch.arange(-reach, reach + 1, device=q.device)
+        found = [over(leaf.encoding, leaf.placed, distance) for leaf in call.leaves]
+        vector = sum(found[1:], start=found[0])
+        pos, k_pos = call.leaves[0].placed.pos, call.leaves[0].k_placed.pos
+    rest = call.mask, call.document_ids, call.causal, call.window, float(call.scale)
+    out: Tensor = attend(q, k, v, vector, pos, k_pos, *rest)[0]
+    return out
 
-    Rows are as many whatever remains, so that a compiler need not ask what divides a length: the last query comes again
-    until all are full, and `joined` takes it off.
-    """
-    q_len, k_len = call.shape[2:]
-    if _are_known(q_len, k_len, call.window):
-        return [call]
-    if _are_known(q_len):
-        n_rows = max(ROWS, -(-q_len // COMPILED))
-        n = -(-q_len // n_rows)
+
+@torch.library.custom_op("posenc::attend", mutates_args=())
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Attend as eager code does; return the result, and the logarithms of the sums of rows."""
+    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    call, spoiled = finite.without(call, call.backend)
+    work, q, k, padded = blocked.cut(call)
+    out, lse = blocked.forwards(work, q, k, padded, work.terms.tensors)
+    assert lse is not None  # the kernel gives them
+    out = out[..., : v.shape[-1]].contiguous()
+    return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan), lse
+
+
+@attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty((*q.shape[:3], v.shape[-1])), q.new_empty(q.shape[:3], dtype=wide)
+
+
+@torch.library.custom_op("posenc::attend_backward", mutates_args=())
+def attend_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    learns: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> list[Tensor]:
+    """Return the gradients of q, k and v, and of the vector where it learns."""
+    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
+    call, spoiled = finite.without(call, call.backend)
+    if spoiled is not None:  # a row of NaN gives no gradients
+        out, grad = (t.masked_fill(spoiled[..., None], 0.0) for t in (out, grad))
+    work, *qkv = blocked.cut(call)
+    out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
+    saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
+    wanted = [learns] * len(work.terms.tensors)
+    found, others = blocked.backwards(work, saved, work.terms.tensors, wanted)
+    if work.terms.backwards:
+        found[1:] = (t.flip(2) for t in found[1:])
+    found = [t[..., : of.shape[-1]].contiguous() for t, of in zip(found, (q, k, v), strict=True)]
+    return [*found, _of_vector(vector, work.terms, others)] if learns and vector is not None else found
+
+
+@attend_backward.register_fake
+def _(
+    grad: Tensor, out: Tensor, lse: Tensor, learns: bool, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v, *rest[: int(learns)])]
+
+
+def _of_vector(vector: Tensor, terms: Terms, others: Sequence[Tensor | None]) -> Tensor:
+    """Return the gradients of the vector, given those of what terms made of it."""
+    total, reach, term = torch.zeros_like(vector), vector.shape[1] // 2, terms.slots[0].term
+    if isinstance(term, LookedUp):
+        starts = [term.low]
     else:
-        n_rows, n = q_len // COMPILED + 2, COMPILED  # two at least: of one a compiler makes another program
-    if n <= 1:
-        return [call]
-    rows = torch.arange(n_rows, device=call.q.device)
-    return [_strip(call, (rows + i * n_rows).clamp(max=q_len - 1)) for i in range(n)]
+        assert isinstance(term, ByDistance)  # as a vector is taken
+        starts = [term.lowest + shift for (shift,) in term.ways]
+    for start, t in zip(starts, others, strict=True):
+        assert t is not None  # the vector learns
+        total[:, start + reach : start + reach + t.shape[1]] += t
+    return total
 
 
-def _strip(call: Call, rows: Int64[Tensor, " rows"]) -> Call:
-    """Return the call of some queries; what causality, a window and documents hide of them, a mask does."""
-    dim, offset = call.placed.seq_dim, call.shape[3] - call.shape[2]
-    q, placed = call.q.index_select(2, rows), pytree.tree_map(lambda t: t.index_select(dim, rows), call.placed)
-    here, there = rows + offset, torch.arange(call.shape[3], device=rows.device)
-    terms = [seen[None, None] for seen in call.by_index(here[:, None], there)]
-    if (ids := call.document_ids) is not None:
-        same = ids.index_select(-1, here)[..., None] == ids[..., None, :]
-        terms.append(same[None, None] if ids.ndim == 1 else same[:, None])
-    mask = call.mask
-    if mask is not None and mask.shape[2] > 1:
-        mask = mask.index_select(2, rows)
-    if mask is not None and mask.dtype == torch.bool:
-        terms.append(mask)
-    seen = all_of(terms)
-    if call.added() is None:
-        mask = seen
-    elif mask is not None and seen is not None:
-        mask = mask.masked_fill(~seen, -torch.inf)
-    leaves = biased(q, call.k, call.encoding, placed, call.k_placed)
-    rest = replace(call, q=q, placed=placed, mask=mask, leaves=leaves)
-    return replace(rest, causal=False, window=None, document_ids=None)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.causal, ctx.window, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output)
 
 
-def joined(call: Call, found: list[Tensor], dim: int) -> Tensor:
-    """Return the results of a call's strips as one."""
-    if len(found) == 1:
-        return found[0]
-    return torch.cat(found, dim).index_select(dim, torch.arange(call.shape[2], device=call.q.device))
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, out, lse = ctx.saved_tensors
+    learns = ctx.needs_input_grad[3]
+    found = attend_backward(grad, out, lse, learns, *tensors, ctx.causal, ctx.window, ctx.scale)
+    return (*found, *[None] * (11 - len(found)))
 
 
-def _of_strip(call: Call) -> Tensor:
-    part, found = Spans(call), blocks(call)
+def _twice(ctx: Any, *grads: Any) -> None:
+    raise RuntimeError(WORDS)
+
+
+attend.register_autograd(_gradients, setup_context=_keep)
+attend_backward.register_autograd(_twice)
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    vector: Tensor | None,
+    pos: Tensor | None,
+    k_pos: Tensor | None,
+    mask: Tensor | None,
+    document_ids: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> Call:
+    """Return the call that the operator's arguments stand for."""
+    encoding, leaves, empty = Encoding(), [], torch.zeros(0, dtype=torch.int64)
+    placed = k_placed = Placed(empty, (), 1)
+    if vector is not None and pos is not None and k_pos is not None:
+        encoding = _Vector(vector)
+        placed, k_placed = Placed(pos, (pos,), 1), Placed(k_pos, (k_pos,), 1)
+        leaves = [Leaf(encoding, placed, k_placed)]
+    rest = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
+    return Call(q, k, v, encoding, placed, k_placed, True, *rest)
+
+
+def traced(call: Call) -> Tensor:
+    """Compute a call by what torch can trace: in blocks of queries, each with the keys that indices leave.
+
+    Where lengths are open there is one block of all.
+    """
+    part, found = Spans(call), blocks_by_index(call)
     call = _blanked(call, part, found)
     terms = Terms(call, [part], [])
     q, k = call.turned()
@@ -112,51 +242,11 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
     return zero_empty_rows(out, terms.allowed(block)).to(dtype)
 
 
-def blocks(call: Call) -> list[Block]:
-    """Return blocks of queries by what indices say alone; one of a strip, where a compiler leaves lengths open.
-
-    Some may have no keys.
-    """
-    q_len, k_len = call.shape[2:]
-    ragged = call.causal or call.window is not None
-    mixed, masked = call.document_ids is not None, call.mask is not None
-    if not _are_known(q_len, k_len, call.window):
-        return [Block(None, 0, q_len, 0, k_len, ragged, mixed, masked)]
-    n_rows = max(ROWS, -(-q_len // COMPILED)) if torch.compiler.is_compiling() else ROWS
-    found, offset, window = [], k_len - q_len, call.window or q_len + k_len
-    for begin in range(0, max(q_len, 1), n_rows):
-        end = min(begin + n_rows, q_len)
-        last = min(k_len, end + offset if call.causal else end + offset + window - 1)
-        first = max(0, min(begin + offset - window + 1, last))
-        found.append(Block(None, begin, end, first, max(first, last), ragged, mixed, masked))
-    return found
-
-
-def within_transform() -> bool:
-    """Whether a compiler follows a transform (`vmap`, `grad`, ...) here."""
-    return isinstance(torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter)
-
-
-def _are_known(*lengths: int | None) -> bool:
-    """Whether lengths are numbers, rather than what a compiler leaves open."""
-    from torch.fx.experimental import symbolic_shapes  # slow to import
-
-    is_known = getattr(symbolic_shapes, "has_static_value", None) or symbolic_shapes.is_concrete_int  # before 2.8
-    return all(n is None or is_known(n) for n in lengths)
-
-
-def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]:
-    """Return who sees whom in a block of a call in which something hides, whose queries and keys are all there."""
-    seen = part.allowed(block)
-    assert seen is not None  # something hides
-    return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
-
-
 def _blanked(call: Call, part: Spans, cover: Sequence[Block]) -> Call:
-    """Zero queries that see nothing and slots that nobody sees, given blocks that cover all queries."""
-    longer = call.causal and _are_known(part.q_len, part.k_len) and part.q_len > part.k_len
+    """Zero queries that see nothing and slots that no query sees, given blocks that cover all queries."""
+    longer = call.causal and are_known(part.q_len, part.k_len) and part.q_len > part.k_len
     if call.mask is None and call.window is None and call.document_ids is None and not longer:
-        return call  # a causal mask alone shows each key to somebody, and each query something
+        return call  # a causal mask alone shows each key to some query, and each query something
     rows, keys = [], []
     for block in cover:
         seen = all_seen(part, block)

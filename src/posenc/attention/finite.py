@@ -12,12 +12,10 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import compiled
 from posenc.attention.call import Call
-from posenc.attention.spans import Spans, spans
+from posenc.attention.spans import ROWS, Spans, all_seen, blocks_by_index, spans
 from posenc.positions.checks import may_look
 
-ROWS = 256
 KERNELS = ("sdpa", "flex")
 
 
@@ -72,9 +70,5 @@ def _see_by_index(call: Call, bad: Bool[Tensor, "batch heads k_len"]) -> Bool[Te
     if call.mask is None and call.window is None and call.document_ids is None:
         seen = torch.arange(k_len - q_len, k_len, device=bad.device) + 1  # keys that causality shows to each query
         return F.pad(bad.cumsum(-1), (1, 0))[..., seen.clamp(min=0)] > 0
-
-    def of(strip: Call) -> Tensor:
-        part, blocks = Spans(strip), compiled.blocks(strip)
-        return torch.cat([(bad[:, :, None, b.keys] & compiled.all_seen(part, b)).any(-1) for b in blocks], -1)
-
-    return compiled.joined(call, [of(strip) for strip in compiled.strips(call)], -1)
+    part = Spans(call)
+    return torch.cat([(bad[:, :, None, b.keys] & all_seen(part, b)).any(-1) for b in blocks_by_index(call)], -1)

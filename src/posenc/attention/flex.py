@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc.attention import kernel
-from posenc.attention.call import Call
+from posenc.attention.call import Call, mixed
 from posenc.attention.flex_mods import SIZE, block_mask, hides, is_looked_up, leaf_mod, score_mod
 from posenc.attention.leaves import Leaf
 from posenc.attention.spans import Spans, blank
@@ -36,7 +35,7 @@ class Flex:
     def rejects(self, call: Call) -> str | None:
         """Refuse devices, dtypes and biases that it cannot run, and gradients that nobody has proved."""
         named = call.backend == self.name
-        if (reason := kernel.mixed(call) or _refuses_place(call, named)) is not None:
+        if (reason := mixed(call) or _refuses_place(call, named)) is not None:
             return reason
         if call.dropout_p:
             return "FlexAttention has no dropout."

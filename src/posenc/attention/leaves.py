@@ -1,10 +1,9 @@
 """The encodings that join the scores of a call, and what may be known of them before a score is formed."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,6 @@ from posenc.versions import FOLLOWS_VARS
 
 if TYPE_CHECKING:
     from posenc.attention.call import Call
-
-_Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +69,6 @@ class Door(nn.Module):
         if scores is None:
             return self.encoding.bias(q, k, placed, k_placed)
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
-
-
-def apart(module: _Module) -> _Module:
-    """Return a copy that shares all tensors, in which others may stand for parameters while threads use the original.
-
-    `functional_call` puts tensors into a module and takes them out again. Two threads that did so with one module would
-    leave each other's tensors there, and these learn nothing.
-    """
-    twin = copy.copy(module)
-    twin._parameters = dict(module._parameters)
-    twin._modules = {name: None if child is None else apart(child) for name, child in module._modules.items()}
-    return twin
 
 
 def biased(q: Tensor, k: Tensor, encoding: Encoding, placed: Placed, k_placed: Placed) -> list[Leaf]:

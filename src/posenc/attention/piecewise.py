@@ -1,21 +1,114 @@
 """Index maps as one attention a pass, merged by the logarithms of their sums: no scores are formed."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call
-from posenc.attention.once import once
-from posenc.attention.passes import FULL, ROWS, UNSEEN, Plan, Tile
+from posenc.attention.scores import once
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype, no_autocast
 from posenc.mapped import Wrapper
-from posenc.piecewise import Piecewise
+from posenc.piecewise import Pass, Piecewise
 from posenc.positions.checks import may_look
+from posenc.private import attention_backward, attention_forward, has_attention
+
+ROWS = 256  # queries of a block
+FULL = 256  # keys that all queries of a block see, from which on they are worth a call without a mask
+UNSEEN = -1e30  # what joins a score that is not seen; finite, so that a row of it has a sum that is lost in any other
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some queries and some keys of one pass; `masked` where not every query has all of these keys in it."""
+
+    which: int
+    rows: slice
+    keys: slice
+    masked: bool
+
+
+class Plan:
+    """The keys of each query in each pass, as ranges, and tiles that cover them.
+
+    Keys stand in the order of their units, so that those of one pass lie side by side for each query.
+
+    Args:
+        q_units: Of the queries.
+        k_units: Of the keys, rising.
+        passes: What the encoding says.
+        causal: Keys behind the query's own index are not seen.
+        window: Nor are those so far away by index.
+    """
+
+    def __init__(
+        self,
+        q_units: Int64[Tensor, " q_len"],
+        k_units: Int64[Tensor, " k_len"],
+        passes: list[Pass],
+        causal: bool,
+        window: int | None,
+    ) -> None:
+        q_len, k_len = len(q_units), len(k_units)
+        here = torch.arange(k_len - q_len, k_len, device=q_units.device)
+        first, last = torch.zeros_like(here), torch.full_like(here, k_len)
+        if window is not None:
+            first, last = here - (window - 1), here + window
+        if causal:
+            last = here + 1
+        first, last = first.clamp(0, k_len), last.clamp(0, k_len)
+        found = [_range(q_units, k_units, one) for one in passes]
+        self.ranges = [(torch.maximum(low, first), torch.minimum(high, last)) for low, high in found]
+        counts = [(high - low).clamp(min=0) for low, high in self.ranges]
+        self.empty = torch.stack(counts).sum(0) == 0  # queries that see nothing
+        self.tiles = [list(self._tiles(which)) for which in range(len(passes))]
+        self.used = [which for which, tiles in enumerate(self.tiles) if tiles]
+
+    def by_rows(self) -> dict[int, list[Tile]]:
+        """Return the tiles of each block of queries, by where it begins."""
+        blocks: dict[int, list[Tile]] = {}
+        for tiles in self.tiles:
+            for tile in tiles:
+                blocks.setdefault(tile.rows.start, []).append(tile)
+        return blocks
+
+    def mask(self, tile: Tile, group: int, dtype: torch.dtype) -> Float[Tensor, "1 1 rows keys"] | None:
+        """Return what joins the scores of a tile, whose rows are those of `group` heads; None for nothing."""
+        if not tile.masked:
+            return None
+        low, high = (end[tile.rows, None] for end in self.ranges[tile.which])
+        keys = torch.arange(tile.keys.start, tile.keys.stop, device=low.device)
+        seen = (low <= keys) & (keys < high)
+        mask = torch.zeros((), dtype=dtype, device=low.device).masked_fill(~seen, UNSEEN)
+        return mask.repeat(group, 1)[None, None]
+
+    def _tiles(self, which: int) -> Iterator[Tile]:
+        low, high = self.ranges[which]
+        some = low < high
+        n, k_len = len(low), int(high.max()) if len(high) else 0
+        ends = (low, low.where(some, k_len), high, high.where(some, 0))
+        most_low, least_low, least_high, most_high = (
+            _by_block(end, how).tolist() for end, how in zip(ends, ("amax", "amin", "amin", "amax"), strict=True)
+        )
+        for i in range(len(most_low)):
+            rows = slice(i * ROWS, min((i + 1) * ROWS, n))
+            begin, full, behind, end = least_low[i], most_low[i], least_high[i], most_high[i]
+            if end <= begin:
+                continue
+            if behind - full < min(FULL, end - begin):
+                yield Tile(which, rows, slice(begin, end), True)
+                continue
+            yield Tile(which, rows, slice(full, behind), False)
+            for keys in (slice(begin, full), slice(behind, end)):
+                if keys.stop > keys.start:
+                    yield Tile(which, rows, keys, True)
 
 
 def merged(
@@ -80,14 +173,8 @@ class _Merged(torch.autograd.Function):
             total: Tensor | None = None
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                part, part_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                    _folded(q, group),
-                    k,
-                    v[:, :, tile.keys],
-                    0.0,
-                    False,
-                    attn_mask=plan.mask(tile, group, v.dtype),
-                    scale=scale,
+                part, part_sum = attention_forward(
+                    _folded(q, group), k, v[:, :, tile.keys], plan.mask(tile, group, v.dtype), scale
                 )
                 part, part_sum = _unfolded(part, group), _unfolded(part_sum, group)
                 if total is None:
@@ -110,21 +197,11 @@ class _Merged(torch.autograd.Function):
         found = [torch.zeros_like(t) for t in (*turned, v)]
         for begin, tiles in plan.by_rows().items():
             rows = slice(begin, begin + ROWS)
-            of_rows = [_folded(t[:, :, rows], group) for t in (gradient, out, log_sum)]
+            grad, own, sums = (_folded(t[:, :, rows], group) for t in (gradient, out, log_sum))
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                    of_rows[0],
-                    _folded(q, group),
-                    k,
-                    v[:, :, tile.keys],
-                    of_rows[1],
-                    of_rows[2],
-                    0.0,
-                    False,
-                    attn_mask=plan.mask(tile, group, v.dtype),
-                    scale=ctx.scale,
-                )
+                mask = plan.mask(tile, group, v.dtype)
+                parts = attention_backward(grad, _folded(q, group), k, v[:, :, tile.keys], own, sums, mask, ctx.scale)
                 of_q, of_k = _of_pass(found, plan, tile)
                 of_q += _unfolded(parts[0], group)
                 of_k += parts[1]
@@ -142,7 +219,7 @@ class PiecewisePasses:
         found = _find(call.encoding, call.placed, call.k_placed)
         if found is None:
             return f"{call.encoding.name} is no index map, or joins the scores in other ways as well."
-        if call.q.device.type != "cpu" or not (may_look(call.q) and may_look(call.k_placed.pos)):
+        if not has_attention() or call.q.device.type != "cpu" or not (may_look(call.q) and may_look(call.k_placed.pos)):
             return "only the CPU's kernel is known to give what passes are merged by, and positions must be looked at."
         for what, given in (("a mask", call.mask), ("document_ids", call.document_ids)):
             if given is not None:
@@ -222,3 +299,28 @@ def _unfolded(t: Tensor, group: int) -> Tensor:
 
 def _padded(t: Tensor, width: int) -> Tensor:
     return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t.contiguous()
+
+
+def _range(q_units: Tensor, k_units: Tensor, one: Pass) -> tuple[Tensor, Tensor]:
+    """Return the range of keys that each query has in a pass."""
+
+    def behind(units: Tensor, right: bool) -> Tensor:
+        return torch.searchsorted(k_units, units, right=right)
+
+    nothing, everything = torch.zeros_like(q_units), torch.full_like(q_units, len(k_units))
+    low, far = math.ceil(one.low), None if math.isinf(one.high) else math.ceil(one.high)
+    if one.side == 0 and far is not None:
+        return behind(q_units - far, True), behind(q_units + far, False)
+    if one.side == 0:
+        return nothing, everything
+    if one.side == 1:
+        return nothing if far is None else behind(q_units - far, True), behind(q_units - low, True)
+    return behind(q_units + low, False), everything if far is None else behind(q_units + far, False)
+
+
+def _by_block(ends: Tensor, how: str) -> Tensor:
+    """Return the least or the largest of each block of queries."""
+    short = -len(ends) % ROWS
+    padded = torch.cat((ends, ends[-1:].expand(short))) if short else ends
+    blocks = padded.view(-1, ROWS)
+    return blocks.amax(1) if how == "amax" else blocks.amin(1)

@@ -1,8 +1,9 @@
 """A block whose scores are formed: for gradients of biases, maps of scores, dropout, and where no kernel runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from posenc.attention.spans import Block
 from posenc.attention.terms import Terms
 
 Sums = Sequence[Tensor | None]
+WORDS = (
+    "attend: this backend has no second derivative, because scores are formed again in its backward pass alone. "
+    "Pass backend='reference' to have one."
+)
 
 
 @dataclass(frozen=True)
@@ -114,3 +119,32 @@ def _grouped(t: Tensor, n_kv: int) -> Tensor:
 def _of_heads(t: Tensor, q: Tensor) -> Tensor:
     """Return such rows as those of each head again."""
     return t.reshape(*q.shape[:3], t.shape[-1])
+
+
+def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Decorate a backward: what it returns raises when it is differentiated.
+
+    torch's `once_differentiable` does so only where the incoming gradient has a graph, and drops the rest in silence.
+    """
+
+    @wraps(backward)
+    def wrapped(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            found = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # no more is asked for
+            return found
+        # they hang on all that they depend on, so that whoever asks for the gradient of one tensor alone comes by
+        depends = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
+        return tuple(None if t is None else _Raises.apply(t.detach(), *depends) for t in found)
+
+    return wrapped
+
+
+class _Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, *depends: Tensor) -> Tensor:
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise RuntimeError(WORDS)

@@ -13,6 +13,8 @@ from posenc.positions.checks import may_look
 
 SHORTEST = 64  # tokens from which on a document gets blocks of its own
 HARMLESS = 1e15  # its square, times some lanes, is a number in float32
+COMPILED = 8  # blocks at most that a compiler writes out, which takes about three seconds for each
+ROWS = 256  # queries of a block that is cut by index, at least
 APART = 32  # queries from which on rows of a batch that are padded differently run one by one
 
 
@@ -260,3 +262,38 @@ def _padding(call: Call, item: int | None) -> tuple[int, int] | None:
         return 0, 0
     first, last = int(seen[0]), int(seen[-1]) + 1
     return (first, last) if last - first == len(seen) else None
+
+
+def blocks_by_index(call: Call) -> list[Block]:
+    """Return blocks of queries by what indices say alone; one, where a compiler leaves lengths open.
+
+    Some may have no keys.
+    """
+    q_len, k_len = call.shape[2:]
+    ragged = call.causal or call.window is not None
+    mixed, masked = call.document_ids is not None, call.mask is not None
+    if not are_known(q_len, k_len, call.window):
+        return [Block(None, 0, q_len, 0, k_len, ragged, mixed, masked)]
+    n_rows = max(ROWS, -(-q_len // COMPILED)) if torch.compiler.is_compiling() else ROWS
+    found, offset, window = [], k_len - q_len, call.window or q_len + k_len
+    for begin in range(0, max(q_len, 1), n_rows):
+        end = min(begin + n_rows, q_len)
+        last = min(k_len, end + offset if call.causal else end + offset + window - 1)
+        first = max(0, min(begin + offset - window + 1, last))
+        found.append(Block(None, begin, end, first, max(first, last), ragged, mixed, masked))
+    return found
+
+
+def are_known(*lengths: int | None) -> bool:
+    """Whether lengths are numbers, rather than what a compiler leaves open."""
+    from torch.fx.experimental import symbolic_shapes  # slow to import
+
+    is_known = getattr(symbolic_shapes, "has_static_value", None) or symbolic_shapes.is_concrete_int  # before 2.8
+    return all(n is None or is_known(n) for n in lengths)
+
+
+def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]:
+    """Return who sees whom in a block of a call in which something hides, whose queries and keys are all there."""
+    seen = part.allowed(block)
+    assert seen is not None  # something hides
+    return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))

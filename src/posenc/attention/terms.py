@@ -10,9 +10,10 @@ from torch.func import functional_call
 
 from posenc.attention.call import Call, light, shown
 from posenc.attention.distances import MOST, ByDistance, ByRows, LookedUp, shifts_of
-from posenc.attention.leaves import Door, Leaf, apart, learning, may_slice, sees_distance, with_parts
+from posenc.attention.leaves import Door, Leaf, learning, may_slice, sees_distance, with_parts
 from posenc.attention.spans import Block, Spans, cut
 from posenc.families import ContentBias
+from posenc.private import shared_copy
 
 
 class Term(Protocol):
@@ -65,7 +66,7 @@ class Formed:
         if live:
             return Door(self.leaf.encoding)(q, k, placed, k_placed, *scores)  # type: ignore[no-any-return]
         named = {f"encoding.{name}": t for name, t in zip(self.names, learned, strict=True)}
-        door = Door(apart(self.leaf.encoding))
+        door = Door(shared_copy(self.leaf.encoding))
         found: Tensor | None = functional_call(door, named, (q, k, placed, k_placed, *scores))
         return found
 

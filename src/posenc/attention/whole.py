@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import kernel
-from posenc.attention.call import Call, shown, softmax, zero_empty_rows
+from posenc.attention.call import Call, mixed, shown, softmax, zero_empty_rows
 from posenc.attention.leaves import is_plain
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores, up to which a mask of all is formed at once
+LEAST = 2.0**-149  # of the numbers above zero in float32
 LIMIT = 2 * 2**30  # bytes that all scores may take without being asked for by name
 
 
@@ -23,7 +23,7 @@ class SDPA:
 
     def rejects(self, call: Call) -> str | None:
         """Refuse what SDPA cannot take without a large matrix."""
-        if (reason := kernel.mixed(call)) is not None:
+        if (reason := mixed(call)) is not None:
             return reason
         if call.encoding.rescores:
             return f"{call.encoding.name} makes new scores of whole rows, which SDPA keeps to itself."
@@ -84,7 +84,7 @@ def _wants_mask(call: Call) -> str | None:
     """Say why SDPA needs a mask of q_len x k_len, or None."""
     if call.leaves:
         return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
-    if call.causal and not kernel.hides(call.scale):
+    if call.causal and not _hides(call.scale):
         return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
     if call.mask is not None or call.window is not None or call.document_ids is not None:
         return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
@@ -100,6 +100,11 @@ def _is_small(call: Call) -> bool:
         return False
     # other devices than CPUs want a mask in the dtype of q, which half precision would round
     return math.prod(call.shape) <= SMALL and (call.q.device.type == "cpu" or call.out_dtype.itemsize >= 4)
+
+
+def _hides(scale: float) -> bool:
+    """Whether torch's causal kernel hides keys: it multiplies minus infinity by the scale, in float32."""
+    return scale >= LEAST
 
 
 def grouped(call: Call) -> bool:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
+from posenc.private import is_wrapped, within_transform
+
 _INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 KINDS = {Tensor, nn.Parameter}  # of plain tensors
 _REALS = (torch.float32, torch.float64)
@@ -119,13 +121,13 @@ def is_plain(t: Tensor) -> bool:
     """Whether a tensor is memory that may be written to in pieces: not traced, compiled, or within a transform."""
     if torch.compiler.is_compiling() or type(t) not in KINDS:
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    return not is_wrapped(t)
 
 
 def all_plain(tensors: Iterable[Tensor]) -> bool:
     """Whether all are plain, asked once for what is the same for all."""
     if torch.compiler.is_compiling():
         return False
-    if torch._C._functorch.maybe_current_level() is not None:
+    if within_transform():
         return all(map(is_plain, tensors))
     return {*map(type, tensors)} <= KINDS
