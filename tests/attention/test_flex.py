@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import posenc
 from posenc import attend, explain, positions
-from posenc.attention import flex, flex_mods
+from posenc.attention import flex
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
 from strategies import check, normal, refuses
@@ -68,8 +68,8 @@ def masks(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
 def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_and_masks: Any) -> None:
     q_len, k_len, options = lengths_and_masks
     call = called(q_len, k_len, **options)
-    with mock.patch.object(flex_mods, "SIZE", 4):
-        some, full = flex_mods.seen_blocks(call)
+    with mock.patch.object(flex, "SIZE", 4):
+        some, full = flex.seen_blocks(call)
     allowed = call.allowed()
     allowed = torch.ones(2, q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(call.shape)[:, 0]
     padded = F.pad(allowed, (0, -k_len % 4, 0, -q_len % 4)).unflatten(-1, (-1, 4)).unflatten(-3, (-1, 4))
@@ -95,9 +95,9 @@ def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_an
 )
 def test_blocks_are_those_that_torch_finds_pair_by_pair(q_len: int, options: dict[str, Any]) -> None:
     call = called(q_len, 300, **options)
-    got = flex_mods.block_mask(call)
+    got = flex.block_mask(call)
     batch = 2 if "mask" in options else None
-    wanted = create_block_mask(flex_mods.mask_mod(call), batch, None, q_len, 300, device="cpu")
+    wanted = create_block_mask(flex.mask_mod(call), batch, None, q_len, 300, device="cpu")
     assert got is not None
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
         assert torch.equal(getattr(got, name), getattr(wanted, name)), name
@@ -105,8 +105,8 @@ def test_blocks_are_those_that_torch_finds_pair_by_pair(q_len: int, options: dic
 
 
 def test_nothing_is_built_where_everybody_sees_everybody() -> None:
-    assert flex_mods.block_mask(called(5, 7, causal=False)) is None
-    assert flex_mods.score_mod(called(5, 7)) is None
+    assert flex.block_mask(called(5, 7, causal=False)) is None
+    assert flex.score_mod(called(5, 7)) is None
 
 
 # ---- what is computed
@@ -219,7 +219,7 @@ def test_half_precision_does_not_round_the_bias(dtype: torch.dtype, uncompiled: 
 
 
 def test_scores_are_added_to_in_float32() -> None:
-    mod = flex_mods.score_mod(called(2, 2, mask=torch.ones(2, 2, dtype=torch.bfloat16)))
+    mod = flex.score_mod(called(2, 2, mask=torch.ones(2, 2, dtype=torch.bfloat16)))
     assert mod is not None
     one = torch.tensor(0)
     assert float(mod(torch.tensor(300.0, dtype=torch.bfloat16), one, one, one, one)) == 301.0  # bfloat16 has 300 or 302
@@ -308,7 +308,7 @@ def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
         (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, and a score_mod sees one score"),
-        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score"),
+        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 has a score_mod that cannot be traced"),
         (posenc.CoPE(head_dim=8), pos, {}, "CoPE makes new scores of whole rows"),
         (Anew(n_heads=4), pos, {}, "Anew defines its bias anew, and not the score_mod"),
         (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),
@@ -355,7 +355,7 @@ def test_gradients_that_nobody_has_proved_are_for_those_who_ask() -> None:
         reason(BIASES["alibi"], 200)
     )
     learned = posenc.KERPLE(n_heads=4).to("meta")
-    assert "KERPLE learns its bias, whose gradients by FlexAttention nobody has proved" in str(reason(learned, 256))
+    assert "KERPLE learns its bias, whose gradients by FlexAttention are not tested" in str(reason(learned, 256))
     assert reason(learned, 200, named=True) is None
     assert reason(learned.requires_grad_(False), 256) is None
     mask = torch.zeros(256, 256, device="meta", requires_grad=True)

@@ -45,6 +45,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch):
     assert "taken" not in said.values()
 
 
+@torch.no_grad()
 def test_auto_takes_the_first_that_has_room(monkeypatch):
     encoding, n = posenc.ALiBi(n_heads=8), 350
     monkeypatch.setattr(room, "MUCH", 1)
