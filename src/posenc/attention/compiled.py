@@ -185,28 +185,17 @@ attend.register_autograd(_gradients, setup_context=_keep)
 attend_backward.register_autograd(_twice)
 
 
-def _call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    vector: Tensor | None,
-    pos: Tensor | None,
-    k_pos: Tensor | None,
-    mask: Tensor | None,
-    document_ids: Tensor | None,
-    causal: bool,
-    window: int | None,
-    scale: float,
-) -> Call:
+def _call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Call:
     """Return the call that the operator's arguments stand for."""
-    encoding, leaves, empty = Encoding(), [], torch.zeros(0, dtype=torch.int64)
-    placed = k_placed = Placed(empty, (), 1)
-    if vector is not None and pos is not None and k_pos is not None:
+    vector, pos, k_pos, mask, document_ids, causal, window, scale = rest
+    encoding, leaves = Encoding(), []
+    placed = k_placed = Placed(torch.zeros(0, dtype=torch.int64), (), 1)
+    if vector is not None:
         encoding = _Vector(vector)
         placed, k_placed = Placed(pos, (pos,), 1), Placed(k_pos, (k_pos,), 1)
         leaves = [Leaf(encoding, placed, k_placed)]
-    rest = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
-    return Call(q, k, v, encoding, placed, k_placed, True, *rest)
+    masks = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
+    return Call(q, k, v, encoding, placed, k_placed, True, *masks)
 
 
 def traced(call: Call) -> Tensor:

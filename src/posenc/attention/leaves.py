@@ -1,6 +1,6 @@
 """The encodings that join the scores of a call, and what may be known of them before a score is formed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -136,18 +136,9 @@ def _promises(kind: Any, promise: str) -> bool:
 _known = cache(_promises)
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors of what was placed, as a step of generation has time for."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Placed):
-        yield tree.pos
-        yield from tensors(tree.parts)
-    elif isinstance(tree, tuple):
-        for part in tree:
-            yield from tensors(part)
-    else:
-        yield from (t for t in tree_leaves(tree) if isinstance(t, Tensor))
+def tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of what was placed."""
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
 
 
 def is_plain(call: "Call") -> bool:
