@@ -58,7 +58,7 @@ class Call:
         return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed, inverse=True)
 
     def allowed(self) -> Bool[Tensor, "*scores"] | None:
-        """Return who may see whom, broadcastable to the scores; None if everybody sees everybody."""
+        """Return who may see whom, broadcastable to the scores; None if all see all."""
         q_len, k_len = self.shape[2:]
         rows = torch.arange(k_len - q_len, k_len, device=self.q.device)[:, None]
         columns = torch.arange(k_len, device=self.q.device)
@@ -84,7 +84,7 @@ class Call:
         return terms
 
     def blanked(self) -> "tuple[Call, Tensor | None]":
-        """Zero every query that sees nothing and every slot that nobody sees; return that, and who sees whom.
+        """Zero every query that sees nothing and every slot that no query sees; return that, and who sees whom.
 
         Such slots may hold NaN, and 0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
         """
@@ -92,7 +92,7 @@ class Call:
         alone = self.mask is None and self.window is None and self.document_ids is None
         longer = not torch.compiler.is_compiling() and self.shape[2] > self.shape[3]
         if allowed is None or (alone and not longer):
-            return self, allowed  # a causal mask alone shows each key to somebody, and each query something
+            return self, allowed  # a causal mask alone shows each key to some query, and each query something
         seen = allowed.expand(self.shape)
         blind, unseen = ~self.see(seen.any(-1))[..., None], ~seen.any(-2).any(1, keepdim=True)[..., None]
         k, v = self.k.masked_fill(unseen, 0.0), self.v.masked_fill(unseen, 0.0)
@@ -124,7 +124,7 @@ class Backend(Protocol):
 
 
 def all_of(terms: Sequence[Bool[Tensor, "..."]]) -> Bool[Tensor, "..."] | None:
-    """Return who sees whom, given what several say of it; None if nobody says anything."""
+    """Return who sees whom, given what several say of it; None if none says anything."""
     if not terms:
         return None
     seen = terms[0]

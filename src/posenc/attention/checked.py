@@ -97,7 +97,7 @@ def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dty
     length = placed.pos.shape[placed.seq_dim]
     if length != x.shape[2]:
         raise ValueError(
-            f"attend: {what} holds {length} positions for {x.shape[2]} tokens; got {tuple(placed.pos.shape)} beside "
+            f"attend: {what} holds {length} positions for {x.shape[2]} tokens; got {tuple(placed.pos.shape)} and "
             f"{tuple(x.shape)}. With a cache, pos is for q and k_pos for all keys."
         )
     if placed.seq_dim and placed.pos.shape[0] not in (1, x.shape[0]):

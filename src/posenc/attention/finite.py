@@ -26,7 +26,7 @@ def without(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q
     """
     k, v, causal = call.k.detach(), call.v.detach(), call.causal and call.shape[2] > 1
     if not (causal or call.mask is not None or call.window is not None or call.document_ids is not None):
-        return call, None  # everybody sees everything
+        return call, None  # all see all
     looks = may_look(k) and may_look(v) and may_look(call.q)
     if (looks and _finite(k, v)) or (backend in KERNELS and k.device.type != "cpu"):
         return call, None

@@ -42,7 +42,7 @@ class Flex:
     name = "flex"
 
     def rejects(self, call: Call) -> str | None:
-        """Refuse devices, dtypes and biases that it cannot run, and gradients that nobody has proved."""
+        """Refuse devices, dtypes and biases that it cannot run, and gradients that are not tested."""
         named = call.backend == self.name
         if (reason := mixed(call) or _refuses_place(call, named)) is not None:
             return reason

@@ -22,7 +22,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Work:
-    """One call, cut into blocks: what both passes need besides tensors."""
+    """One call, cut into blocks: what both passes need apart from tensors."""
 
     terms: Terms
     blocks: Sequence[Block]

@@ -177,12 +177,12 @@ def spans(call: Call) -> list[Spans]:
 
 
 def blank(call: Call, parts: list[Spans]) -> Call:
-    """Zero every query that sees nothing and every slot that nobody sees, since they may hold NaN.
+    """Zero every query that sees nothing and every slot that no query sees, since they may hold NaN.
 
     0 times NaN is NaN: forwards in the sum over keys, backwards everywhere.
     """
     if call.mask is None and call.window is None and call.document_ids is None:
-        return call  # a causal mask alone shows each key to somebody, and blocks leave out rows that see nothing
+        return call  # a causal mask alone shows each key to some query, and blocks leave out rows that see nothing
     batch, _, q_len, k_len = call.shape
     heads = 1 if call.mask is None else call.mask.shape[1]
     rows = torch.zeros(batch, heads, q_len, dtype=torch.bool, device=call.q.device)
@@ -201,7 +201,7 @@ def blank(call: Call, parts: list[Spans]) -> Call:
 
 
 def _harmless(t: Tensor, hidden: Bool[Tensor, "batch heads_or_one length"]) -> bool:
-    """Whether slots that nobody sees hold numbers of finite products, so that no copy without them is needed."""
+    """Whether slots that no query sees hold numbers of finite products, so that no copy without them is needed."""
     if not may_look(t):
         return False
     found = t.detach()[hidden] if hidden.shape[1] > 1 else t.detach().transpose(1, 2)[hidden[:, 0]]
