@@ -109,7 +109,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = broken.ForgetsTheWindow(by_distance=False)
+    backend = broken.ForgetsTheWindow()
     backend.name = "forgetful"
     monkeypatch.setitem(BACKENDS, "forgetful", backend)
     monkeypatch.setitem(BACKENDS, "leaky", broken.LeavesPadding())
