@@ -31,10 +31,7 @@ _DTYPE = EQUIVALENT + "both tables have one dtype"
 _SORTED = EQUIVALENT + "places of equal keys may change, and they are equal"
 _WIDTH = EQUIVALENT + "any rows that are longer than the image and the kernel's reach keep places apart"
 _REFUSED = "not reached: validation before it has refused what this would let through"
-_SHAPE = EQUIVALENT + "for the ranks that tensors have there it is the same dimension"
-_NEARER = EQUIVALENT + "fewer keys are taken as far, and near ones get the same numbers"
 _MORE_ROWS = EQUIVALENT + "more rows are multiplied than are looked up"
-_TRACED = "not reached: the branch for tensors that nobody may look at, which laws that compile run"
 _OPTION = "outside: what the constructor keeps of an option, not what is computed"
 
 # Changes that mean the same wherever they stand, by a pattern that all of the change must fit.
@@ -46,9 +43,6 @@ COMMON: tuple[tuple[str, str], ...] = (
 SURVIVORS: dict[str, dict[str, str]] = {
     "encodings/alibi.py ALiBi": {
         "True -> False": "declared: keeps_float32 is read by casts, and slopes lose no more by bfloat16 than a table",
-    },
-    "encodings/alibi.py ALiBi.factors": {
-        "self.precision is not None -> self.precision is None": EQUIVALENT + "1 times (slope k) is slope times k",
     },
     "encodings/alibi.py ALiBi._dealt": {
         "torch.zeros_like(place, dtype=dtype) -> torch.ones_like(place, dtype=dtype)": EQUIVALENT
@@ -82,45 +76,11 @@ SURVIVORS: dict[str, dict[str, str]] = {
         "(1, *range(1, self.n_buckets // 2 + 1), *self._edges)": EQUIVALENT
         + "the first start is cut off before it is used",
     },
-    "encodings/deberta.py DeBERTa.pieces": {
-        "placed.parts[0] -> k_placed.parts[0]": EQUIVALENT + "queries and keys are placed in one precision",
-        **dict.fromkeys(
-            ("first -> last", "last < k.shape[2] -> last <= k.shape[2]", "last < k.shape[2] -> first < k.shape[2]"),
-            EQUIVALENT + "an end of no keys stands among the pieces, and adds nothing",
-        ),
-    },
-    "encodings/deberta.py DeBERTa._near": {
-        "k_pos <= q_pos.min() - self._edges[-2] -> k_pos < q_pos.min() - self._edges[-2]": _NEARER,
-        "k_pos >= q_pos.max() + self._edges[-1] -> k_pos > q_pos.max() + self._edges[-1]": _NEARER,
-        "self._edges[-2] -> self._edges[-1]": _NEARER,
-    },
-    "encodings/deberta.py _by_key": {
+    "encodings/deberta.py _products": {
         "queries[:, first:last + 1] -> queries[:, first:]": _MORE_ROWS,
         "queries[:, first:last + 1] -> queries[:, first:last + 1 + 1]": _MORE_ROWS,
         "last + 1 -> last + 2": _MORE_ROWS,
-        "products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1)) -> "
-        "products.gather(2, (row - first).expand(*products.shape[:2], -1, -1))": _SHAPE,
-        **dict.fromkeys(
-            (
-                "queries.shape[1] - 1 -> queries.shape[1] + 1",
-                "queries.shape[1] - 1 -> queries.shape[1] - 0",
-            ),
-            _TRACED,
-        ),
     },
-    "encodings/deberta.py _by_row": dict.fromkeys(
-        (
-            "max(1, k.shape[2]) -> max(2, k.shape[2])",
-            "k.shape[2] -> k.shape[3]",
-            "k.shape[2] -> k.shape[1]",
-            "k.shape[2] -> q.shape[2]",
-        ),
-        EQUIVALENT + "how many keys are looked up at once",
-    )
-    | dict.fromkeys(
-        ("k[:, :, a:b] -> k[:, :, a:]", "k[:, :, a:b] -> k[:, :, a:b + 1]"),
-        EQUIVALENT + "more keys are multiplied than are looked up",
-    ),
     "encodings/deberta.py _edges": dict.fromkeys(
         (
             "max(exact, int(exact * ((max_distance - 1) / exact) ** (m / width)) - 2) -> "

@@ -2,9 +2,7 @@
 
 EQUIVALENT = "equivalent: "  # the same numbers for everything that may be asked: no check can tell
 _WAY = EQUIVALENT + "which of two ways is taken; the numbers are the same"
-_AHEAD = EQUIVALENT + "without the promise attention leaves factors aside where keys are ahead"
 _SMALL = "not visible: what is learned loses no more by bfloat16 than a table does"
-_NEARER = EQUIVALENT + "fewer keys are taken as far, and near ones get the same numbers"
 _LAST = EQUIVALENT + "tensors have so many dimensions there that both are the last"
 _SEARCH = EQUIVALENT + "where a search begins; it goes on to the same whole number"
 
@@ -31,7 +29,6 @@ _CLASS_PLACES = "makes places of class tokens, which no convention hands in"
 
 LIKE: dict[str, tuple[tuple[str, str], ...]] = {
     **{_encoding(name): ((r"True -> False", _SMALL),) for name in ("fope FoPE", "pope PoPE", "time2vec Time2Vec")},
-    "encodings/alibi.py ALiBi.__init__": ((r"\(False, True\) -> \(False, False\)", _AHEAD),),
     "encodings/alibi.py ALiBi.at": (
         (r".*, q\) -> .*, k\)", "not visible: without a row for each query it broadcasts, which bias_fn allows"),
     ),
@@ -45,17 +42,6 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
             EQUIVALENT + "a copy is made or not, of the same numbers",
         ),
     ),
-    "encodings/deberta.py DeBERTa.bias": (
-        (r"self\._near\(placed\.pos, .* -> self\._near\(k_placed\.pos, .*", _NEARER),
-        (r"k\[:, :, first:last\] -> .*", EQUIVALENT + "more keys are multiplied than are looked up"),
-    ),
-    "encodings/deberta.py DeBERTa._near": (
-        (r"side\.shape\[-1\] -> side\.shape\[-0\]", _NEARER),
-        (r".*q_pos\.(min|max)\(\) -> k_pos\.\1\(\)", _NEARER),
-        (r"k_pos [<>]= q_pos\..* -> q_pos [<>]= q_pos\..*", _NEARER),
-        (r"k_pos\.shape\[-1\] - int.* -> k_pos\.shape\[-1\] \+ int.*", _NEARER),
-    ),
-    "encodings/deberta.py _by_row": ((r"zip.* if positions\.may_look\(row\) else .* -> .* if not .*", _WAY),),
     "encodings/deberta.py _edges": ((r"max_distance - 1 -> max_distance (\+ 1|- [02])", _SEARCH),),
     "encodings/dynamic_position_bias.py DynamicPositionBias._network": (
         (r"self\.ln_g is not None and .* -> self\.ln_g is not None or .*", _TOGETHER),
@@ -71,7 +57,6 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
     "encodings/fox.py FoX.parts": (
         (r"x\.masked_fill\(~real, 0\.0\) -> .*", EQUIVALENT + "the gate of such a token is replaced"),
     ),
-    "encodings/fox.py FoX.factors": ((r"placed\.pos\.shape\[-1\] -> placed\.pos\.shape\[1\]", _LAST),),
     "encodings/grape_m.py GRAPEM.basis": ((r"q \* .* -> q / .*", EQUIVALENT + "signs are 1 and -1"),),
     "encodings/grape_m.py GRAPEM._turn": ((r".*cos\.dtype.* -> .*sin\.dtype.*", _ONE_DTYPE),),
     "encodings/graphormer.py Graphormer.at": (
@@ -120,12 +105,6 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
     "encodings/tupe.py TUPE.at": (
         (r"self\.cls_to is None or .*", _TOGETHER),
         (r"q\.dtype -> k\.dtype", _ONE_DTYPE),
-    ),
-    "encodings/tupe.py TUPE.factors": (
-        (r".*\.to\(a\.dtype\) -> .*\.to\(b\.dtype\)", _ONE_DTYPE),
-        (r"self\.cls_to is not None -> .*", EQUIVALENT + "it adds zeros"),
-        (r"lane \+ 0\.0 .* -> lane - 0\.0 .*", EQUIVALENT + "it adds zeros"),
-        (r"placed\.parts\[0\] -> k_placed\.parts\[0\]", _ONE_DTYPE),
     ),
     "encodings/tupe.py TUPE._broadcast": ((r"placed\.parts\[0\] if placed\.seq_dim.*", _LAST),),
     "encodings/tupe.py TUPE._wide": (
@@ -176,7 +155,6 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
     "frequencies/scaling.py ntk_base": (
         (r"max\(width - 2, 1\) -> max\(width - 2, 2\)", EQUIVALENT + "widths are even"),
     ),
-    "families/bias.py Bias": ((r"False -> True", EQUIVALENT + "every encoding that has factors says so itself"),),
     "families/bias.py ContentBias": (
         (r"True -> False", "declared: what hosts read of it, and nothing here computes by"),
         (r"False -> True", "not reached: who runs anything of this class says so itself"),

@@ -226,7 +226,6 @@ def _models() -> Iterator[tuple[str, Subject]]:
     for name, options in {"of keys": {}, "Falcon": {"precision": "falcon-bfloat16"}}.items():  # exact for short texts
         make = lambda o=options: ALiBi(n_heads=4, sides="key", **o)  # noqa: E731
         yield f"attention: alibi, {name}", Subject("attention", spec, lambda m=make: wrapped.library_attention(m()))
-        yield f"attention: alibi, {name}, factors", Subject("attention", spec, lambda m=make: wrapped.by_factors(m()))
 
 
 def graphs(n: int) -> torch.Tensor:

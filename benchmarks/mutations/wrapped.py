@@ -291,21 +291,6 @@ def library_attention(encoding: posenc.Encoding) -> Callable[..., Tensor]:
     return lambda q, k, v, pos: posenc.attend(q, k, v, encoding, encoding.place(pos))
 
 
-def by_factors(encoding: posenc.Bias) -> Callable[..., Tensor]:
-    """Attend behind a causal mask with the bias as a product of factors, the first queries and then the others."""
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
-        placed, n = encoding.place(pos), len(pos)
-        products = []
-        for begin, end in ((0, n // 3), (n // 3, n)):
-            a, b = encoding.factors(placed.rows(begin, end), placed)
-            products.append((a @ b.mT).expand(-1, q.shape[1], end - begin, n))
-        scores = q @ k.mT * encoding.score_scale(q.shape[-1]) + torch.cat(products, -2).to(q.dtype)
-        return scores.masked_fill(pos[:, None] < pos, -math.inf).softmax(-1) @ v
-
-    return attention
-
-
 def plain_attention(encoding: posenc.Encoding) -> Callable[..., Tensor]:
     def attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
         placed = encoding.place(pos)

@@ -10,13 +10,11 @@ distance = q_pos - k_pos: positive looks back.
 """
 
 import inspect
-import secrets
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Float, Shaped
@@ -96,9 +94,6 @@ pytree.register_pytree_node(
 )
 
 
-REGISTERED: WeakValueDictionary[str, type] = WeakValueDictionary()  # every class of encodings, by a word of its own
-
-
 class Encoding(nn.Module):
     """NoPE: the contract with every method neutral; the base of all encodings.
 
@@ -115,18 +110,6 @@ class Encoding(nn.Module):
     rescores: bool = False  # True: rescore() changes whole rows of scores, so they must be formed
     turns_in_bias: bool = False  # True: bias() replaces q.k by other products; others turn q and k before it sees them
     keeps_float32: ClassVar[bool] = False  # True: learned frequencies, which half precision would spoil
-    registered: ClassVar[str] = "posenc.encoding.Encoding"  # the word of `itself` in `REGISTERED`
-    itself: ClassVar[type]  # the class itself, or one before it if that is not registered
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if any(vars(kind).get("__slots__") for kind in cls.__mro__):
-            return  # what lies there is no setting that anybody could read
-        cls.itself = cls
-        cls.registered = f"{cls.__module__}.{cls.__qualname__}"
-        if not cls.registered.startswith("posenc.") or "<locals>" in cls.registered:
-            cls.registered += f" {secrets.token_hex(8)}"  # others may have that name too, here and in other processes
-        REGISTERED[cls.registered] = cls
 
     def place(
         self,
@@ -303,6 +286,3 @@ class Encoding(nn.Module):
             return moved if moved.dtype in (torch.float32, torch.float64) else t.to(moved.device)
 
         return super()._apply(wide if self.keeps_float32 else fn, recurse)  # type: ignore[no-any-return]
-
-
-REGISTERED[Encoding.registered] = Encoding.itself = Encoding

@@ -31,9 +31,9 @@ class Gates(posenc.FoX):
 
 
 class Waves(posenc.Bias):
-    """Of distances alone, and a product of many lanes as well: whoever serves it must take one of both."""
+    """Of distances alone, and written by `at` alone."""
 
-    by_distance, factors_ahead = True, True
+    by_distance = True
 
     def __init__(self) -> None:
         super().__init__(n_heads=HEADS)
@@ -42,11 +42,6 @@ class Waves(posenc.Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         total: Tensor = (self.freq[h] * (q - k)[..., None]).cos().sum(-1)
         return total
-
-    def factors(self, placed: posenc.Placed, k_placed: posenc.Placed) -> tuple[Tensor, Tensor]:
-        angles = (p.parts[0].double()[..., None, :, None] * self.freq[:, None] for p in (placed, k_placed))
-        rows, keys = (torch.cat((angle.cos(), angle.sin()), -1) for angle in angles)
-        return rows[(None,) * (4 - rows.ndim)], keys[(None,) * (4 - keys.ndim)]
 
 
 def made(name: str) -> posenc.Encoding:
@@ -80,7 +75,7 @@ def made(name: str) -> posenc.Encoding:
             posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N), posenc.T5(n_heads=HEADS)
         ),
         "vector and rows": lambda: Compose(posenc.T5(n_heads=HEADS), posenc.Shaw(head_dim=LANES)),
-        "pieces and vector": lambda: Compose(
+        "content and vector": lambda: Compose(
             posenc.DeBERTa(n_heads=HEADS, head_dim=LANES, n_buckets=6, max_distance=9, terms=("p2c",)),
             posenc.T5(n_heads=HEADS),
         ),
@@ -95,7 +90,7 @@ def made(name: str) -> posenc.Encoding:
 NAMES = ["nope", "rope", "alibi", "t5", "kerple", "waves", "shaw", "transformer_xl", "fire", "fox", "tupe"]
 NAMES += ["dape", "dynamic_position_bias", "graphormer", "swin", "swin_v2", "beit", "decomposed_2d"]
 NAMES += ["deberta", "cope", "rerope", "two vectors, turned"]
-NAMES += ["product and vector", "vector and rows", "pieces and vector"]
+NAMES += ["product and vector", "vector and rows", "content and vector"]
 TABLES = ("tupe", "product and vector", "graphormer")  # positions end
 OF_CELLS = ("swin", "swin_v2", "beit", "decomposed_2d")
 MASKS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 import posenc
@@ -97,7 +96,7 @@ def test_deberta_shares_keys_among_groups_of_heads() -> None:
 def test_deberta_gradients_where_most_keys_are_far() -> None:
     encoding, q, k = deberta(), normal(1, 2, 2, 3).requires_grad_(), normal(1, 2, 40, 3, seed=1).requires_grad_()
     placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (torch.tensor([19, 21]), torch.arange(40)))
-    assert encoding._near(placed.pos, k_placed.pos) == (14, 33)  # the last row is from 6 back on, the first 12 ahead
+    assert encoding._sizes(placed.pos, k_placed.pos) == [8, 25, 7]  # rows end 12 away
 
     def run(q: Tensor, k: Tensor, *tables: Tensor) -> Tensor:
         named = dict(zip(("key_table", "query_table"), tables, strict=True))
@@ -191,22 +190,6 @@ def test_tupe_rows_of_cls_stand_wherever_they_are_asked(q_pos: list[int], learns
     learned = {name: p.detach().double().numpy() for name, p in encoding.named_parameters()}
     wanted = definitions.find("tupe")(np.array(q_pos), np.array(k_pos), **encoding.options(), **learned)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("encoding", [tupe(), tupe(untie_cls=False), tupe().of_heads(1, 2)], ids=str)
-@pytest.mark.parametrize("batched", [False, True])
-def test_tupe_is_lanes_for_plain_sdpa(encoding: Any, batched: bool) -> None:
-    """[CLS] included, in both directions: two products that one kernel adds up."""
-    n_heads = encoding._held[1] if encoding._held else 3
-    pos = torch.stack((torch.arange(9), torch.arange(9).flip(0) + 3)) if batched else torch.arange(9)
-    q, k, v = (normal(2, n_heads, 9, 4, seed=i) for i in range(3))
-    placed = encoding.place(pos, dtype=torch.float64)
-    a, b = encoding.factors(placed, placed)
-    scale = encoding.score_scale(4)
-    lanes = (torch.cat((x.expand(2, -1, -1, -1), y), -1) for x, y in ((a / scale, q), (b, k)))
-    got = F.scaled_dot_product_attention(*lanes, v, scale=scale)
-    wanted = attend(q, k, v, encoding, placed, causal=False, backend="reference")
-    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
 
 
 def test_tupe_of_some_heads_is_those_of_all() -> None:
@@ -346,18 +329,6 @@ def test_fox_jumps_over_what_is_not_finite_in_the_middle() -> None:
     around = posenc.Placed(placed.pos[:, rest], tuple(part[:, rest] for part in placed.parts))
     wanted = literal_fox(encoding, x[:, rest])
     torch.testing.assert_close(encoding.bias(q, q, around, around).detach(), wanted, rtol=0, atol=1e-12)
-
-
-def test_fox_is_one_lane_for_plain_sdpa() -> None:
-    for encoding, n in ((fox(), 3), (fox().of_heads(1, 2), 2)):
-        x, (q, k, v) = normal(2, 9, 6), (normal(2, n, 9, 4, seed=i) for i in range(3))
-        placed = encoding.place(torch.arange(9), x, dtype=torch.float64)
-        a, b = (t.expand(2, -1, -1, -1) for t in encoding.factors(placed, placed))
-        lanes = torch.cat((a * 2, q), -1), torch.cat((b, k), -1)
-        for causal in (True, False):
-            got = F.scaled_dot_product_attention(*lanes, v, is_causal=causal, scale=0.5)
-            wanted = attend(q, k, v, encoding, placed, causal=causal, backend="reference")
-            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_fox_of_some_heads_is_those_of_all() -> None:

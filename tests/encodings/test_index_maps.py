@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, Encoding, OnAxes
-from posenc.attention import reference
+from posenc.attention import whole
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
 from posenc.attention.piecewise import PiecewisePasses, merged
@@ -233,7 +233,7 @@ def call(encoding: Encoding, n: int = 300, dtype: torch.dtype = torch.float32, *
 def test_each_precision(dtype: torch.dtype) -> None:
     """All is done in float32 and rounded once: half of a unit in the last place, and less in the mean of squares."""
     for encoding in LONG:
-        exact = reference.Reference(exact=True).run(call(encoding, dtype=dtype)).double()
+        exact = whole.Reference(exact=True).run(call(encoding, dtype=dtype)).double()
         got = PiecewisePasses().run(call(encoding, dtype=dtype))
         assert got.dtype == dtype
         error = (got - exact).square().mean().sqrt() / exact.square().mean().sqrt()

@@ -348,50 +348,6 @@ def test_falcon_rounds_slope_position_and_product() -> None:
         assert got.flatten().tolist() == [181 / 256, 181.0, 181.0, 184.0]
 
 
-FACTORED = [
-    {},
-    {"sides": "one-sided"},
-    {"sides": "key"},
-    {"sides": "key", "precision": "falcon-bfloat16"},
-    {"slopes": "learned"},
-    {"slopes": (3.0, 0.1, 0.0, 1.0)},
-    {"heads": (3, 1)},
-]
-
-
-@pytest.mark.parametrize("options", FACTORED, ids=str)
-@pytest.mark.parametrize("batched", [False, True])
-def test_factors_give_the_bias_up_to_a_constant_of_each_row(options: dict[str, Any], batched: bool) -> None:
-    alibi = posenc.ALiBi(n_heads=4, **options).double()
-    k_pos = torch.tensor([[0, 1, 5, 6, 300, 301], [7, 9, 9, 10, 999, 1_000_000]])
-    k_pos = k_pos if batched else k_pos[1]
-    for held in (alibi, alibi.of_heads(1, 2)):
-        placed, k_placed = held.place(k_pos[..., -4:], dtype=torch.float64), held.place(k_pos, dtype=torch.float64)
-        q = torch.empty(1, 4 if held is alibi else 2, 4, 1)
-        bias = held.bias(q, q, placed, k_placed)
-        a, b = held.factors(placed, k_placed)
-        assert a.dtype == b.dtype == torch.float64
-        for lanes, n in ((a, 4), (b, 6)):  # what heads or rows of the batch share stands there once
-            assert lanes.ndim == 4
-            assert lanes.shape[0] in (1, 1 + batched)
-            assert lanes.shape[1] in (1, q.shape[1])
-            assert lanes.shape[2] == n
-        seen = torch.ones(4, 6, dtype=torch.bool).tril(0 if held.factors_ahead else 2) | held.factors_ahead
-        rest = (bias - a @ b.mT).expand(-1, -1, 4, 6)
-        rest = rest - rest[..., :1]
-        torch.testing.assert_close(rest.where(seen, 0.0), torch.zeros_like(rest), rtol=0, atol=1e-9)
-    assert alibi.factors_ahead == (alibi.sides == "key")
-
-
-def test_factors_carry_the_gradient_of_learned_slopes() -> None:
-    alibi = posenc.ALiBi(n_heads=3, slopes="learned")
-    placed = alibi.place(torch.arange(4))
-    a, b = alibi.factors(placed, placed)
-    product = a @ b.mT
-    (found,) = torch.autograd.grad((product[..., 3, 3] - product[..., 3, 0]).sum(), [alibi.log_slope])
-    torch.testing.assert_close(found, 3 * alibi.log_slope.detach().exp())
-
-
 def test_errors_of_alibi() -> None:
     for options, kind, words in (
         ({"slopes": "steep"}, ValueError, "slopes must be 'authors' or 'geometric' or 'learned', or a list of numbers"),

@@ -24,13 +24,12 @@ def tupe(*, dtype: torch.dtype = torch.float32, **options: Any) -> posenc.TUPE:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("untie_cls", [False, True])
 def test_of_a_model_that_was_cast_they_are_wide(untie_cls: bool, dtype: torch.dtype, pos: list[int]) -> None:
-    cast = tupe(untie_cls=untie_cls, dtype=dtype)
+    cast, q = tupe(untie_cls=untie_cls, dtype=dtype), normal(1, HEADS, 4, LANES)
     wide = tupe(untie_cls=untie_cls)
     wide.load_state_dict(cast.state_dict())
-    found, wanted = (one.factors(*[one.place(torch.tensor(pos))] * 2) for one in (cast, wide))
-    for mine, exact in zip(found, wanted, strict=True):
-        assert mine.dtype == torch.float32
-        assert torch.equal(mine, exact)
+    found, wanted = (one.bias(q, q, *[one.place(torch.tensor(pos))] * 2) for one in (cast, wide))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
@@ -57,17 +56,18 @@ def test_gradients_of_many_documents_are_summed_wide(dtype: torch.dtype, backend
 @pytest.mark.parametrize("pos", [[-1, 0, 1], [18, 19, 20], [-1, 5, 3]], ids=str)
 def test_outside_of_the_tables_there_are_none(pos: list[int]) -> None:
     """Positions that were placed where nobody might look, as a compiler places them, meet the look-up's own check."""
-    encoding, bad = tupe(), torch.tensor(pos)
+    encoding, bad, q = tupe(), torch.tensor(pos), normal(1, HEADS, 3, LANES)
     placed = encoding.place(torch.arange(3))
     placed = replace(placed, pos=bad, parts=(bad.to(placed.parts[0].dtype),))
     with pytest.raises((IndexError, RuntimeError), match="out of"):
-        encoding.factors(placed, placed)
+        encoding.bias(q, q, placed, placed)
 
 
 @pytest.mark.parametrize(("q_len", "k_len"), [(0, 5), (0, 0), (3, 0)])
 @pytest.mark.parametrize("untie_cls", [False, True])
 def test_of_no_token_gradients_are_zero_and_there(untie_cls: bool, q_len: int, k_len: int) -> None:
     encoding = tupe(untie_cls=untie_cls)
-    a, b = encoding.factors(encoding.place(torch.arange(q_len)), encoding.place(torch.arange(k_len)))
-    grads = torch.autograd.grad((a @ b.mT).sum(), [encoding.q_table, encoding.k_table])
+    q, k = normal(1, HEADS, q_len, LANES), normal(1, HEADS, k_len, LANES)
+    bias = encoding.bias(q, k, encoding.place(torch.arange(q_len)), encoding.place(torch.arange(k_len)))
+    grads = torch.autograd.grad(bias.sum(), [encoding.q_table, encoding.k_table])
     assert all(not bool(grad.any()) for grad in grads)

@@ -14,6 +14,7 @@ import posenc
 from posenc import Placed, frequencies
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Call
+from posenc.attention.whole import Reference
 
 
 class AttractsTheFar(posenc.ALiBi):
@@ -346,12 +347,6 @@ class HidesItsVectors(posenc.Shaw):
     """Has vectors of distances, and does not say so."""
 
     by_distance = False
-
-
-class HidesItsFactors(posenc.FoX):
-    """Has factors for keys ahead as well, and does not say so."""
-
-    factors_ahead = False
 
 
 class TurnsBothBack(posenc.RoPE):

@@ -29,7 +29,6 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
         (broken.EndsTooEarly, {"d_model": 32}, "declared longest="),
         (broken.KeepsItsDistance, {"n_heads": 4}, "but by_distance is False"),
         (broken.HidesItsVectors, {"head_dim": 8}, "because by_distance is False"),
-        (broken.HidesItsFactors, {"d_model": 32, "n_heads": 4}, "but factors_ahead is False"),
     ],
     "integer kinds": [(broken.KeepsTheKind, {"n_heads": 4}, "torch.uint8 positions give another result")],
     "inverse": [(broken.TurnsBackTooLittle, {"head_dim": 8}, "q differs by")],
@@ -110,7 +109,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = broken.ForgetsTheWindow(by_distance=False)
+    backend = broken.ForgetsTheWindow()
     backend.name = "forgetful"
     monkeypatch.setitem(BACKENDS, "forgetful", backend)
     monkeypatch.setitem(BACKENDS, "leaky", broken.LeavesPadding())

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import posenc
-from posenc.families import join
 from posenc.laws import ways
 
 
@@ -47,26 +46,7 @@ class MakesARowMore(posenc.ALiBi):
         return found if q.shape[2] > 1 else found.repeat(1, 1, 2, 1)
 
 
-class PiecesAreTwice(posenc.DeBERTa):
-    def bias(self, q, k, placed, k_placed):
-        return join(super().pieces(q, k, placed, k_placed))
-
-    def pieces(self, q, k, placed, k_placed):
-        return [piece._replace(term=2 * piece.term) for piece in super().pieces(q, k, placed, k_placed)]
-
-
-class HasPromisedNothing(posenc.DeBERTa):
-    def bias(self, q, k, placed, k_placed):
-        return super().bias(q, k, placed, k_placed) / 2
-
-
-class IsSaidToEnd(posenc.T5):
-    alike_from = 90  # 113
-
-
 SPOILT = {
-    "alike_from": IsSaidToEnd(n_heads=4),
-    "pieces": PiecesAreTwice(n_heads=4, head_dim=8, n_buckets=8, max_distance=12),
     "over": OverTheWrongWay(n_heads=3),
     "vectors": VectorsAreLate(head_dim=8),
     "score_mod, mapped": TakesKeysForQueries(n_heads=4),
@@ -90,20 +70,8 @@ def test_the_unspoilt_parent_agrees_with_itself(way):
     assert list(ways.differences(type(spoilt).__mro__[1](**spoilt.options()))) == []
 
 
-def test_pieces_of_a_bias_that_a_subclass_changes_are_no_promise():
-    encoding = HasPromisedNothing(n_heads=4, head_dim=8, n_buckets=8, max_distance=12)
-    assert "pieces" not in {named for named, _ in ways.differences(encoding)}
-
-
 def test_numbers_of_another_shape_are_infinitely_far_off():
     assert ("bias, row by row", math.inf) in ways.differences(MakesARowMore(n_heads=2))
-
-
-def test_vectors_that_are_promised_to_be_one_and_are_not_are_named():
-    class PromisesTooMuch(posenc.Shaw):
-        alike_from = 13
-
-    assert "vectors" in {named for named, off in ways.differences(PromisesTooMuch(head_dim=8)) if off > 1e-3}
 
 
 def test_each_distance_may_have_a_vector_of_its_own():

@@ -37,12 +37,6 @@ class SumsInFloat32(posenc.FoX):
         return q[0] - k[0]
 
 
-class FactorsInFloat32(posenc.FoX):
-    def factors(self, placed, k_placed):
-        a, b = super().factors(placed, k_placed)
-        return (a, b) if placed.parts[0].dtype == torch.float64 else (a.float(), b.float())
-
-
 class ClampsUnseen(posenc.Learned):
     def vectors(self, pos):
         unseen = torch._C._functorch.is_functorch_wrapped_tensor(pos)
@@ -75,7 +69,6 @@ SPOILT = {
     "embed, without a batch": NeedsABatch(d_model=16),
     "vectors": HasOtherVectors(d_model=16),
     "bias, at the end of a long text": SumsInFloat32(d_model=16, n_heads=4),
-    "factors, at the end of a long text": FactorsInFloat32(d_model=16, n_heads=4),
     "place where nobody may look, of the refused position 64": ClampsUnseen(d_model=8, max_len=64),
     "place where nobody may look": ShiftsUnseen(d_model=8, max_len=64),
     "place where nobody may look, of the refused position -1": LooksUpTheFirstNode(**posenc.card("graphormer").example),

@@ -75,19 +75,6 @@ class OtherMod(posenc.ALiBi):
         return lambda score, b, h, q, k: mod(score, b, h + (h == 1), q, k)
 
 
-class OtherFactors(posenc.FoX):
-    def factors(self, placed, k_placed):
-        a, b = super().factors(placed, k_placed)
-        return a, b * 1.001
-
-
-class FactorsOfEachOther(posenc.FoX):
-    def factors(self, placed, k_placed):  # right as a pair
-        a, b = super().factors(placed, k_placed)
-        of_both = 2.0 if k_placed.pos.shape[-1] else 1.0  # `a` is not of its own alone
-        return a * of_both, b / of_both
-
-
 class OtherRanks(posenc.T5):
     def of_heads(self, first, n):
         return super().of_heads(0, n)
@@ -104,8 +91,6 @@ class OtherSlots(posenc.RoPE):
     [
         (Wide(n_heads=2, window=(4, 6), width=8), "bias, row by row"),
         (OtherMod(n_heads=4), "score_mod"),
-        (OtherFactors(d_model=32, n_heads=4), "factors"),
-        (FactorsOfEachOther(d_model=32, n_heads=4), "factors"),
         (OtherRanks(n_heads=4), "of_heads"),
         (OtherSlots(head_dim=8), "rotate_"),
     ],

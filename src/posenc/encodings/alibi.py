@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.config.values import short
-from posenc.encoding import Placed
 from posenc.families import Bias, check_word, entries, finite, floating, wide
-from posenc.positions.checks import has_float64
 from posenc.registry import register
 
 _NAMED = ("authors", "geometric", "learned")
@@ -115,7 +113,7 @@ class ALiBi(Bias):
                 )
         self.precision = precision
         if sides == "key":  # whose bias is that of the key's place, and no distance
-            self.by_distance, self.factors_ahead = False, True
+            self.by_distance = False
         if self.slopes == "learned":
             self.log_slope = nn.Parameter(torch.empty(len(self._sloped), dtype=torch.float32))
         self.reset_parameters()
@@ -140,20 +138,6 @@ class ALiBi(Bias):
                 place, has = torch.where(h == head, i, place), has | (h == head)
         found = self._dealt(place, dtype)
         return found if len(self._sloped) == self.n_heads else torch.where(has, found, torch.zeros_like(found))
-
-    def factors(self, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
-        """Return one lane: the slope, and the key's position, which all heads share.
-
-        Behind a causal mask, where positions do not fall, -m |i - j| is m j, but for something of the row.
-        """
-        h = self._heads(placed.pos.device)[:, None]
-        exact = torch.float64 if has_float64(h.device) else torch.float32
-        rows, columns = (p.parts[0].to(exact)[..., None, :] for p in (placed, k_placed))
-        if self.precision is not None:  # what was rounded is a product no more
-            a, b = torch.ones_like(rows), self._of_key(h, columns)
-        else:
-            a, b = self.slope(h, exact).expand(-1, rows.shape[-1]), columns
-        return a[(None,) * (3 - a.ndim)][..., None], b[(None,) * (3 - b.ndim)][..., None]
 
     def _dealt(self, place: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the slope of number `place` among those that are dealt to heads."""

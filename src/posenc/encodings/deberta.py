@@ -1,6 +1,7 @@
 """DeBERTa's disentangled attention: content meets the learned vector of a bucket of distances, both ways."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from posenc import positions
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, Piece, join, no_autocast
+from posenc.families import ContentBias, no_autocast
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
@@ -119,14 +120,10 @@ class DeBERTa(ContentBias):
     def bias(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed
     ) -> Float[Tensor, "batch n_heads q_len k_len"]:
-        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms))."""
-        return join(self.pieces(q, k, placed, k_placed))
+        """Return (q_i · K[row] + k_j · Q[row]) / √(d (1 + terms)), some keys after the others.
 
-    def pieces(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> list[Piece]:
-        """Return the terms of `bias`, one of them for each query or key where keys are far.
-
-        Keys that are far from every query of the call share one row of each table. Where that can be seen, they cost
-        an addition; so a call with a block of queries is cheap however many keys there are.
+        Neighbours among keys meet few rows, and one where they are far from every query: then a number of each query
+        and one of each key are all. So a call with a block of queries is cheap however many keys there are.
         """
         if (q.shape[1], q.shape[-1]) != (self.n_heads, self.head_dim):
             raise ValueError(
@@ -139,16 +136,14 @@ class DeBERTa(ContentBias):
             if self.n_heads != k.shape[1]:  # one each would be a copy
                 k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
             scale = self.score_scale(self.head_dim)  # of the tables, which are smaller than q and k may be
-            tables = [None if t is None else t.to(dtype) * scale for t in (self.key_table, self.query_table)]
-            first, last = self._near(placed.pos, k_placed.pos)
-            row = self._row(placed.pos[..., None, :, None] - k_placed.pos[..., None, None, first:last])
-            # gradients of parts of a split are joined once, those of slices added up as wide as all keys
-            k_behind, k_near, k_ahead = k.split((first, last - first, k.shape[2] - last), 2)
-            near = _by_row(q, k_near, row, *tables)
-            behind, ahead = _by_end(q, k_behind, -1, *tables), _by_end(q, k_ahead, 0, *tables)
-        found = [Piece(0, first, t) for t in behind if first]
-        found += [Piece(first + a, first + b, t) for a, b, t in near]
-        return found + [Piece(last, k.shape[2], t) for t in ahead if last < k.shape[2]]
+            keys, queries = (None if t is None else t.to(dtype) * scale for t in (self.key_table, self.query_table))
+            of_q = None if keys is None else q @ keys.mT
+            sizes = self._sizes(placed.pos, k_placed.pos)
+            found = [
+                _products(of_q, some, queries, *self._met(placed.pos, pos)).expand(-1, -1, q.shape[2], -1)
+                for some, pos in zip(k.split(sizes, 2), k_placed.pos.split(sizes, -1), strict=True)
+            ]
+        return torch.cat(found, -1)
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(head_dim (1 + terms)), so that the sum of all products has the size of one."""
@@ -159,52 +154,48 @@ class DeBERTa(ContentBias):
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
-    def _row(self, distance: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
-        """Return `row`, searched for once for each distance where pairs share few."""
-        if not positions.may_look(distance) or not distance.numel():
-            return self.row(distance)
-        lowest, highest = (int(d) for d in distance.aminmax())
-        if highest - lowest >= distance.numel():
-            return self.row(distance)
-        return self.row(torch.arange(lowest, highest + 1, device=distance.device))[distance - lowest]
+    def _sizes(self, q_pos: Tensor, k_pos: Tensor) -> list[int]:
+        """Return how many keys are taken at once: those before and behind all near ones, and in between a few."""
+        n, far = k_pos.shape[-1], self._edges[-1]
+        if not _may_look(q_pos, k_pos):
+            return [n]
+        near = (k_pos > q_pos.min() - far) & (k_pos < q_pos.max() + far)
+        place = near.reshape(-1, n).any(0).nonzero()
+        first, last = (int(place[0]), int(place[-1]) + 1) if len(place) else (n, n)
+        ends = (0, *range(first, last, CHUNK), last, n)
+        return [end - begin for begin, end in pairwise(ends) if end > begin]
 
-    def _near(self, q_pos: Tensor, k_pos: Tensor) -> tuple[int, int]:
-        """Return the first key that is not beyond the last bucket behind every query, and the end of those ahead.
+    def _met(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, int, int]:
+        """Return the row of each pair, or one that all have; and the first and the last that occur."""
+        far = self._edges[-1]  # from here on, ahead and behind, there is one row
+        rows = self.row(torch.arange(-far, far + 1, device=q_pos.device))
+        first, last = 0, 2 * self.n_buckets - 1
+        if _may_look(q_pos, k_pos):
+            ends = torch.stack((q_pos.min() - k_pos.max(), q_pos.max() - k_pos.min()))
+            first, last = rows[ends.clamp(-far, far) + far].tolist()
+            if first == last:
+                return rows.new_full((1, 1, 1), first), first, last
+        distance = q_pos[..., None, :, None] - k_pos[..., None, None, :]
+        return rows[distance.clamp(-far, far) + far], first, last
 
-        All keys, where positions cannot be read without stalling a device or breaking a graph.
-        """
-        if not (positions.may_look(q_pos) and positions.may_look(k_pos)):
-            return 0, k_pos.shape[-1]
-        # buckets grow by one from edge to edge, and rows end one earlier behind than ahead, where n_buckets is the last
-        behind, ahead = k_pos <= q_pos.min() - self._edges[-2], k_pos >= q_pos.max() + self._edges[-1]
-        first, rest = (side.reshape(-1, side.shape[-1]).all(0).long() for side in (behind, ahead.flip(-1)))
-        return int(first.cumprod(0).sum()), k_pos.shape[-1] - int(rest.cumprod(0).sum())
+
+def _may_look(q_pos: Tensor, k_pos: Tensor) -> bool:
+    return positions.may_look(q_pos) and positions.may_look(k_pos)
 
 
-def _by_row(q: Tensor, k: Tensor, row: Tensor, keys: Tensor | None, queries: Tensor | None) -> list[Piece]:
-    """Form the products of each query, and of each key, with the rows, and look up those of the pairs."""
-    found = []
-    if keys is not None:
-        found.append(Piece(0, k.shape[2], (q @ keys.mT).gather(-1, row.expand(*q.shape[:3], -1))))
+def _products(
+    of_q: Tensor | None, k: Tensor, queries: Tensor | None, row: Tensor, first: int, last: int
+) -> Float[Tensor, "batch n_heads q_len_or_one k_len"]:
+    """Look up the products of queries and those of keys with the rows of pairs, of which only some are formed."""
+    total = None
+    if of_q is not None:
+        total = of_q.gather(-1, row.expand(*of_q.shape[:3], -1)).expand(-1, -1, -1, k.shape[2])
     if queries is not None:
-        looks, first = positions.may_look(row), 0
-        for some, rows in zip(k.split(CHUNK, 2), row.split(CHUNK, -1), strict=True) if looks else ((k, row),):
-            found.append(Piece(first, first + some.shape[2], _by_key(some, rows, queries)))
-            first += some.shape[2]
-    return found
-
-
-def _by_key(k: Tensor, row: Tensor, queries: Tensor) -> Tensor:
-    """Look up the products of keys with those rows that occur: neighbours among keys meet the same few."""
-    first, last = (int(r) for r in row.aminmax()) if positions.may_look(row) else (0, queries.shape[1] - 1)
-    products = queries[:, first : last + 1] @ k.mT
-    return products.gather(-2, (row - first).expand(*products.shape[:2], -1, -1))
-
-
-def _by_end(q: Tensor, k: Tensor, row: int, keys: Tensor | None, queries: Tensor | None) -> list[Tensor]:
-    """Return the products of each query, (... q_len 1), and of each key, (... 1 k_len), with one row."""
-    of_query = [] if keys is None else [q @ keys[:, row, :, None]]
-    return of_query if queries is None else [*of_query, queries[:, None, row] @ k.mT]
+        of_k = queries[:, first : last + 1] @ k.mT
+        of_k = of_k.gather(-2, (row - first).expand(*k.shape[:2], -1, k.shape[2]))
+        total = of_k if total is None else total + of_k
+    assert total is not None  # as there are terms
+    return total
 
 
 def _edges(n_buckets: int, max_distance: int) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -70,7 +69,6 @@ class FoX(Bias):
 
     reads_x = True
     accepts_real = False
-    factors_ahead = True
 
     def __init__(self, *, d_model: int, n_heads: int) -> None:
         super().__init__(n_heads=n_heads)
@@ -120,15 +118,6 @@ class FoX(Bias):
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return F_q - F_k, given those of head `h`; large sums cancel before their small parts are added."""
         return (q[0] - k[0]) + (q[1] - k[1])  # type: ignore[no-any-return]
-
-    def factors(
-        self, placed: Placed, k_placed: Placed
-    ) -> tuple[Float[Tensor, "q_batch heads q_len 1"], Float[Tensor, "k_batch heads k_len 1"]]:
-        """Return ones and -F_j; F_i is of the row alone."""
-        first, n = self.held
-        widest = torch.float64 if has_float64(placed.pos.device) else torch.float32
-        b = -_whole(k_placed, widest)[..., first : first + n].mT[..., None]
-        return b.new_ones(1, n, placed.pos.shape[-1], 1), b
 
     def score_mod(self, placed: Placed, k_placed: Placed | None = None) -> Callable[..., Tensor]:
         """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""

@@ -65,11 +65,6 @@ class RelativeBias(Bias):
         self.weight = nn.Parameter(torch.empty(n_heads, 2 * max_distance + 1))
         self.reset_parameters()
 
-    @property
-    def alike_from(self) -> int:
-        """The distance from which on keys share one number."""
-        return self.max_distance
-
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return W[h, clip(q - k)]."""
         row = (q - k).long().clamp(-self.max_distance, self.max_distance) + self.max_distance

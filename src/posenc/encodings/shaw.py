@@ -71,11 +71,6 @@ class Shaw(ContentBias):
         self.weight = nn.Parameter(torch.empty(max_distance + ahead + 1, head_dim))
         self.reset_parameters()
 
-    @property
-    def alike_from(self) -> int:
-        """The distance from which on keys have one vector."""
-        return self.max_distance
-
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Keep the positions exact; as float64 where the bias shall be."""
         return (pos.double() if dtype == torch.float64 else pos,)

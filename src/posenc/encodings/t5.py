@@ -94,11 +94,6 @@ class T5(Bias):
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
         self.reset_parameters()
 
-    @property
-    def alike_from(self) -> int | None:
-        """The distance from which on keys share the last bucket; None of a subclass that has buckets of its own."""
-        return self._edges[-1] if type(self).bucket is T5.bucket else None
-
     def bucket(self, distance: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
         """Return the bucket of each distance (query minus key; behind is positive)."""
         behind = distance.abs() if self.bidirectional else distance.clamp(min=0)

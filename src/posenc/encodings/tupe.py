@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from posenc import positions
@@ -66,7 +66,6 @@ class TUPE(Bias):
     """
 
     accepts_real = False
-    factors_ahead = True
     cls_to: nn.Parameter | None
     to_cls: nn.Parameter | None
 
@@ -96,14 +95,6 @@ class TUPE(Bias):
         cls_to, to_cls = self._wide(self.cls_to, kind)[h], self._wide(self.to_cls, kind)[h]
         return torch.where(q == 0, cls_to, torch.where(k == 0, to_cls, product))
 
-    def factors(
-        self, placed: Placed, k_placed: Placed
-    ) -> tuple[Float[Tensor, "q_batch heads q_len lanes"], Float[Tensor, "k_batch heads k_len lanes"]]:
-        """Return the rows of queries and keys, and a lane for what is paid to [CLS]; a softmax sees no more."""
-        kind = placed.parts[0].dtype
-        q, k = (p.parts[0] if p.seq_dim else p.parts[0][None] for p in (placed, k_placed))
-        return self._of_queries(q, kind), self._of_keys(k, kind)
-
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √(2 head_dim), since two products are added."""
         return float((2 * head_dim) ** -0.5)
@@ -117,15 +108,12 @@ class TUPE(Bias):
                 nn.init.zeros_(parameter)
 
     def _of_queries(self, pos: Tensor, kind: torch.dtype) -> Tensor:
-        """Return the rows of queries, scaled, and 1 for what is paid to [CLS]; [CLS] itself sees no difference."""
+        """Return the rows of queries, scaled, and 1 for what is paid to [CLS]."""
         a, scale = self._rows(self.q_table, pos, kind), self.score_scale(self.head_dim)
         if self.to_cls is None:
             return self._wide(a, kind) * scale
-        lane = a.new_ones(*a.shape[:-1], 1)
-        if self.cls_to is not None:  # a softmax does not see it; its gradient is zero, and there
-            lane = lane + 0.0 * self._of_held(self.cls_to)
-        # joined before it is widened, and what follows in place: little more is taken than what is returned
-        a = self._wide(torch.cat((a, lane), -1), kind).masked_fill_(pos[:, None, :, None] == 0, 0.0)
+        # joined before it is widened, and scaled in place: little more is taken than what is returned
+        a = self._wide(torch.cat((a, a.new_ones(*a.shape[:-1], 1)), -1), kind)
         a[..., :-1] *= scale
         return a
 
@@ -135,23 +123,22 @@ class TUPE(Bias):
         if self.to_cls is None:
             return self._wide(b, kind)
         # what is paid is wide before it is paid to many, whose gradients are added up; so is what it is joined to
-        b = self._wide(torch.cat((b, is_cls * self._of_held(self._wide(self.to_cls, kind))), -1), kind)
+        b = self._wide(torch.cat((b, is_cls * self._of_held(self.to_cls, kind)), -1), kind)
         b[..., :-1].masked_fill_(is_cls, 0.0)
         return b
 
-    def _of_held(self, learned: Tensor) -> Tensor:
-        return learned.narrow(0, *self.held)[:, None, None]
+    def _of_held(self, learned: Tensor, kind: torch.dtype) -> Tensor:
+        return self._wide(learned, kind).narrow(0, *self.held)[:, None, None]
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        a, b = self.factors(placed, k_placed)
+        kind = placed.parts[0].dtype
+        q, k = (p.parts[0] if p.seq_dim else p.parts[0][None] for p in (placed, k_placed))
+        a, b = self._of_queries(q, kind), self._of_keys(k, kind)
         with no_autocast(a.device):
             product: Tensor = a @ b.mT
-        q = placed.parts[0] if placed.seq_dim else placed.parts[0][None]
         if self.cls_to is None or (_all(q != 0) and not (torch.is_grad_enabled() and self.cls_to.requires_grad)):
             return product
-        first, n = self.held
-        pays = self._wide(self.cls_to, q.dtype)[first : first + n, None, None]
-        return torch.where(q[:, None, :, None] == 0, pays, product)
+        return torch.where(q[:, None, :, None] == 0, self._of_held(self.cls_to, kind), product)
 
     def _row(self, pos: Tensor) -> Int64[Tensor, "..."]:
         """Return rows of the tables; a negative position, where nobody may look, meets the look-up's own check."""

@@ -16,7 +16,6 @@ from posenc.families.numbers import (
     wide_parameter,
 )
 from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
-from posenc.families.pieces import Piece, join
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
 
@@ -28,7 +27,6 @@ __all__ = [
     "Embedded",
     "OfLength",
     "OwnFrequencies",
-    "Piece",
     "Rotary",
     "Scaled",
     "ScoreMap",
@@ -40,7 +38,6 @@ __all__ = [
     "entries",
     "finite",
     "floating",
-    "join",
     "no_autocast",
     "number",
     "numbers",

@@ -1,7 +1,7 @@
 """What joins the scores: a term of two positions, or of their contents as well."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.families.pieces import Piece
 
 
 class Bias(Encoding):
@@ -27,7 +26,6 @@ class Bias(Encoding):
     family = "bias"
     n_heads: int
     by_distance: bool = False  # True: at(h, q, k) is at(h, q - k, 0), so that a vector over distances holds it all
-    factors_ahead: bool = False  # True: `factors` holds for keys ahead of the query, too
     _held: tuple[int, int] | None = None  # first head and how many, where other ranks have the rest
 
     def __init__(self, *, n_heads: int) -> None:
@@ -59,29 +57,9 @@ class Bias(Encoding):
         """The first head and how many there are, of those that the encoding was made for."""
         return self._held or (0, self.n_heads)
 
-    @property
-    def alike_from(self) -> int | None:
-        """The distance from which on all keys behind have one bias, and one learned number, if any, says it; or None.
-
-        A subclass says so as a class attribute or a property. Attention then gives biases to near keys alone, and
-        computes all others by one call without a mask.
-        """
-        return None
-
     def over(self, distance: Shaped[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         """Return the bias of each head over distances, of an encoding that sees no more than that (`by_distance`)."""
         return self.at(self._heads(distance.device)[:, None], distance, torch.zeros_like(distance))
-
-    def factors(self, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor] | None:
-        """Return vectors of queries and keys whose product is the bias, where there are few lanes of them; or None.
-
-        Returns:
-            a (batch | 1, heads, q_len, lanes) and b (batch | 1, heads, k_len, lanes), with
-            bias[i, j] = a_i·b_j + something of row i alone, which a softmax does not see: for keys that a causal
-            mask shows, and for keys ahead as well where `factors_ahead` says so. float64, or as learned. `a` is of
-            `placed` alone and `b` of `k_placed`: either is asked for beside none of the other.
-        """
-        return None
 
     def at(self, h: Tensor, q: Any, k: Any) -> Tensor:
         """Return the bias of head `h` for what `place` made of one query and one key.
@@ -175,23 +153,12 @@ class ContentBias(Encoding):
 
     What `bias` returns is written to: it is a new tensor each time, or a buffer or parameter, which stay as they are.
     Where the term is (queries(q_i)·vectors(i - j) + of_keys(k_j)) times the score scale, it may say so by these three
-    and `by_distance = True`, and attention forms a block of it by one product. Where all keys from some distance on
-    have one vector, `alike_from` names it: they add a number of the row, which a softmax does not see. A bias of which
-    a part is less than a number for each pair says so by `pieces`, and blocks whose bias learns add that part as it is.
+    and `by_distance = True`, and attention forms a block of it by one product.
     """
 
     family = "content_bias"
     reads_qk = True
     by_distance: bool = False
-
-    @property
-    def alike_from(self) -> int | None:
-        """The distance from which on all keys have one vector; None if each has its own."""
-        return None
-
-    def pieces(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Sequence[Piece] | None:
-        """Return terms of some keys each, which leave out none and whose sum is the bias; None where that is one."""
-        return None
 
     def vectors(self, distance: Shaped[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "heads_or_one n head_dim"]:
         """Return what queries are multiplied with, for each distance."""

@@ -16,10 +16,8 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
-from posenc.attention.leaves import alike_from, holds
 from posenc.encoding import Encoding, Placed
 from posenc.families.bias import Bias, ContentBias
-from posenc.families.pieces import join
 from posenc.families.rotary import Rotary
 from posenc.laws.case import TOLERANCE, Case
 from posenc.laws.ways_devices import narrow
@@ -137,14 +135,12 @@ def _pairs(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Iterator
         yield "bias, row by row", _by_rows(encoding, q, k, placed), whole
         yield from _traced(encoding, q, k, placed, whole)
         yield from _by_distance(encoding, q, k, placed, whole)
-        yield from _in_pieces(encoding, q, k, placed, whole)
     if isinstance(encoding, Bias) and whole is not None:
         yield "score_mod", _by_pairs(encoding, placed, whole), whole
         yield from _several_pairs(encoding, placed, whole)
         yield from _mapped(encoding, placed, whole)
         yield from _dense(encoding, placed, whole)
         yield from _of_heads(encoding, q, k, placed, whole)
-        yield from _of_factors(encoding, placed, whole)
     if isinstance(encoding, Rotary):
         yield from turned(encoding, q, k, placed)
     yield from others_contents(encoding, q, k, placed)
@@ -159,31 +155,17 @@ def _by_distance(
     apart = placed.pos[..., :, None] - placed.pos[..., None, :]
     least, most = int(apart.min()) - 200, int(apart.max())
     every = torch.arange(least, most + 1)
-    far = alike_from(encoding) if isinstance(encoding, Bias | ContentBias) else None
-    reached = every if far is None else every.clamp(max=far)
     if isinstance(encoding, Bias):
-        ways = [("over", every), *([] if far is None else [("alike_from", reached)])]
-        for way, distance in ways:
-            of = encoding.over(distance.double() if whole.dtype == torch.float64 else distance)
-            got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
-            yield way, got.to(whole.dtype), whole
+        of = encoding.over(every.double() if whole.dtype == torch.float64 else every)
+        got = of[:, apart - least].transpose(0, 1) if apart.ndim == 3 else of[:, apart - least][None]
+        yield "over", got.to(whole.dtype), whole
     elif isinstance(encoding, ContentBias):
-        vectors, queries = encoding.vectors(reached, whole.dtype), encoding.queries(q)
+        vectors, queries = encoding.vectors(every, whole.dtype), encoding.queries(q)
         products = queries @ vectors.mT
         place = (apart - least).expand(len(q), *apart.shape[-2:])[:, None].expand(-1, q.shape[1], -1, -1)
         of_keys = encoding.of_keys(k)
         got = products.gather(-1, place) + (0.0 if of_keys is None else of_keys[:, :, None])
         yield "vectors", got * encoding.score_scale(q.shape[-1]), whole
-
-
-def _in_pieces(
-    encoding: Encoding, q: Tensor, k: Tensor, placed: Placed, whole: Tensor
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the sum of the pieces of which a bias says that it is put together."""
-    if isinstance(encoding, ContentBias) and holds(encoding, "pieces"):
-        pieces = encoding.pieces(q, k, placed, placed)
-        if pieces is not None:
-            yield "pieces", join(pieces).expand_as(whole), whole
 
 
 def _by_rows(encoding: Encoding, q: Tensor, k: Tensor, placed: Placed) -> Tensor:
@@ -291,24 +273,3 @@ def _of_heads(
         rank = encoding.of_heads(begin, count)
         yield "of_heads", rank.bias(q[:, mine], k, placed, placed).expand_as(whole[:, mine]), whole[:, mine]
         yield "score_mod of of_heads", _by_pairs(rank, placed, whole[:, mine]), whole[:, mine]
-        yield from _of_factors(rank, placed, whole[:, mine])
-
-
-def _of_factors(encoding: Bias, placed: Placed, whole: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the products of factors, up to what a row has alone."""
-    n = whole.shape[-1]
-    falls = encoding.n_axes == 1 and bool((placed.pos.diff(dim=-1) < 0).any())
-    if falls and not encoding.factors_ahead:
-        return  # a mask shows keys whose distance is none
-    # fewer queries than keys, as with a cache; one at a time, as either is of its own alone
-    of_q, of_k = (encoding.factors(*p) for p in ((placed.rows(n // 2, n), placed.last(0)), (placed.last(0), placed)))
-    if of_q is None or of_k is None:
-        return
-    a, b = (t.to(torch.promote_types(t.dtype, whole.dtype)) for t in (of_q[0], of_k[1]))
-    if not (a.ndim == b.ndim == 4 and (a.shape[-2], b.shape[-2]) == (n - n // 2, n)):  # what flash kernels are handed
-        yield "factors of queries and keys", a.new_zeros(0, *a.shape), whole
-        return
-    seen = torch.ones(whole.shape[-2:], dtype=torch.bool)
-    seen = (seen if encoding.factors_ahead else seen.tril())[n // 2 :]
-    got, wanted = (t - t[..., :1] for t in (a @ b.mT, whole[..., n // 2 :, :]))
-    yield "factors", got.masked_fill(~seen, 0.0).expand_as(wanted), wanted.masked_fill(~seen, 0.0)

@@ -21,7 +21,7 @@ ORDER = (
     *("gradients", "padding in gradients", "half precision", "far positions", "autocast"),
 )
 WAYS = "ways"  # no law of the encoding alone: what else it offers next to what laws go through
-_TEXT = "Score by score, head by head, in pieces, by factors and in place it gives what it gives at once."
+_TEXT = "Score by score, head by head, in pieces and in place it gives what it gives at once."
 _SAME = ("head_dim", "rotary_dim", "base", "max_distance", "bidirectional", "scale_base", "gamma")
 _OTHER = {"layout": "pairing", "dim": "d_model", "heads": "n_heads", "num_buckets": "n_buckets"}
 WORDS = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHER}  # of a spec, and of this library's constructors
