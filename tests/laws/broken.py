@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import torch
-from posenc.attention.reference import Reference
 from torch import Tensor
 
 import posenc
