@@ -23,13 +23,9 @@ def scaled(kind, **more):
 LATENT = {"num_key_value_heads": 4}
 TWO = {"factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.7, "original_max_position_embeddings": 64}
 YARN = scaled("yarn", factor=8.0, original_max_position_embeddings=64)
-LONG = scaled(
-    "longrope",
-    short_factor=[1.0] * 8,
-    long_factor=[1.0 + i for i in range(8)],
-    original_max_position_embeddings=512,
-)
-LONG |= {"original_max_position_embeddings": 512, "max_position_embeddings": 4096}
+TRAINED = {"original_max_position_embeddings": 512}
+LONG = scaled("longrope", short_factor=[1.0] * 8, long_factor=[1.0 + i for i in range(8)], **TRAINED)
+LONG |= TRAINED | {"max_position_embeddings": 4096}
 
 
 def made(name, **options):

@@ -54,10 +54,19 @@ def steps(end: int, *, odd: bool = True) -> Array:
 
 
 def reader(subject: Any, convention: str, head_dim: int | None) -> tuple[Reader, list[str]]:
-    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far."""
+    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far.
+
+    Raises:
+        SubjectError: No call can be used, or what goes in is not rotated alone, since sums do not stay sums.
+    """
     unknown: list[str] = []
     read = Reader(subject, convention, head_dim or _width(subject, convention, unknown))
-    _check_linear(read)
+    x, y = torch.randn(2, 1, read.head_dim, generator=torch.Generator().manual_seed(7))
+    of_x, of_y, of_sum = (read.feed(t, np.arange(6.0), heads=1) for t in (x, y, 20 * x - 30 * y))
+    share = float(np.abs(of_sum - 20 * of_x + 30 * of_y).max() / np.abs(of_sum).max(initial=1e-30))
+    if share > 1e-2:
+        message = f"f(20 x - 30 y) is not 20 f(x) - 30 f(y), by up to {share:.2%} of the largest number"
+        raise SubjectError(Cause("rope.not_linear", message, share))
     end = DENSE if REACH[convention] == "start" else FAR
     while end > 8:
         with suppress(SubjectError):
@@ -83,13 +92,3 @@ def _width(subject: Any, convention: str, unknown: list[str]) -> int:
     if len(taken) > 1:
         unknown.append(f"head_dim, since others than {taken[0]} are taken as well; pass head_dim to read another")
     return taken[0]
-
-
-def _check_linear(read: Reader) -> None:
-    """Raise where a call gives no sum of what goes in."""
-    x, y = torch.randn(2, 1, read.head_dim, generator=torch.Generator().manual_seed(7))
-    of_x, of_y, of_sum = (read.feed(t, np.arange(6.0), heads=1) for t in (x, y, 20 * x - 30 * y))
-    share = float(np.abs(of_sum - 20 * of_x + 30 * of_y).max() / np.abs(of_sum).max(initial=1e-30))
-    if share > 1e-2:
-        message = f"f(20 x - 30 y) is not 20 f(x) - 30 f(y), by up to {share:.2%} of the largest number"
-        raise SubjectError(Cause("rope.not_linear", message, share))
