@@ -63,7 +63,7 @@ OWN = {
     "odd base": (*rope({"base": 123456.0, "pairing": "interleaved"}, base=123456.0, pairing="interleaved"), "NTK"),
     "partial": (*rope({"base": 1e4, "rotary_dim": 16, "first_lane": 0}, rotary_dim=16), ""),
     "last": (*rope({"base": 1e4, "first_lane": 32, "pairing": "interleaved"}, rotary_dim=32, **LAST), ""),
-    "gain": (*rope({"base": 5e5, "gain": 1.25}, head_dim=16, attention_factor=1.25, base=5e5), ""),
+    "gain": (*rope({"base": 5e5, "gain": 1.25}, head_dim=16, attention_factor=1.25, base=5e5), "softmax scale 1.5625"),
     "slow": (*rope({"base": 1e9, "rotary_dim": 64}, base=1e9), ""),
     "linear": (given(plain(64, 1e4) / 4), {"scaling": "linear", "base": 1e4, "factor": 4.0}, ""),
     "static NTK": (*rope({"scaling": "ntk", "base": NTK, "factor": 8.0}, 128, base=NTK), "static NTK, factor 8"),

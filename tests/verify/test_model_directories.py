@@ -41,8 +41,10 @@ def test_weights_are_loaded_and_no_code_that_comes_with_them(tmp_path, monkeypat
     assert not [name for name in {*sys.modules} - before if "transformers_modules" in name]
     report = models.verify_model(str(tmp_path), small=True)
     assert (report.status, report.measured["weights"]) == ("pass", "random")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "adapter" in models.verify_model(tmp_path).measured["weights_because"]
     monkeypatch.setattr(loading, "LARGE", 1000)
-    assert models.verify_model(tmp_path).measured["weights"] == "random"
+    assert "over" in models.verify_model(tmp_path).measured["weights_because"]
 
 
 # as files in the hub have them, with sizes that are not small

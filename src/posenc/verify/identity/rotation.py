@@ -66,7 +66,7 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
         why = "positions that are given are not used, tokens are counted"
         unknown.append(f"frequencies: {why if is_counted else 'angles are not proportional to the position'}")
         return
-    facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, unknown)
+    facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, facts, unknown)
     facts["direction"], sign = _direction(freqs, unknown)
     freq = sign * freqs[0]
     own = 2 * (partner - first) if is_half else 2 * count  # half may have slow pairs that stand still
@@ -85,13 +85,16 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
         unknown += more
 
 
-def _gain(z: Complex, unknown: list[str]) -> tuple[float | None, float]:
+def _gain(z: Complex, facts: dict[str, Any], unknown: list[str]) -> tuple[float | None, float]:
     """Return by what both sides are multiplied, and how far lengths are from it."""
     (q, k), spread = np.median(np.abs(z), (1, 2)), float(np.ptp(np.abs(z), (1, 2)).max())
     if spread > 0.02 * q or abs(q - k) > CLOSE * q:
         unknown.append(f"one gain: that of queries is about {q:.6g}, that of keys {k:.6g}, give or take {spread:.3g}")
         return None, spread
-    return round(snap(float(q), max(2e-6, spread)), 6), spread  # more digits float32 does not hold
+    gain = round(snap(float(q), max(2e-6, spread)), 6)  # more digits float32 does not hold
+    if abs(gain - 1) > CLOSE and facts["rotary_dim"] == facts["head_dim"]:
+        unknown.append(f"the gain {gain:.6g} from a softmax scale {gain**2:.6g} times as large: scores are the same")
+    return gain, spread
 
 
 def _direction(freqs: Array, unknown: list[str]) -> tuple[str | None, float]:

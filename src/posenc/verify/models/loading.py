@@ -59,6 +59,8 @@ def load(
         why = "as asked for" if small else "there are no weights"
     elif size > LARGE:
         why = f"the weights are {size / 2**30:.1f} GiB, over {LARGE / 2**30:g} GiB"
+    elif (target / "adapter_config.json").exists():
+        why = "an adapter names other weights, which are not opened"
     elif "quantization_config" in fields:
         why = "the weights are quantised"
     try:

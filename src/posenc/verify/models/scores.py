@@ -106,7 +106,7 @@ def _of_t5(options: dict[str, Any], built: nn.Module, name: str) -> tuple[str, T
 
 def check(model: nn.Module, opened: Model, way: Way, tokens: int) -> Findings:
     """Judge every attention of a model with a bias for distance, by its scores."""
-    if way.encoding not in ("alibi", "t5") or _own(opened).get("alibi") is False:
+    if way.encoding not in ("alibi", "t5") or not _own(opened).get("alibi", True):
         return Findings(unknown=f"its positions enter by {way.encoding}, which is not judged in a loaded model")
     layers: list[Layer] = []
 
