@@ -1,6 +1,5 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,15 +9,16 @@ import numpy as np
 import torch
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.families import added_faults, added_reading, added_words
 from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, ready
-from posenc.verify.families.added_faults import FACTORS, PAPER, ROWS, RULES, STAGES, T2T
+from posenc.verify.families.added_faults import FACTORS, ROWS, RULES, STAGES, T2T
 from posenc.verify.families.added_reading import near_ones
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-BASES = (10000.0, 1000.0, 100.0, 20.0, 100000.0, 500000.0, 1000000.0)
+BASES = (10000.0, 1000.0)  # that are tried together with other faults; any other one is read
 FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
 LATE = {  # the fault where calls of a kind are wrong, and those of few tokens on fresh objects right
     "again": "sinusoidal.state_kept",
@@ -34,7 +34,6 @@ MOVED = (
     "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one "
     "computes the same; weights from elsewhere need the dimensions of everything permuted alike"
 )
-OTHERS = {T2T: ' (that is Tensor2Tensor\'s, variant="tensor2tensor")', PAPER: ' (the paper\'s, variant="paper")'}
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -76,6 +75,7 @@ class Sinusoid(Added):
         later: Calls of one object, in this order and in the other.
         divides: What the width must be a multiple of.
         readings: What the specification may mean, as parameters of the model.
+        moved: The orders of dimensions that it does not exclude.
         free_lanes: Whether any order of dimensions is right.
         top: The length that must work; 0 where none is asked for.
         ends: The first length that raises an error; 0 where none did.
@@ -87,11 +87,11 @@ class Sinusoid(Added):
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
     lengths: Sequence[int] = (40, 130, 600, 2100)
-    pairs, divides = 100, 2
+    pairs, divides = 32, 2
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.readings, self.order_said, self.join_said = added_words.read(spec, image=self.calls.image)
+        self.readings, self.moved, self.free_lanes = added_words.read(spec, image=self.calls.image)
         self.top, self.ends = int(spec.get("max_positions") or 0), 0
         self.mismatch = f"{self.prefix}.mismatch"
         late = (kind(code, name, "near") for name, code in LATE.items())
@@ -104,7 +104,6 @@ class Sinusoid(Added):
             **self.readings[0],
         }
         self.definition = f"{self.prefix}@{'tensor2tensor' if self.truth['rule'] == T2T else 'vaswani'}"
-        self.free_lanes = not self.order_said and not (self.calls.image and self.join_said)
         self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
 
     # What is asked
@@ -112,25 +111,21 @@ class Sinusoid(Added):
     def cases(self) -> Iterator[Case]:
         """Yield calls of several sizes, and others only where these are right: later ones of one object, long texts."""
         yield from self.flags("tokens")
-        within = {shape: not self.top or shape[-1] <= self.top for shape in (*self.shapes, *self.later)}
-        for shape in filter(within.__getitem__, self.shapes):
+        end = self.top or FAR
+        shapes, later = ([shape for shape in some if shape[-1] <= end] for some in (self.shapes, self.later))
+        for shape in shapes:
             yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) > 20)
         if near_ones(self.heard) and self.best() is None:
             return
         yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
-        for order in (self.later, self.later[::-1]):
-            yield Case("again", tuple(filter(within.__getitem__, order)), "calls of one object, one after another")
-        if self.lengths:
-            yield from self._long()
-        yield from self.flags("grad", "trained")
-
-    def _long(self) -> Iterator[Case]:
-        top, dim = self.top, max(self.calls.dim, 1)
-        lengths = sorted({n for n in (*self.lengths, top, FAR) if 0 < n <= (top or FAR) and n * dim <= LARGEST})
-        if lengths:
+        for order in (later, later[::-1]):
+            yield Case("again", tuple(order), "calls of one object, one after another")
+        lengths = sorted({n for n in (*self.lengths, end) if n <= end and n * self.calls.dim <= LARGEST})
+        if self.lengths and lengths:
             yield Case("far", tuple((1, n) for n in lengths), f"{lengths[-1]} tokens")
-        if self.spec.get("activation_dtype"):
-            yield Case("half", ((1, min(HALF, top or HALF)),), "tokens in bfloat16", optional=True)
+        if self.lengths and self.spec.get("activation_dtype"):
+            yield Case("half", ((1, min(HALF, end)),), "tokens in bfloat16", optional=True)
+        yield from self.flags("grad", "trained")
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return what the calls of a case add, row by row, up to the first one that raises an error."""
@@ -224,14 +219,10 @@ class Sinusoid(Added):
         """Return the code of positions, and how far float32 may be off."""
         return added_faults.wave(model, axes[0], model["order"], self.calls.dim, nudge)
 
-    def fits(self, model: Model, some: Sequence[Seen], within: float = 1.0) -> bool:
-        """Return whether a model explains some answers, with so many times their tolerance."""
-        return all(bool((self.off(s, self.predict(model, s.case), model) <= within).all()) for s in some)
-
     def best(self) -> Model | None:
         """Return the first allowed model that explains the answers to calls of few tokens."""
         models = ({**self.truth, **choice.change} for choice in self.free())
-        return next((model for model in models if self.fits(model, near_ones(self.heard))), None)
+        return next((model for model in models if explains(self, model, near_ones(self.heard))), None)
 
     # What else is right
 
@@ -240,26 +231,19 @@ class Sinusoid(Added):
         """Over how many dimensions the waves of one axis are spread."""
         return self.calls.dim
 
-    def _moved(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the same dimensions, where none is declared."""
-        if not self.order_said:
-            yield from ({"order": name} for name in added_faults.ORDERS)
-
     def _choices(self) -> Iterator[Choice]:
         """Yield the readings of the specification, and the orders of dimensions that were not declared."""
-        known = added_faults.layouts(self.width)
-        readings = [reading for reading in self.readings if reading["order"] in known]
-        yield from (Choice(reading) for reading in readings)
-        for reading, change in itertools.product(readings, list(self._moved())):
-            if change["order"] in known:
-                words = self._order_words({**self.truth, **change})
-                yield Choice({**reading, **change}, MOVED.format(words=words))
+        yield from map(Choice, self.readings)
+        for reading in self.readings:
+            for change in self.moved:
+                words = MOVED.format(words=self._order_words({**self.truth, **change}))
+                yield Choice({**reading, **change}, words)
 
     def free(self) -> Iterator[Choice]:
         """Yield the choices, and those that are read off the answers: another origin, any order of dimensions."""
         choices, near = list(self._choices()), near_ones(self.heard)
         yield from choices
-        if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
+        if any(explains(self, {**self.truth, **choice.change}, near) for choice in choices):
             return
         rows = [s for s in self.heard if s.case.kind in ("near", "again", "far")]
         for choice in choices:
@@ -274,39 +258,30 @@ class Sinusoid(Added):
                     yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
 
     def _order_words(self, model: Model) -> str:
-        words = added_faults.layouts(self.width)[model["order"]].words
-        return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
+        join, words = model["join"], added_faults.layouts(self.width)[model["order"]].words
+        turns = ", the axes taking turns" if join.startswith("woven") else ""
+        return words + (f"{turns}, {'rows' if join.endswith('yx') else 'columns'} first" if join else "")
 
     # What is wrong
 
-    def said(self, word: str) -> set[Any]:
-        """Return the values of a parameter that the specification allows."""
-        return {reading[word] for reading in self.readings}
-
     def faults(self) -> Iterator[Fault]:
-        """Yield the known faults: the input and the whole code first, then positions, orders and angles."""
+        """Yield the known faults, first those that are also tried two at a time."""
         yield from self.about_the_input()
         if not any(np.abs(s.value).max() > 1e-6 for s in near_ones(self.heard)):
             yield Fault("sinusoidal.not_used", {"gain": 0.0})
         yield Fault("sinusoidal.added_twice", {"gain": 2.0})
-        yield from self._places()
-        yield from self._orders()
+        yield from (self.start_fault(by) for by in (1.0, -1.0))
+        for base in BASES:
+            code, values = "frequency.base", {"base": base, "asked": self.truth["base"]}
+            yield Fault(f"sinusoidal.{'temperature_hardwired' if base == 10000.0 else code}", {"base": base}, values)
+        some = (self._orders, self._places) if self.calls.image else (self._places, self._orders)
+        for faults in some:
+            yield from faults()
         for words, (code, *_) in RULES.items():
-            if words not in self.said("rule"):
-                yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words, "other": OTHERS.get(words, "")})
+            yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words})
         for words, factor in FACTORS.items():
             yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words})
-        for base in BASES:
-            if base != (asked := self.truth["base"]):
-                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
-                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": asked})
         yield from precision.faults("sinusoidal", STAGES)
-
-    def _places(self) -> Iterator[Fault]:
-        """Yield other first positions, and wrong ways to count rows."""
-        yield from (self.start_fault(by) for by in (1.0, -1.0, 2.0, -2.0))
-        for words, (_, code) in ROWS.items():
-            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def start_fault(self, by: float) -> Fault:
         """Return the fault of counting from another number."""
@@ -315,31 +290,39 @@ class Sinusoid(Added):
 
     def _orders(self) -> Iterator[Fault]:
         """Yield wrong orders of sines and cosines."""
-        for name in added_faults.layouts(self.calls.dim):
-            if name not in self.said("order"):
-                code = added_faults.order_code(self.calls.dim, name, self.truth["order"])
-                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self._order_words({"order": name})})
+        for name, layout in added_faults.layouts(self.width).items():
+            words = self._order_words({**self.truth, "order": name})
+            yield Fault(f"sinusoidal.{layout.code}", {"order": name}, {"words": words})
+
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong ways to count rows."""
+        for words, (_, code) in ROWS.items():
+            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what can be read off the rows: a factor, positions, a base, an order of dimensions."""
+        """Return what can be read off the rows: a factor, positions, a base."""
         near = near_ones(wrong)
         for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
             for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
-        lanes = None if self.free_lanes else added_reading.permutation(self, near_ones(seen), self.truth)
-        if lanes is not None:
-            return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
         return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return the order of dimensions, where another one than the declared explains all, or a mismatch."""
+        lanes = added_reading.permutation(self, near_ones(seen), self.truth)
+        if self.free_lanes or lanes is None:
+            return super().unknown(seen, wrong, model)
+        return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what later, long or coarse calls show, where those of few tokens are right."""
         model = self.best()
         if fault.change or fault.code not in LATE.values() or model is None:
             return super().refine(fault, wrong, right, seen)
-        s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not self.fits(model, [s]))
+        s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not explains(self, model, [s]))
         off = float(np.abs(s.value - self.predict(model, s.case)).max())
-        coarse = (f for f in precision.faults("sinusoidal", STAGES) if self.fits({**model, **f.change}, [s]))
+        coarse = (f for f in precision.faults("sinusoidal", STAGES) if explains(self, {**model, **f.change}, [s]))
         code = self.mismatch if s.case.kind == "far" else fault.code
         other = Fault(code, {}, {"what": "a call after calls of other sizes", "off": off, "dtype": "bfloat16"})
         return added_reading.broken(self, s, model) or next(coarse, other)
