@@ -1,5 +1,6 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -74,20 +75,16 @@ class Sinusoid(Added):
         cut_wrong: The code where rows are a constant number of positions off, another one in each call.
         later: Calls of one object, in this order and in the other.
         divides: What the width must be a multiple of.
-        readings: What the specification may mean, as parameters of the model.
-        moved: The orders of dimensions that it does not exclude.
-        free_lanes: Whether any order of dimensions is right.
         top: The length that must work; 0 where none is asked for.
         ends: The first length that raises an error; 0 where none did.
     """
 
-    prefix, cut_wrong = "sinusoidal", "sinusoidal.slice.tail"
+    prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
     ignores = "table_rows padding padding_idx"
     shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
     lengths: Sequence[int] = (40, 130, 600, 2100)
-    pairs, divides = 32, 2
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -206,18 +203,15 @@ class Sinusoid(Added):
 
     def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
         code, slack = self.code(model, self.positions(model, shape))
-        if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
-            near = [self.code(model, self.positions(model, shape), nudge)[0] for nudge in (1e-6, -1e-6)]
-            slack = slack + np.abs(near[0] - code) + np.abs(near[1] - code)
         lanes = slice(None) if model["lanes"] is None else model["lanes"]
         full = (*self.grid(shape), self.calls.dim)
         both = (model["gain"] * code[..., lanes], abs(model["gain"]) * slack[..., lanes])
         code, slack = (np.broadcast_to(a, full).reshape(-1, full[-1]) for a in both)
         return code, slack
 
-    def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
+    def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the code of positions, and how far float32 may be off."""
-        return added_faults.wave(model, axes[0], model["order"], self.calls.dim, nudge)
+        return added_faults.wave(model, axes[0], self.calls.dim)
 
     def best(self) -> Model | None:
         """Return the first allowed model that explains the answers to calls of few tokens."""
@@ -231,17 +225,12 @@ class Sinusoid(Added):
         """Over how many dimensions the waves of one axis are spread."""
         return self.calls.dim
 
-    def _choices(self) -> Iterator[Choice]:
-        """Yield the readings of the specification, and the orders of dimensions that were not declared."""
-        yield from map(Choice, self.readings)
-        for reading in self.readings:
-            for change in self.moved:
-                words = MOVED.format(words=self._order_words({**self.truth, **change}))
-                yield Choice({**reading, **change}, words)
-
     def free(self) -> Iterator[Choice]:
-        """Yield the choices, and those that are read off the answers: another origin, any order of dimensions."""
-        choices, near = list(self._choices()), near_ones(self.heard)
+        """Yield readings, orders that are not declared, and what is read off: another origin, any order."""
+        near, choices = near_ones(self.heard), [Choice(reading) for reading in self.readings]
+        for reading, change in itertools.product(self.readings, self.moved):
+            words = self._order_words({**self.truth, **change})
+            choices.append(Choice({**reading, **change}, MOVED.format(words=words)))
         yield from choices
         if any(explains(self, {**self.truth, **choice.change}, near) for choice in choices):
             return
@@ -252,10 +241,9 @@ class Sinusoid(Added):
             if fault is not None and fault.change:
                 words = ORIGIN.format(by=fault.values["start"] - fault.values["asked"])
                 yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
-            if self.free_lanes and not choice.because:
-                lanes = added_reading.permutation(self, rows, model)
-                if lanes is not None:
-                    yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
+            lanes = added_reading.permutation(self, rows, model) if self.free_lanes and not choice.because else None
+            if lanes is not None:
+                yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
 
     def _order_words(self, model: Model) -> str:
         join, words = model["join"], added_faults.layouts(self.width)[model["order"]].words
@@ -307,13 +295,6 @@ class Sinusoid(Added):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
         return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
-
-    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return the order of dimensions, where another one than the declared explains all, or a mismatch."""
-        lanes = added_reading.permutation(self, near_ones(seen), self.truth)
-        if self.free_lanes or lanes is None:
-            return super().unknown(seen, wrong, model)
-        return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what later, long or coarse calls show, where those of few tokens are right."""

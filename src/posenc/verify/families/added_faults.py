@@ -130,16 +130,24 @@ def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np
     return np.where(cosine, cosines, sines), cosine, sign
 
 
-def wave(model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
-    """Return sines and cosines (..., d) of positions, and how far float32 may be off; `nudge` moves what is rounded."""
-    omega, cosine, sign = waves(model["rule"], order, d, model["base"])
-    places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
-    omega = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
-    angle = rounded(places * omega * (1 + nudge), model["round_product"])
-    if order == "rows":
+def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
+    """Return sines and cosines (..., d) of positions, and how far float32 may be off."""
+    omega, cosine, sign = waves(model["rule"], model["order"], d, model["base"])
+    if model["order"] == "rows":
         cosine = np.arange(p.shape[-1])[:, None] % 2 == 1
-    code = rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
-    return code, np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+
+    def formed(nudge: float = 0.0) -> tuple[Array, Array]:
+        """Return angles and their waves, where what is rounded is moved by a share of it."""
+        places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
+        freq = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
+        angle = rounded(places * freq * (1 + nudge), model["round_product"])
+        return angle, rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
+
+    angle, code = formed()
+    slack = np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+    if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
+        slack = slack + np.abs(formed(1e-6)[1] - code) + np.abs(formed(-1e-6)[1] - code)
+    return code, slack
 
 
 # Positions of rows by mistake: (numbers of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and

@@ -85,11 +85,11 @@ class Image(Sinusoid):
         y, x = CELLS[model["place"]][1](i, j, h, w) if model["place"] else (i, j)
         return _scaled(model, y, h, w)[None], _scaled(model, x, w, h)[None]
 
-    def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
+    def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the code of cells from the positions of their rows and columns."""
         dim, join = self.calls.dim, model["join"]
         d = dim if join == "sum" else dim // 2 if model["narrow"] else self.width
-        parts = [added_faults.wave(model, p, model["order"], d, nudge) for p in axes]
+        parts = [added_faults.wave(model, p, d) for p in axes]
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return code, slack
 

@@ -1,6 +1,5 @@
 """Rotations of pictures: a table of angles by the size of the grid, or a function on positions of two axes."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,17 +69,15 @@ class Grid(Angles):
             yield Choice({"ladder": "shared"})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes, and other ways to give axes and frequencies to pairs: right in other models."""
-        first = self.truth["first"]
+        """Yield other ways to give axes and frequencies to pairs, which are right in other models."""
+        first, woven = self.truth["first"], self.truth["interleaved"]
         other = "row" if first == "column" else "column"
         swapped = f"the first pairs follow the {other} and the others the {first}"
         yield Fault("rope2d.axes_swapped", {"first": other}, {"words": swapped})
-        for ladder, interleaved, axis in itertools.product(LADDERS, (False, True), (first, other)):
-            how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
-            words = f"axes {how}, the first pairs follow the {axis}, and {LADDERS[ladder]}"
-            change = {"first": axis, "interleaved": interleaved, "ladder": ladder}
-            code = "frequency.shared" if interleaved == self.truth["interleaved"] else "interleaved_axes"
-            yield Fault(f"rope2d.{code}", change, {"words": words})
+        how = "are two blocks of pairs" if woven else "alternate from pair to pair"
+        yield Fault("rope2d.interleaved_axes", {"interleaved": not woven}, {"words": f"axes {how}"})
+        for ladder, words in LADDERS.items():
+            yield Fault("rope2d.frequency.shared", {"ladder": ladder}, {"words": words})
         yield Fault("rope2d.frequency.width", {"ladder": "narrow"})
         yield from super().faults()
 
