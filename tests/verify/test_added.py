@@ -125,12 +125,6 @@ class Drops(nn.Module):
         return nn.functional.dropout(y, 0.1, training=self.always or self.training)
 
 
-def rows_for_columns(n):
-    angle = torch.arange(n, dtype=torch.float64)[:, None] * omega(D).repeat_interleave(2)
-    angle[0::2], angle[1::2] = torch.sin(angle[0::2]), torch.cos(angle[1::2])
-    return angle.float()
-
-
 def branch(short, long, at):
     """Return a module that is `long` for texts of more than `at` tokens."""
     return lambda x: (long if x.shape[1] > at else short)(x)
@@ -141,17 +135,12 @@ SWAPPED = (torch.cos, torch.sin)
 permuted = torch.randperm(D, generator=torch.Generator().manual_seed(1))
 FAULTS = [
     ("axis.batch", Table(lambda pe, x: pe[: x.size(0)][:, None]), SIN),
-    ("axis.rows_for_columns", Adds(code=rows_for_columns), SIN),
-    ("slice.single_row", Table(lambda pe, x: pe[x.size(1)]), SIN),
     ("slice.tail", Table(lambda pe, x: pe[-x.size(1) :]), SIN),
-    ("frequency.precedence", Adds(w=torch.exp(-2 * K)), SIN),
     ("frequency.exponent_not_paired", Adds(w=omega(D), wc=B ** (-(2 * K + 1) / D)), SIN),
     ("frequency.divisor", Adds(w=B ** (-K / D)), SIN),
     ("frequency.divisor", Adds(w=B ** (-2 * K / 50)), SIN),
     ("frequency.divisor", Adds(w=T2T_RATES), {**SIN, "variant": "paper"}),
     ("frequency.divisor", Adds(), {**SIN, "variant": "tensor2tensor"}),
-    ("frequency.inverted", Adds(w=1 / omega(D)), SIN),
-    ("frequency.integer_division", Adds(w=B ** (0 * K)), SIN),
     ("frequency.factor", Adds(w=TAU * omega(D)), SIN),
     ("frequency.base", Adds(w=omega(D, 777.0)), SIN),
     ("temperature_hardwired", Adds(), {**SIN, "base": 123456.0}),
@@ -160,7 +149,6 @@ FAULTS = [
     ("layout.halves", Adds(half=True), WOVEN),
     ("layout.interleaved", Adds(), HALF),
     ("layout.one_wave", Adds(order=(torch.sin, torch.sin)), SIN),
-    ("layout.permuted", Adds(code=lambda n: waves(torch.arange(n))[:, permuted]), WOVEN),
     ("temperature_hardwired", Adds(order=SWAPPED), {**WOVEN, "base": 123456.0}),  # and the cosines come first
     ("start", Adds(lambda p: p + 1000), SIN),
     ("position.reversed", Adds(lambda p: len(p) - 1 - p), SIN),
@@ -175,8 +163,6 @@ FAULTS = [
     ("not_used", Adds(tail=lambda x, c: x), SIN),
     ("random", Adds(tail=lambda x, c: x + c + 0.01 * torch.randn(c.shape)), SIN),
     ("dropout_in_eval", Drops(True), SIN),
-    ("grad.severed", Adds(tail=lambda x, c: x.detach() + c), SIN),
-    ("trainable", Table(rows=700, trains=True), SIN),
     ("table.growth_ignores_past", Grows(past=False), SIN),
     ("table.growth_ignores_past", Grows(past=False, rows=0), SIN),  # later calls of one object only
     ("table.growth_ignores_past", Table(lambda pe, x: pe[torch.arange(x.size(1)) % 32]), SIN),
@@ -201,35 +187,12 @@ FAULTS = [
 ]
 
 
-class Oddity(nn.Module):
-    """Everything unusual and nothing wrong: lazy, float64, keyword, a view, a cache of one length."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("inv", omega(D), persistent=False)
-        self.kept = {}
-
-    def forward(self, x, *, scale=1.0):
-        n = x.shape[-2]
-        if n not in self.kept:
-            a = torch.arange(n)[:, None] * self.inv
-            self.kept[n] = torch.stack([a.sin(), a.cos()], -1).reshape(1, n, D)
-        return (x.transpose(1, 2) + self.kept[n].to(x).transpose(1, 2)).transpose(1, 2)
-
-
-def by_complex(n):
-    z = torch.polar(torch.ones(n, D // 2), torch.outer(torch.arange(n).float(), omega(D).float()))
-    return torch.view_as_real(z).flip(-1).flatten(1)
-
-
 TEXTS = [
     ("pass", Adds(), SIN),
     ("pass", Table(rows=700, trains=False), {"encoding": "sinusoidal"}),
     ("pass", Table(rows=30), SIN),
     ("pass", Table(rows=5000), {**SIN, "max_positions": 5000}),
     ("pass", Grows(), SIN),
-    ("pass", Oddity(), SIN),
-    ("pass", Adds(code=by_complex), SIN),
     ("pass", Drops(False), SIN),
     ("pass", Adds(half=True), HALF),
     ("equivalent", Adds(half=True), SIN),
@@ -245,7 +208,6 @@ TEXTS = [
     ("subject.not_finite", Adds(tail=lambda x, c: x + c + math.inf), SIN),
     ("cannot_tell", Adds(), {**SIN, "encoding": "time2vec"}),
     ("cannot_tell", Adds(), {**SIN, "encoding": "sinusoidal2d"}),
-    *[(f"sinusoidal.{code}", subject, spec) for code, subject, spec in FAULTS],
     ("pass", Adds(tail=lambda x, c: (x + c,)), SIN),
     ("equivalent", Adds(code=lambda n: waves(torch.arange(n), 512)[:, torch.arange(512) ^ 37]), {**SIN, "dim": 512}),
     ("pass", Coarse(""), LOW),  # angles in float32, only cosines and sines rounded
@@ -254,7 +216,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("want", "subject", "spec"), TEXTS)
+@pytest.mark.parametrize(("want", "subject", "spec"), TEXTS + [(f"sinusoidal.{code}", *rest) for code, *rest in FAULTS])
 def test_a_text_is_judged(want, subject, spec):
     assert judge(subject, "additive_module", spec) == want
 
@@ -280,7 +242,8 @@ def test_a_disputed_definition_names_the_other():
 
 def test_a_pass_says_what_was_not_judged():
     report = verify.check(Table(rows=100), convention="additive_module", spec=SIN)
-    assert "positions beyond 39: a text of 130 tokens raises an error" in report.not_judged
+    assert "positions beyond 39" in report.not_judged
+    assert any(line.startswith("130 tokens: ") for line in report.not_judged)
     assert any("half precision" in line for line in report.not_judged)
 
 

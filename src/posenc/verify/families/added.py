@@ -1,9 +1,7 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +74,7 @@ class Sinusoid(Added):
         later: Calls of one object, in this order and in the other.
         divides: What the width must be a multiple of.
         top: The length that must work; 0 where none is asked for.
-        ends: The first length that raises an error; 0 where none did.
+        ended: Whether longer texts fail, or later calls.
     """
 
     prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
@@ -89,7 +87,7 @@ class Sinusoid(Added):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.readings, self.moved, self.free_lanes = added_words.read(spec, image=self.calls.image)
-        self.top, self.ends = int(spec.get("max_positions") or 0), 0
+        self.top, self.ended = int(spec.get("max_positions") or 0), False
         self.mismatch = f"{self.prefix}.mismatch"
         late = (kind(code, name, "near") for name, code in LATE.items())
         self.kinds = (self.kinds[0], *late, *self.kinds[1:])
@@ -103,8 +101,6 @@ class Sinusoid(Added):
         self.definition = f"{self.prefix}@{'tensor2tensor' if self.truth['rule'] == T2T else 'vaswani'}"
         self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
 
-    # What is asked
-
     def cases(self) -> Iterator[Case]:
         """Yield calls of several sizes, and others only where these are right: later ones of one object, long texts."""
         yield from self.flags("tokens")
@@ -116,43 +112,42 @@ class Sinusoid(Added):
             return
         yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
         for order in (later, later[::-1]):
-            yield Case("again", tuple(order), "calls of one object, one after another")
-        lengths = sorted({n for n in (*self.lengths, end) if n <= end and n * self.calls.dim <= LARGEST})
-        if self.lengths and lengths:
-            yield Case("far", tuple((1, n) for n in lengths), f"{lengths[-1]} tokens")
+            self.ended = False
+            for i in range(2, len(order) + 1):
+                if not self.ended:
+                    yield Case("again", tuple(order[:i]), "calls of one object, one after another", optional=True)
+        self.ended = not self.lengths
+        for n in sorted({*self.lengths, end}):
+            if not self.ended and n <= end and n * self.calls.dim <= LARGEST:
+                yield Case("far", ((1, n),), f"{n} tokens", optional=not self.top)
         if self.lengths and self.spec.get("activation_dtype"):
             yield Case("half", ((1, min(HALF, end)),), "tokens in bfloat16", optional=True)
         yield from self.flags("grad", "trained")
 
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return what the calls of a case add, row by row, up to the first one that raises an error."""
-        called, rows, half = ready(subject), [np.zeros((0, self.calls.dim))], case.kind == "half"
-        if half and isinstance(called, torch.nn.Module):
-            called = called.to(torch.bfloat16)
-        for i, shape in enumerate(case.args):
-            x = torch.zeros(self.calls.full(shape), dtype=torch.bfloat16) if half else None
-            try:
-                rows.append(self.calls.code(ready(subject) if case.kind == "far" else called, shape, x))
-            except SubjectError as error:
-                if case.kind not in ("again", "far"):
-                    raise
-                self._ended(subject, case, i, error)
-                case = replace(case, args=case.args[:i])
-                break
-        self.heard.append(Seen(case, np.concatenate(rows), 2.0**-8 if half else FLOAT32))
+        """Return what the last call of a case adds, row by row."""
+        called, x, shape = ready(subject), None, case.args[-1]
+        if case.kind == "half":
+            called = called.to(torch.bfloat16) if isinstance(called, torch.nn.Module) else called
+            x = torch.zeros(self.calls.full(shape), dtype=torch.bfloat16)
+        try:
+            rows = [self.calls.code(called, one, x) for one in case.args][-1]
+        except SubjectError as error:
+            self.ended = True
+            if case.kind != "again" or not self.calls.works(subject, shape):
+                raise
+            calls = {"calls": [self.calls.case(one) for one in case.args]}
+            what = f"{self.calls.words(shape)}, which works on a fresh object, fails"
+            raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
+        self.heard.append(Seen(case, rows, FLOAT32 if x is None else 2.0**-8))
         return self.heard[-1]
 
-    def _ended(self, subject: Any, case: Case, i: int, error: SubjectError) -> None:
-        """Raise the finding behind a call that fails after others; return where a table ends and says so."""
-        shape, what = case.args[i], self.calls.words(case.args[i])
-        if case.kind == "again" and i and self.calls.works(subject, shape):
-            calls = {"calls": [self.calls.case(one) for one in case.args[: i + 1]]}
-            what = f"{what}, which works on a fresh object, fails"
-            raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
-        if case.kind == "far" and self.top:
-            words = f"{self.top} positions were asked for, and {what} fails: {error.cause.message[:160]}"
-            raise finding("sinusoidal.table.too_short", self.calls.case(shape), words=words) from error
-        self.ends = shape[-1] if case.kind == "far" else 0
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return the fault behind a long text that fails though its length was asked for."""
+        if case.kind != "far" or cause.code != "subject.raises":
+            return None
+        words = f"{self.top} positions were asked for, and {cause.message[:200]}"
+        return Fault("sinusoidal.table.too_short", {}, {"message": words}, self.calls.case(case.args[-1]))
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
@@ -161,18 +156,9 @@ class Sinusoid(Added):
             return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
         return _odd(self.calls.dim, error.cause) if self.calls.dim % self.divides else error
 
-    # What is right
-
     def grid(self, shape: Shape) -> Shape:
         """Return the axes of a call's rows."""
         return shape
-
-    def parts_of(self, case: Case) -> Iterator[tuple[Shape, slice]]:
-        """Yield the calls of a case and their rows."""
-        at = 0
-        for shape in case.args:
-            yield shape, slice(at, at + math.prod(self.grid(shape)))
-            at += math.prod(self.grid(shape))
 
     def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
         """Return the positions of the rows of a call, (batch or 1, tokens)."""
@@ -182,7 +168,7 @@ class Sinusoid(Added):
         return (place + model["start"],)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return what a model adds in the calls of a case."""
+        """Return what a model adds in the last call of a case."""
         return self.flag(model, case) if case.kind in FLAGS else self.rows(model, case)[0]
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
@@ -194,20 +180,16 @@ class Sinusoid(Added):
         return slack + 2.0**-7 if seen.case.kind == "half" else slack
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
-        """Return the rows of the calls of a case, and how far float32 may be off in each number."""
+        """Return the rows of the last call of a case, and how far float32 may be off in each number."""
         if self._last is None or self._last[0] is not model or self._last[1] is not case:
-            parts = [self._rows(model, shape) for shape in case.args] or [(np.zeros((0, self.calls.dim)),) * 2]
-            code, slack = (np.concatenate(part) for part in zip(*parts, strict=True))
-            self._last = model, case, (code, slack)
+            full = (*self.grid(case.args[-1]), self.calls.dim)
+            lanes = slice(None) if model["lanes"] is None else model["lanes"]
+            code, slack = (
+                np.broadcast_to(a[..., lanes], full).reshape(-1, full[-1])
+                for a in self.code(model, self.positions(model, case.args[-1]))
+            )
+            self._last = model, case, (model["gain"] * code, abs(model["gain"]) * slack)
         return self._last[2]
-
-    def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
-        code, slack = self.code(model, self.positions(model, shape))
-        lanes = slice(None) if model["lanes"] is None else model["lanes"]
-        full = (*self.grid(shape), self.calls.dim)
-        both = (model["gain"] * code[..., lanes], abs(model["gain"]) * slack[..., lanes])
-        code, slack = (np.broadcast_to(a, full).reshape(-1, full[-1]) for a in both)
-        return code, slack
 
     def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the code of positions, and how far float32 may be off."""
@@ -217,8 +199,6 @@ class Sinusoid(Added):
         """Return the first allowed model that explains the answers to calls of few tokens."""
         models = ({**self.truth, **choice.change} for choice in self.free())
         return next((model for model in models if explains(self, model, near_ones(self.heard))), None)
-
-    # What else is right
 
     @property
     def width(self) -> int:
@@ -249,8 +229,6 @@ class Sinusoid(Added):
         join, words = model["join"], added_faults.layouts(self.width)[model["order"]].words
         turns = ", the axes taking turns" if join.startswith("woven") else ""
         return words + (f"{turns}, {'rows' if join.endswith('yx') else 'columns'} first" if join else "")
-
-    # What is wrong
 
     def faults(self) -> Iterator[Fault]:
         """Yield the known faults, first those that are also tried two at a time."""
@@ -308,16 +286,14 @@ class Sinusoid(Added):
         other = Fault(code, {}, {"what": "a call after calls of other sizes", "off": off, "dtype": "bfloat16"})
         return added_reading.broken(self, s, model) or next(coarse, other)
 
-    # What is said
-
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong row of an answer, with its worst number."""
         if seen.case.kind in FLAGS or off.shape != predicted.shape:
             return self.calls.case(seen.case.args[0])
         row = int((off > 1).any(1).argmax())
         lane = int(np.abs(seen.value[row] - predicted[row]).argmax())
-        shape, part = next((shape, part) for shape, part in self.parts_of(seen.case) if row < part.stop)
-        index = [int(i) for i in np.unravel_index(row - part.start, self.grid(shape))]
+        shape = seen.case.args[-1]
+        index = [int(i) for i in np.unravel_index(row, self.grid(shape))]
         index.insert(1 if self.calls.image else len(index), lane)
         numbers = {"found": float(seen.value[row, lane]), "expected": float(predicted[row, lane])}
         return {**self.calls.case(shape), "index": index, **numbers}
@@ -327,9 +303,8 @@ class Sinusoid(Added):
         said = self.ignored()
         if not any(s.case.kind == "half" for s in seen):
             said.append("tokens in half precision: the specification gives no activation_dtype")
-        longest = max((shape[-1] for s in seen if s.case.kind in ("again", "far") for shape in s.case.args), default=0)
-        ends = f": a text of {self.ends} tokens raises an error" if self.ends else ""
-        return [*said, f"positions beyond {longest - 1}{ends}"] if longest else said
+        longest = max((s.case.args[-1][-1] for s in seen if s.case.kind in ("again", "far")), default=0)
+        return [*said, f"positions beyond {longest - 1}"] if longest else said
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return what the rows show."""

@@ -40,17 +40,16 @@ def _breaks(t: Array, m: int) -> Iterator[tuple[str, str, Array]]:
 def broken(family: "Sinusoid", s: Seen, model: Model) -> Fault | None:
     """Return how the rows of the first wrong text of an answer go wrong after a number of tokens."""
     code, slack = family.rows(model, s.case)
-    wrong = np.any(np.abs(s.value - code) > slack + 2e-5, axis=1)
-    shape, part = next(((shape, part) for shape, part in family.parts_of(s.case) if wrong[part].any()), ((), slice(0)))
+    shape, wrong = s.case.args[-1], np.any(np.abs(s.value - code) > slack + 2e-5, axis=1)
     if len(shape) != 2:
         return None
-    text, m = divmod(int(wrong[part].argmax()), shape[1])
+    text, m = divmod(int(wrong.argmax()), shape[1])
     window = slice(max(m - 8, 0), min(m + 64, shape[1]))
-    rows, t = s.value[part.start + text * shape[1] :][window], np.arange(float(shape[1]))[window]
+    rows, t = s.value[text * shape[1] :][window], np.arange(float(shape[1]))[window]
     for name, words, at in _breaks(t, m) if m > 1 else ():
         code, slack = (np.nan_to_num(a) for a in family.code(model, (at + model["start"],)))
         if (np.abs(rows - model["gain"] * code) <= slack + LEAST).all():
-            case = {"calls": [family.calls.case(one) for one in s.case.args[: s.case.args.index(shape) + 1]], "row": m}
+            case = {"calls": [family.calls.case(one) for one in s.case.args], "row": m}
             return Fault(f"sinusoidal.{name}", {}, {"words": f"{family.calls.words(shape)}: {words}"}, case)
     return None
 
@@ -107,7 +106,7 @@ def permutation(family: "Sinusoid", seen: Sequence[Seen], model: Model) -> list[
     off = np.zeros((family.calls.dim,) * 2)
     for s in seen:
         code, slack = family.rows(model, s.case)
-        some = [part.stop - 1 for _, part in family.parts_of(s.case)] if s.case.kind == "far" else range(len(code))
+        some = [len(code) - 1] if s.case.kind == "far" else range(len(code))
         for lane, line in enumerate(off):
             apart = np.abs(s.value[some, lane, None] - code[some]) / (slack[some] + LEAST)
             line[:] = np.maximum(line, apart.max(0, initial=0.0))

@@ -39,18 +39,17 @@ class Grid(Angles):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        for word, known in (("order", ("xy", "yx")), ("ladder", (*LADDERS,))):
-            if (said := spec.get(word)) is not None and said not in known:
-                raise ValueError(f"verify: {word} must be one of {', '.join(known)}; got {said!r:.60}.")
-        self.truth = {
-            **self.truth,
-            "ladder": spec.get("ladder") or "axis",
-            "interleaved": bool(spec.get("interleaved", False)),  # the axes, from pair to pair
-            "first": "row" if spec.get("order") == "yx" else "column",
-            "place": "",
-            "step": (1.0, 1.0),
-        }
-        self.open = spec.get("ladder") is None and self.truth["interleaved"]
+        order, self.ladder = spec.get("order", "xy"), spec.get("ladder")
+        if order not in ("xy", "yx"):
+            raise ValueError(
+                f"verify: order must be 'xy' (columns in the first pairs) or 'yx' (rows first); got {order!r:.60}."
+            )
+        if self.ladder not in (None, *LADDERS):
+            raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {self.ladder!r:.60}.")
+        own = {"ladder": self.ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
+        first = "row" if order == "yx" else "column"
+        self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
+        self.open = self.ladder is None and own["interleaved"]
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return which axis (0: row, 1: column) each pair follows, and its frequency."""
@@ -69,17 +68,26 @@ class Grid(Angles):
             yield Choice({"ladder": "shared"})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield other ways to give axes and frequencies to pairs, which are right in other models."""
-        first, woven = self.truth["first"], self.truth["interleaved"]
+        """Yield exchanged axes, and other ways to give axes and frequencies to pairs: right in other models."""
+        asked, first = self.truth["interleaved"], self.truth["first"]
         other = "row" if first == "column" else "column"
         swapped = f"the first pairs follow the {other} and the others the {first}"
         yield Fault("rope2d.axes_swapped", {"first": other}, {"words": swapped})
-        how = "are two blocks of pairs" if woven else "alternate from pair to pair"
-        yield Fault("rope2d.interleaved_axes", {"interleaved": not woven}, {"words": f"axes {how}"})
+        yield from self.misplaced()
         for ladder, words in LADDERS.items():
-            yield Fault("rope2d.frequency.shared", {"ladder": ladder}, {"words": words})
+            for interleaved in (False, True):
+                how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
+                code = "frequency.shared" if interleaved == asked else "interleaved_axes"
+                for axis in (first, other):
+                    values = {"words": f"axes {how}, the first pairs follow the {axis}, and {words}"}
+                    change = {"first": axis, "interleaved": interleaved, "ladder": ladder}
+                    yield Fault(f"rope2d.{code}", change, values)
         yield Fault("rope2d.frequency.width", {"ladder": "narrow"})
         yield from super().faults()
+
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield what only one of the two conventions can have."""
+        return iter(())
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the frequencies of each axis, 0: row, 1: column, and how they are given to them."""
@@ -114,11 +122,10 @@ class Picture(Grid):
         down, right = model["step"]
         return np.stack((row * down, column * right), 1)
 
-    def faults(self) -> Iterator[Fault]:
-        """Yield patches in other places, then other ways to give axes and frequencies to pairs."""
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield patches in other places."""
         for words, (code, _) in PLACES.items():
             yield Fault(f"rope2d.{code}", {"place": words}, {"words": words})
-        yield from super().faults()
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what an angle may be off, which grows with the grid."""
@@ -165,17 +172,18 @@ class Rotated(Grid):
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return queries and keys as they are rotated, (2, heads, tokens, head_dim); of "grad", two gradients."""
-        places, found, graded = torch.from_numpy(case.args[0].astype(np.int64)), [], case.kind == "grad"
-        positions = torch.stack((places, places.flip(0)))
+        places = torch.from_numpy(case.args[0].astype(np.int64))
+        positions, found, graded = torch.stack((places, places.flip(0))), [], case.kind == "grad"
         for vector in (self.q, self.k):
             x = vector[..., None, :].expand(2, -1, len(places), -1).contiguous().requires_grad_(graded)
             y = guard.call(fresh(subject), x, positions, what=case.words, grad=graded)
             y = guard.shaped(y, tuple(x.shape), case.words)
             if graded:
                 y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
-            one, other = y.detach().double()
-            found.append(one if torch.allclose(one, other.flip(1), atol=1e-4) else one * torch.nan)
-        return Seen(case, torch.stack(found).numpy())
+            found.append(y[0].detach().double().numpy())
+            if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
+                found[-1] = np.full_like(found[-1], np.nan)  # the second row of the batch is rotated otherwise
+        return Seen(case, np.stack(found))
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return rotated queries and keys; of "grad" what goes back from these, which are the vectors themselves."""
@@ -220,11 +228,10 @@ class Rotated(Grid):
                 yield Choice({**change, **pairs})
                 yield Choice({**change, **pairs, "sign": -1.0}, clockwise)
 
-    def faults(self) -> Iterator[Fault]:
-        """Yield the other pairing, then other ways to give axes and frequencies to pairs."""
+    def misplaced(self) -> Iterator[Fault]:
+        """Yield the other pairing."""
         other = "block" if self.truth["lanes"] == "interleaved" else "interleaved"
         yield Fault("rope2d.layout.wrong_pairing", {"lanes": other}, {"asked": self.truth["lanes"], "used": other})
-        yield from super().faults()
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""
