@@ -25,14 +25,8 @@ LATE = {  # the fault where calls of a kind are wrong, and those of few tokens o
     "half": "sinusoidal.precision.product_bf16",
 }
 HALF = 600  # tokens in half precision; bfloat16 counts to 256
-ORIGIN = (
-    "the first position is {by:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
-    "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
-)
-MOVED = (
-    "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one "
-    "computes the same; weights from elsewhere need the dimensions of everything permuted alike"
-)
+ORIGIN = "the first position is {by:+g} from the definition's, which origin='any' allows: weights from elsewhere see it"
+MOVED = "dimensions stand in another order ({words}), and none was declared: weights from elsewhere see it"
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
