@@ -37,7 +37,7 @@ def read(spec: Mapping[str, Any], *, image: bool) -> tuple[list[dict[str, Any]],
     odd = dim % 4 == 2 if image else dim % 2  # whether an axis may have an odd number of dimensions
     rules = ((T2T, T2T_CEIL) if variant & _HALF_MINUS_ONE else (PAPER, ROUNDED_UP))[: 1 + dim % 2]
     orders, order_said = _orders(spec, variant)
-    orders, others = ([name for name in some if odd or name != "half_zero"] for some in (orders, ORDERS))
+    orders, others = (tuple(name for name in some if odd or name != "half_zero") for some in (orders, ORDERS))
     joins, join_said = _joins(spec, variant) if image else (("",), False)
     starts = _starts(spec, variant, image=image)
     scalings = _scalings(spec, variant, starts[0]) if image else (("", 1.0),)
