@@ -211,4 +211,7 @@ def _judged(found: Sequence[Places]) -> str:
     if one_line or all(_order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
         (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
         raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
-    raise CannotTellError("cells take entries of the table in an order that is unknown")
+    raise CannotTellError(
+        "cells take entries of the table in an order that is unknown; where it has a row of a class token or is made "
+        'for a grid that is not square, say so: "cls": true, "grid": [rows, columns]'
+    )
