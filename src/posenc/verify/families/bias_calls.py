@@ -20,7 +20,7 @@ from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
-ADDED = {"score": ((1.0, 0), (-2.5, 0)), "batch": ((0.0, 1),)}  # scores and rows of the batch, by kind of case
+SCORE = -2.5
 ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
 NUMBERS = (64, 40, 32, 24, 20, 16, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
 Places = NDArray[np.bool_]
@@ -74,12 +74,12 @@ def _bias(subject: Any, size: Size, what: str) -> Tensor:
         return guard.shaped(found, size, what)
 
 
-def _scores(subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Tensor:
+def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
     """Return what a score_mod makes of one score in all places."""
     n, q_len, k_len = size
     places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
-    at = torch.tensor(score), torch.tensor(batch)
-    what = f"score_mod({score:g}, {batch}, h, q, k) with h < {n}, q and k < {k_len}"
+    at = torch.tensor(score), torch.tensor(0)
+    what = f"score_mod({score:g}, 0, h, q, k) with h < {n}, q and k < {k_len}"
 
     def over_all(*args: Tensor) -> Any:
         mapped: Callable[..., Any] = subject
@@ -101,20 +101,14 @@ def _scores(subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Ten
     return guard.shaped(found, size, what).detach()
 
 
-def ask_added(subject: Any, case: Case) -> Seen:
-    """Return what becomes of scores next to the bias: of two other ones, or in the second row of the batch."""
-    zero = ask(subject, case.args, True)[0]
-    found = np.stack([_scores(subject, case.args, s, b).double().numpy() for s, b in ADDED[case.kind]])
-    kept = (zero > -1e30) & np.isfinite(found).all(0)
+def _ask_score(subject: Any, case: Case) -> Seen:
+    """Return what becomes of a score: the difference that it makes to what a score_mod returns."""
+    zero, _ = ask(subject, case.args, True)
+    found = _scores(subject, case.args, SCORE).double().numpy()
+    kept = (zero > -1e30) & np.isfinite(found)
     with np.errstate(invalid="ignore"):
-        rest = np.where(kept, found - zero, added(case, 1.0))
+        rest = np.where(kept, found - zero, SCORE)
     return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
-
-
-def added(case: Case, gain: float) -> Array:
-    """Return what a score_mod should make of scores next to the bias, times a gain."""
-    each = np.array([score * gain for score, _ in ADDED[case.kind]])
-    return np.broadcast_to(each[:, None, None, None], (len(each), *case.args))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
@@ -133,47 +127,30 @@ def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: none ahead, and none beyond a largest distance."""
+    """Which keys a query sees: none ahead, and none beyond a largest distance; queries may be counted from 0."""
 
     causal: bool
     reach: int | None = None
+    from_zero: bool = False
 
-    def sees(self, d: Array) -> Places:
+    def sees(self, size: Size) -> Places:
+        """Return which keys are seen, (q_len, k_len)."""
+        return self.shows(distance(size) - self.from_zero * (size[2] - size[1]))
+
+    def shows(self, d: Array) -> Places:
         """Return which of some values of query - key are seen."""
         seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
         return seen
 
     def wrong(self, size: Size, gone: Places) -> Places:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
-        d = distance(size)
-        see, ahead = self.sees(d), (d < 0) & self.causal
+        see, ahead = self.sees(size), (distance(size) < 0) & self.causal
         found: Places = gone & see
+        if self.from_zero:
+            return found | (~gone & ~see)
         for alike in (ahead, ~ahead & ~see):
             found = found | (~gone & alike & (gone & alike).any())
         return found
-
-    def fault(self, size: Size, gone: Places, word: str) -> Fault | None:
-        """Return what is wrong with the keys that a bias hides, with its code's first word; None if nothing is."""
-        wrong = self.wrong(size, gone)
-        if not wrong.any():
-            return None
-        _, q_len, k_len = size
-        values: dict[str, Any] = {}
-        d, code = distance(size), "mask.window"
-        behind, ahead = gone & (d > 0), gone & (d < 0)
-        first = int(np.broadcast_to(d, gone.shape)[behind].min(initial=k_len))
-        if q_len < k_len and (gone == ~self.sees(d - (k_len - q_len))).all():
-            code = "buffer_slice_shifted" if word == "alibi" else "kv_cache.query_from_zero"
-            values = {"words": "queries are counted from 0"}
-        elif self.causal and (wrong & (d < 0)).any() and not (gone & self.sees(d)).any():
-            code = "mask.shows_ahead"
-        elif self.reach is None or (not self.causal and (ahead == (d < 0)).all()):
-            code = "mask.hides_visible"
-        elif (behind == (d >= first)).all():
-            values = {"sees": first, "window": self.reach + 1}
-        at = map(int, np.argwhere(wrong)[0])
-        case = dict(zip(("heads", "q_len", "k_len", "head", "query", "key"), (*size, *at), strict=True))
-        return Fault(f"{word}.{code}", {}, values, case)
 
 
 class Biases(Family):
@@ -183,7 +160,6 @@ class Biases(Family):
     state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
     usual: tuple[int, ...] = ()  # numbers of heads to try first where it is not said
     both = False  # whether a query sees both sides where the specification is silent
-    pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -197,6 +173,7 @@ class Biases(Family):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
         self.lowest = 0.0  # the least bias of a step
+        self.edge = 0  # the nearest key behind that is hidden; 0 if there is none
         self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
 
     def masks(self) -> list[Mask]:
@@ -217,13 +194,13 @@ class Biases(Family):
             yield from (Case("again", (n, *size)) for size in sizes)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the bias, or what a score_mod makes of scores."""
+        """Return the bias, or what a score_mod makes of a score."""
         one = fresh(subject)
         if case.args[0] == 0:
             self.heads = self.heads or self.count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
-        if case.kind in ADDED:
-            return ask_added(one, case)
+        if case.kind == "score":
+            return _ask_score(one, case)
         size, before = case.args[:3], case.args[3:]
         with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
             if before:
@@ -244,32 +221,44 @@ class Biases(Family):
         """Return for how many heads a subject is, where it is not said."""
         return count(subject, 5, self.score_mod, self.usual)
 
+    def look(self, seen: Sequence[Seen]) -> None:
+        """Read off from which distance on keys behind are hidden."""
+        behind = (distance(s.case.args[:3])[gone(s).any(0)] for s in seen if s.case.kind != "score")
+        self.edge = int(min((d[d > 0].min(initial=LONGEST) for d in behind), default=LONGEST)) % LONGEST
+
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
-        if seen.case.kind in ADDED:
+        if seen.case.kind == "score":
             return np.asarray(np.abs(seen.value - predicted) / seen.note)
         size, mask = seen.case.args[:3], model["mask"]
-        if (wrong := mask.wrong(size, gone(seen))).any():
+        wrong = mask.wrong(size, gone(seen))
+        if wrong.any() or (mask.from_zero and size[1] < size[2]):  # which may hide the own key
             return np.where(wrong, np.inf, 0.0)
-        return np.where(mask.sees(distance(size)), super().off(seen, predicted, model), 0.0)
+        return np.where(mask.sees(size), super().off(seen, predicted, model), 0.0)
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what is wrong with the keys that a bias hides."""
-        first = next((s for s in wrong if s.case.kind not in ADDED), None)
+    def mask_faults(self) -> Iterator[Fault]:
+        """Yield a window of another size, and a mask whose queries are counted from 0."""
+        shifted = "alibi.buffer_slice_shifted" if self.word == "alibi" else f"{self.word}.kv_cache.query_from_zero"
+        for mask in {mask.causal: mask for mask in self.masks()}.values():
+            if self.window and self.edge:
+                values = {"sees": self.edge, "window": self.window}
+                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=self.edge - 1)}, values)
+            yield Fault(shifted, {"mask": replace(mask, from_zero=True)}, {"words": "queries are counted from 0"})
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return what is wrong with the keys that a bias hides, if anything is."""
+        first = next((s for s in wrong if s.case.kind != "score"), None)
         if first is None:
-            return None
-        mask: Mask = model["mask"]
-        ahead = gone(first)[:, distance(first.case.args[:3]) < 0]
-        if self.open and self.window and ahead.any():
-            mask = Mask(bool(ahead.all()), mask.reach)
-        return mask.fault(first.case.args[:3], gone(first), self.word)
+            return super().unknown(seen, wrong, model)
+        size, hidden = first.case.args[:3], gone(first)
+        for h, i, j in np.argwhere(model["mask"].wrong(size, hidden))[:1]:
+            code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if distance(size)[i, j] < 0 else "window"
+            return Fault(f"{self.word}.mask.{code}")
+        return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return what becomes of the score in place of what is wrong with the bias then."""
-        if "score" in wrong and not fault.change.get("gain"):
-            back = next(s for s in seen if s.case.kind == "score").value[0]
-            return Fault(f"{self.word}.score.not_added", {}, {"back": float(back.flat[np.abs(back - 1).argmax()])})
-        return Fault(f"{self.word}.axis.batch") if "batch" in wrong and "score" not in wrong else fault
+        return Fault(f"{self.word}.score.not_added") if "score" in wrong and "gain" not in fault.change else fault
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a memory of other calls."""
@@ -282,14 +271,16 @@ class Biases(Family):
         if off.ndim != 3 or not off.shape == got.shape == want.shape:
             return case
         at = np.unravel_index(int(off.argmax()), off.shape)
-        place = dict(zip(("head", "query", "key"), map(int, at), strict=True))
-        found = float(got[at]) + 0.0 if np.isfinite(got[at]) else str(got[at])
-        return {**case, **place, "found": found, "expected": float(want[at]) + 0.0}
+        case |= dict(zip(("head", "query", "key"), map(int, at), strict=True))
+        if np.isinf(off[at]):
+            found, expected = ("hidden", "seen") if seen.value[at] <= seen.note else ("seen", "hidden")
+            return {**case, "found": found, "expected": expected}
+        return {**case, "found": float(got[at]) + 0.0, "expected": float(want[at]) + 0.0}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return a window that no call of the bias shows: another mask may hide these keys."""
         reach = self.window or 0
-        asked = [s for s in seen if s.case.kind not in ADDED and reach]
+        asked = [s for s in seen if s.case.kind != "score" and reach]
         shown = [not (gone(s) & (distance(s.case.args[:3]) >= reach)).any() for s in asked]
         left = f"the window of {self.window} keys: the bias hides none by it, so that another mask must"
         return [left] if shown and all(shown) else []

@@ -9,13 +9,39 @@ import torch
 
 from posenc import definitions
 from posenc.verify import guard
-from posenc.verify.engine import Case, Choice, Family, Fault, Seen
+from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.report import Cause
 
 FEW = (-3, 0, 5, 1)
 TOPS = (1 << 40, 1500, 500, 120)  # a table of buckets may end, so that the farthest distances cannot be asked
+LASTS = {  # where far distances end by mistake
+    "none": "run on past the last bucket of their side",
+    "side": "stop one bucket too high",
+    "all - 1": "stop at the last of all buckets, not of their side",
+}
+
+
+def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
+    """Return how many buckets beyond the exact ones a distance is, before it is cut down, by what is wrong."""
+    rest, span = side - exact, math.log(top / exact) if top > exact else 1e-3
+    ratio = np.log(d / exact)
+    right = ratio / span * rest
+    return {
+        "": right,
+        "the logarithm is spread over all buckets of a side, not over those beyond the exact ones": ratio / span * side,
+        "it uses log(|d|) in place of log(|d| / exact)": np.log(d) / span * rest,
+        "it uses log(max_distance) in place of log(max_distance / exact)": ratio / math.log(top) * rest,
+        "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / math.log(top) * rest,
+        "it uses log(1 + |d| / exact) in place of log(|d| / exact)": np.log1p(d / exact) / span * rest,
+        "log2 is divided by a natural logarithm": right / math.log(2),
+        "a natural logarithm is divided by log2": right * math.log(2),
+        "the number of exact buckets is not added to the logarithm's share": right - exact,
+        "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
+        "it is rounded, not cut down": right + 0.5,
+        "it is rounded up, not cut down": right + 1,
+    }
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -31,45 +57,40 @@ class Buckets(Family):
     """
 
     rel: Array
+    n_buckets: int
 
     def cases(self) -> Iterator[Case]:
-        """Yield all distances, as far as the subject goes, and a few alone."""
+        """Yield all distances in both orders, as far as the subject goes, and a few alone."""
         asked: Case | None = None
         for top in reversed(TOPS):
             near = self.rel[np.abs(self.rel) <= top]
-            asked = Case("near", (near,), f"bucket of {2 * len(near)} distances", otherwise=asked)
-        assert asked is not None
-        yield asked
+            asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
+        yield from [asked] if asked else []
         yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the buckets; those of the distances in the other order must be the same."""
-        (rel,) = case.args
-        asked = torch.from_numpy(rel.astype(np.int64))
-        if len(rel) > len(FEW):
-            asked = torch.stack([asked, asked.flip(0)])
+        """Return the buckets."""
+        asked = torch.from_numpy(case.args[0].astype(np.int64))
         found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
-        rows, code, message = found.reshape(-1, len(rel)).double().numpy(), "", ""
         if found.is_floating_point() or found.is_complex():
-            code, message = (
-                "not_integer",
-                f"buckets are row numbers of a table, and must be whole; they are {found.dtype}",
-            )
-        elif (rows[0] != rows[-1][::-1]).any() and len(rows) > 1:
-            code, message = (
-                "not_by_distance",
-                "the bucket of a distance depends on what other distances are asked with it",
-            )
-        if code:
-            raise guard.SubjectError(Cause(f"{self.definition}.bucket.{code}", message, 1.0, {"call": case.words}))
-        return Seen(case, rows[0], 0.0)
+            message = f"buckets are row numbers of a table, and must be whole; they are {found.dtype}"
+            cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
+            raise guard.SubjectError(cause)
+        return Seen(case, found.double().numpy(), 0.0)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return rows that change with what else is asked."""
+        pairs = {pair for s in seen for pair in zip(s.case.args[0].flat, s.value.flat, strict=True)}
+        one = len({rel for rel, _ in pairs}) == len(pairs)
+        return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the nearest distance in a wrong bucket."""
         (rel,) = seen.case.args
         wrong = np.flatnonzero(off > 1)
-        at = wrong[np.abs(rel[wrong]).argmin()]
-        return {"relative_position": int(rel[at]), "found": int(seen.value[at]), "expected": int(predicted[at])}
+        at = wrong[np.abs(rel.flat[wrong]).argmin()]
+        found, expected = int(seen.value.flat[at]), int(predicted.flat[at])
+        return {"relative_position": int(rel.flat[at]), "found": found, "expected": expected}
 
 
 class T5(Buckets):
@@ -91,14 +112,17 @@ class T5(Buckets):
             "ahead": 0.5,  # where buckets of keys ahead begin, of all
             "exact": 0.5,  # the share of a side with a bucket for each distance
             "last": "side - 1",  # where far distances stop
-            "whole": "down",  # how shares of buckets are rounded
             "shift": 0,  # added to key - query
             "reach": 0,  # added to the distance
-            "zero_ahead": False,
-            "negative": False,  # keys ahead of a decoder's query keep their negative distance
             "formula": "",
             "hidden": False,  # keys ahead are not compared
         }
+        exact = self.n_buckets // (4 if both else 2)  # of a decoder where it is not said
+        if self.n_buckets < (2 if both is False else 4):
+            raise ValueError(f"verify: num_buckets must be 2 or more for a side; got {self.n_buckets} in all.")
+        if self.max_distance <= exact:
+            open_ = f"max_distance {self.max_distance} lies within the {exact} buckets of one distance each"
+            raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
         self.rel = distances(self.max_distance)
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -110,16 +134,14 @@ class T5(Buckets):
         d = (rel + model["shift"]) * model["sign"]
         both, n_buckets = model["bidirectional"], model["n_buckets"]
         side = n_buckets // model["halves"] if both else n_buckets
-        start = (d <= 0 if model["zero_ahead"] else d < 0) * float(int(model["ahead"] * n_buckets)) * both
+        start = (d < 0) * float(int(model["ahead"] * n_buckets)) * both
         distance = np.maximum((np.abs(d) if both else np.maximum(d, 0)) + model["reach"], 0)
         exact = max(int(side * model["exact"]), 1)
         share = _shares(np.maximum(distance, 1), exact, side, model["max_distance"])[model["formula"]]
-        whole = {"down": np.trunc(share + 1e-9), "rounded": np.round(share), "rounded up": np.ceil(share - 1e-9)}
-        far = exact + np.clip(whole[model["whole"]], -1e6, 1e6)
+        far = exact + np.clip(np.trunc(share + 1e-9), -1e6, 1e6)
         last = {"side - 1": side - 1, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}[model["last"]]
         edge = (np.abs(share - np.round(share)) < 1e-5 * max(side, 32)) & (distance >= exact) & (far <= last)
-        near = np.where(d < 0, d, distance) if model["negative"] else distance
-        return start + np.where(distance < exact, near, np.minimum(far, last)), edge
+        return start + np.where(distance < exact, distance, np.minimum(far, last)), edge
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference in buckets, where edges of the logarithm may be missed by one."""
@@ -140,77 +162,36 @@ class T5(Buckets):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
-        both = self.truth["bidirectional"]
+        both, n, top = self.truth["bidirectional"], self.n_buckets, self.max_distance
         yield Fault("t5.bucket.direction", {"sign": 1.0})
-        yield Fault("t5.bucket.not_clamped", {"last": "none"}, {"where": "run on past the last bucket of their side"})
-        yield Fault("t5.bucket.not_clamped", {"last": "side"}, {"where": "stop one bucket too high"})
-        if both:
-            where = "stop at the last of all buckets, not of their side"
-            yield Fault("t5.bucket.not_clamped", {"last": "all - 1"}, {"where": where})
-        yield from self._numbers("_hardwired", {"max_distance": (128,), "n_buckets": (32,)})
-        if both:
-            yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
-            for ahead in (0.5, 1.0):
-                yield Fault("t5.bucket.not_halved", {"halves": 1, "ahead": ahead})
-            for ahead in (0.5, 0.25):
-                yield Fault("t5.bucket.halved_twice", {"halves": 4, "ahead": ahead})
-            yield Fault("t5.bucket.zero", {"zero_ahead": True})
+        for last, where in LASTS.items():
+            yield Fault("t5.bucket.not_clamped", {"last": last}, {"where": where})
+        yield from self._numbers("_hardwired", max_distance=(128,), n_buckets=(32,))
         yield Fault("t5.bucket.bidirectional", {"bidirectional": not both})
-        yield Fault("t5.bucket.out_of_table", {"negative": True})
+        yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
+        for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
+            yield from (Fault(f"t5.bucket.{code}", {"halves": halves, "ahead": ahead}) for ahead in starts)
         for share, name in ((0.25, "a quarter"), (1.0, "all"), (0.75, "three quarters")):
             yield Fault("t5.bucket.exact_range", {"exact": share}, {"share": name})
-        for how in ("rounded", "rounded up"):
-            yield Fault("t5.bucket.rounding", {"whole": how}, {"how": how})
         for by in (1, -1):
-            yield Fault("t5.bucket.off_by_one", {"reach": by}, {"what": "|distance|", "by": by})
-            yield Fault("t5.bucket.off_by_one", {"shift": by}, {"what": "key - query", "by": by})
+            for name, what in ("reach", "|distance|"), ("shift", "key - query"):
+                yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
         for words in _shares(np.ones(1), 8, 16, 128):
             yield Fault("t5.bucket.formula", {"formula": words}, {"words": words})
-        n, top = self.n_buckets, self.max_distance
         tops = (20, 32, 64, 100, 200, 256, 512, 1024, 2048, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
         counts = (8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
-        yield from self._numbers("", {"max_distance": tops, "n_buckets": counts})
+        yield from self._numbers("", max_distance=tops, n_buckets=counts)
 
-    def _numbers(self, ending: str, tried: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
-        for name, word in (("max_distance", "max_distance"), ("n_buckets", "num_buckets")):
-            asked = self.truth[name]
+    def _numbers(self, ending: str, **tried: Sequence[int]) -> Iterator[Fault]:
+        for name in tried:
+            code = f"t5.bucket.{name.replace('n_', 'num_')}{ending}"
             for used in tried[name]:
-                if used >= 4 and used != asked:
-                    yield Fault(f"t5.bucket.{word}{ending}", {name: used}, {"used": used, "asked": asked})
-
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows that change with what else is asked."""
-        rel, rows = seen[0].case.args[0], seen[0].value
-        changed = any((s.value != rows[np.searchsorted(rel, s.case.args[0])]).any() for s in seen[1:])
-        return Fault("t5.bucket.not_by_distance") if changed else None
+                if used >= 4 and used != self.truth[name]:
+                    yield Fault(code, {name: used}, {"used": used, "asked": self.truth[name]})
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return which sides have buckets."""
         return {"bidirectional": model["bidirectional"]}
-
-
-def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
-    """Return how many buckets beyond the exact ones a distance is, before rounding, by what is wrong."""
-    rest, all_ = side - exact, math.log(max(top, 2))
-    span = all_ - math.log(exact) if top > exact else 1e-3
-    ratio = np.log(d / exact)
-    right = ratio / span * rest
-    whole = np.maximum(np.floor(d / exact), 1e-300)
-    return {
-        "": right,
-        "the logarithm is spread over all buckets of a side, not over those beyond the exact ones": ratio / span * side,
-        "it uses log(|d|) in place of log(|d| / exact)": np.log(d) / span * rest,
-        "it uses log(max_distance) in place of log(max_distance / exact)": ratio / all_ * rest,
-        "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / all_ * rest,
-        "log2 is divided by a natural logarithm": right / math.log(2),
-        "a natural logarithm is divided by log2": right * math.log(2),
-        "a natural logarithm is divided by log10": right * math.log(10),
-        "the number of exact buckets is not added to the logarithm's share": right - exact,
-        "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
-        "it uses log(1 + |d| / exact) in place of log(|d| / exact)": np.log1p(d / exact) / span * rest,
-        "the logarithm is spread over one bucket too few": ratio / span * (rest - 1),
-        "|d| / exact is rounded down before the logarithm": np.log(whole) / span * rest,
-    }
 
 
 def distances(max_distance: int) -> Array:
@@ -234,8 +215,9 @@ class Deberta(Buckets):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the signed buckets."""
-        bucket = definitions.scores._deberta_bucket
-        rows: Array = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in case.args[0]])
+        rel = case.args[0]
+        asked, bucket = map(int, rel.flat), definitions.scores._deberta_bucket
+        rows = np.array([float(bucket(-r, self.n_buckets, self.max_distance)) for r in asked]).reshape(rel.shape)
         rows = float(model["sign"]) * rows + float(model["start"])
         return np.minimum(np.maximum(rows, 0), 2.0 * self.n_buckets - 1) if model["clamped"] else rows
 

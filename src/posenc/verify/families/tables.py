@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import ADDED, HIDDEN, LONGEST, Biases, added, ask, count, distance, gone
+from posenc.verify.families.bias_calls import HIDDEN, LONGEST, SCORE, Biases, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table a distance has: the table is not shown"
@@ -34,7 +34,7 @@ class Line(Biases):
         self.word = self.definition = "t5" if self.t5 else "relative_bias"
         self.mismatch, self.state = f"{self.word}.mismatch", f"{self.word}.bias.state_kept"
         super().__init__(convention, spec)
-        self.rule = T5("bucket_fn", {**spec, "bidirectional": not self.causal})
+        self.rule = T5("bucket_fn", {**(spec if self.t5 else {}), "bidirectional": not self.causal})
         top = float(spec.get("max_distance") or np.inf)
         self.truth = {**self.rule.truth, "mask": self.masks()[0], "place": "end", "top": top}
         self.tables: list[Array] = []
@@ -60,6 +60,7 @@ class Line(Biases):
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Read the bias of each distance off the square, from the farthest key behind on; NaN where it is hidden."""
+        super().look(seen)
         s = seen[0]
         n, size, _ = s.case.args
         at = (size - 1 - distance(s.case.args)).astype(int)
@@ -87,8 +88,8 @@ class Line(Biases):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the rows of a rule, or the bias that the square had for the distances of another call."""
-        if case.kind in ADDED:
-            return added(case, 1.0)
+        if case.kind == "score":
+            return np.full(case.args, SCORE)
         _, q_len, k_len = size = case.args[:3]
         if case.kind == "near":
             rel = np.arange(-k_len + 1.0, k_len)
@@ -107,7 +108,7 @@ class Line(Biases):
         if not self.even or mask.wrong(size, gone(seen)).any():
             return np.full(1, np.inf)
         rel = np.arange(-size[2] + 1.0, size[2])
-        known = ~np.isnan(self.numbers) & mask.sees(-rel)
+        known = ~np.isnan(self.numbers) & mask.shows(-rel)
         for edges in (self.truth, self.truth if self.shown else model) if self.t5 else ():
             known = known & (self.rule.rows(edges, rel)[1] == 0)
         found, want = self.numbers[known], predicted[known]
@@ -128,14 +129,14 @@ class Line(Biases):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and what goes wrong once there are more keys than queries."""
+        yield from self.mask_faults()
         yield from self.rule.faults() if self.t5 else ()
         yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return hidden keys, or distances that have several biases."""
-        fault = super().read(seen, wrong, model)
-        return fault if fault or self.even else Fault(f"{self.word}.bias.not_by_distance")
+        """Return distances that have several biases."""
+        return None if self.even else Fault(f"{self.word}.bias.not_by_distance")
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""
