@@ -36,24 +36,22 @@ def distance(size: Size) -> Array:
     return np.arange(k_len - q_len, k_len)[:, None] - np.arange(float(k_len))
 
 
-def ask(subject: Any, size: Size, score_mod: bool) -> tuple[Array, float]:
+def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
     """Return the bias and the rounding of its numbers."""
-    what = "bias({}, {}, {})".format(*size)
-    found = _scores(subject, size) if score_mod else _bias(subject, size, what)
-    if found.is_complex():
-        raise SubjectError(Cause("subject.shape", f"{what} returns complex numbers", 1.0, {"call": what}))
-    if (found == torch.inf).any():
-        message = f"{what} returns +inf, with which a softmax is NaN"
-        raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": what}, "Hide keys by -inf."))
+    found = {"slopes_fn": _slopes, "bias_fn": _bias, "score_mod": _scores}[convention](subject, size)
+    what = "complex numbers" if found.is_complex() else "+inf, with which a softmax is NaN; hide keys by -inf"
+    if found.is_complex() or (found == torch.inf).any():
+        call = "bias({}, {}, {})".format(*size)
+        raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
     eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
     return found.double().numpy().copy(), max(eps, FLOAT32)
 
 
-def count(subject: Any, tokens: int, score_mod: bool, usual: tuple[int, ...]) -> int:
+def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
     """Return the first number of heads that a subject can be called for, of usual ones and then the largest."""
     for n in (*usual, *NUMBERS):
         try:
-            ask(subject, (n, tokens, tokens), score_mod)
+            ask(subject, (n, tokens, tokens), convention)
             break
         except SubjectError:
             if n == 1:
@@ -61,17 +59,30 @@ def count(subject: Any, tokens: int, score_mod: bool, usual: tuple[int, ...]) ->
     return n
 
 
-def _bias(subject: Any, size: Size, what: str) -> Tensor:
-    found = invoke(subject, *size, what=what)
-    if not isinstance(found, Tensor):
-        return guard.shaped(found, size, what)  # which raises
-    found = found.detach().cpu()
-    while found.ndim > 3 and found.shape[0] == 1:
-        found = found[0]
+def _slopes(subject: Any, size: Size) -> Tensor:
+    """Return a bias of slopes, which are any kind of list."""
+    n, what = size[0], f"slopes({size[0]})"
+    found = invoke(subject, n, what=what)
     try:
-        return found.expand(size)
-    except RuntimeError:
-        return guard.shaped(found, size, what)
+        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
+    except (TypeError, ValueError):
+        s = np.full(1, np.nan)
+    if isinstance(found, Mapping) or not np.isfinite(s).all():
+        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+        raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
+    return torch.from_numpy(-s[:, None, None] * distance(size))
+
+
+def _bias(subject: Any, size: Size) -> Tensor:
+    what = "bias({}, {}, {})".format(*size)
+    found = invoke(subject, *size, what=what)
+    if isinstance(found, Tensor):
+        found = found.detach().cpu()
+        while found.ndim > 3 and found.shape[0] == 1:
+            found = found[0]
+        with suppress(RuntimeError):
+            found = found.expand(size)
+    return guard.shaped(found, size, what)
 
 
 def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
@@ -103,7 +114,7 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
 
 def _ask_score(subject: Any, case: Case) -> Seen:
     """Return what becomes of a score: the difference that it makes to what a score_mod returns."""
-    zero, _ = ask(subject, case.args, True)
+    zero, _ = ask(subject, case.args, "score_mod")
     found = _scores(subject, case.args, SCORE).double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
     with np.errstate(invalid="ignore"):
@@ -127,27 +138,20 @@ def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: none ahead, and none beyond a largest distance; queries may be counted from 0."""
+    """Which keys a query sees: none ahead, and none beyond a largest distance."""
 
     causal: bool
     reach: int | None = None
-    from_zero: bool = False
 
-    def sees(self, size: Size) -> Places:
-        """Return which keys are seen, (q_len, k_len)."""
-        return self.shows(distance(size) - self.from_zero * (size[2] - size[1]))
-
-    def shows(self, d: Array) -> Places:
+    def sees(self, d: Array) -> Places:
         """Return which of some values of query - key are seen."""
         seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
         return seen
 
-    def wrong(self, size: Size, gone: Places) -> Places:
+    def wrong(self, d: Array, gone: Places) -> Places:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
-        see, ahead = self.sees(size), (distance(size) < 0) & self.causal
+        see, ahead = self.sees(d), (d < 0) & self.causal
         found: Places = gone & see
-        if self.from_zero:
-            return found | (~gone & ~see)
         for alike in (ahead, ~ahead & ~see):
             found = found | (~gone & alike & (gone & alike).any())
         return found
@@ -173,7 +177,6 @@ class Biases(Family):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
         self.lowest = 0.0  # the least bias of a step
-        self.edge = 0  # the nearest key behind that is hidden; 0 if there is none
         self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
 
     def masks(self) -> list[Mask]:
@@ -204,9 +207,9 @@ class Biases(Family):
         size, before = case.args[:3], case.args[3:]
         with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
             if before:
-                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.score_mod)
+                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.convention)
         try:
-            value, eps = ask(one, size, self.score_mod)
+            value, eps = ask(one, size, self.convention)
         except SubjectError as error:
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
@@ -219,45 +222,39 @@ class Biases(Family):
 
     def count(self, subject: Any) -> int:
         """Return for how many heads a subject is, where it is not said."""
-        return count(subject, 5, self.score_mod, self.usual)
-
-    def look(self, seen: Sequence[Seen]) -> None:
-        """Read off from which distance on keys behind are hidden."""
-        behind = (distance(s.case.args[:3])[gone(s).any(0)] for s in seen if s.case.kind != "score")
-        self.edge = int(min((d[d > 0].min(initial=LONGEST) for d in behind), default=LONGEST)) % LONGEST
+        return count(subject, 5, self.convention, self.usual)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
         if seen.case.kind == "score":
             return np.asarray(np.abs(seen.value - predicted) / seen.note)
-        size, mask = seen.case.args[:3], model["mask"]
-        wrong = mask.wrong(size, gone(seen))
-        if wrong.any() or (mask.from_zero and size[1] < size[2]):  # which may hide the own key
+        d, mask = distance(seen.case.args[:3]), model["mask"]
+        if (wrong := mask.wrong(d, gone(seen))).any():
             return np.where(wrong, np.inf, 0.0)
-        return np.where(mask.sees(size), super().off(seen, predicted, model), 0.0)
+        return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
-    def mask_faults(self) -> Iterator[Fault]:
-        """Yield a window of another size, and a mask whose queries are counted from 0."""
-        shifted = "alibi.buffer_slice_shifted" if self.word == "alibi" else f"{self.word}.kv_cache.query_from_zero"
-        for mask in {mask.causal: mask for mask in self.masks()}.values():
-            if self.window and self.edge:
-                values = {"sees": self.edge, "window": self.window}
-                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=self.edge - 1)}, values)
-            yield Fault(shifted, {"mask": replace(mask, from_zero=True)}, {"words": "queries are counted from 0"})
+    def windows(self) -> Iterator[Fault]:
+        """Yield windows of one key more or less."""
+        for mask in self.masks() if self.window else ():
+            for by in (1, -1):
+                values = {"sees": self.window + by, "window": self.window}
+                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything is."""
-        first = next((s for s in wrong if s.case.kind != "score"), None)
-        if first is None:
-            return super().unknown(seen, wrong, model)
-        size, hidden = first.case.args[:3], gone(first)
-        for h, i, j in np.argwhere(model["mask"].wrong(size, hidden))[:1]:
-            code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if distance(size)[i, j] < 0 else "window"
+        first = next((s for s in wrong if s.case.kind != "score"), wrong[0])
+        hidden, d = gone(first), distance(first.case.args[:3])
+        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden))[: first.case.kind != "score"]:
+            ahead = model["mask"].causal and d[i, j] < 0
+            code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
             return Fault(f"{self.word}.mask.{code}")
         return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what becomes of the score in place of what is wrong with the bias then."""
+        """Return a memory of other calls, or what becomes of the score, in place of what is wrong with the bias."""
+        first = {s.case.args[:3]: s.value for s in reversed(seen)}
+        if not all(np.array_equal(s.value, first[s.case.args[:3]]) for s in seen if s.case.kind == "again"):
+            return Fault(self.state)
         return Fault(f"{self.word}.score.not_added") if "score" in wrong and "gain" not in fault.change else fault
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:

@@ -1,6 +1,7 @@
 """Buckets of distances: T5's rule with every choice a parameter, and DeBERTa-v2's signed buckets."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +85,18 @@ class Buckets(Family):
         one = len({rel for rel, _ in pairs}) == len(pairs)
         return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
 
+    @abstractmethod
+    def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
+        """Return the buckets, and how far rounding may put each off."""
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the buckets of a model's rule."""
+        return self.rows(model, case.args[0])[0]
+
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return what rounding explains: edges of the logarithm may be missed by one."""
+        return self.rows(model, seen.case.args[0])[1]
+
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the nearest distance in a wrong bucket."""
         (rel,) = seen.case.args
@@ -125,12 +138,8 @@ class T5(Buckets):
             raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
         self.rel = distances(self.max_distance)
 
-    def predict(self, model: Model, case: Case) -> Array:
-        """Return the buckets of a model's rule."""
-        return self.rows(model, case.args[0])[0]
-
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the buckets, and where rounding may put one a number lower or higher."""
+        """Return the buckets, and how far rounding may put each off."""
         d = (rel + model["shift"]) * model["sign"]
         both, n_buckets = model["bidirectional"], model["n_buckets"]
         side = n_buckets // model["halves"] if both else n_buckets
@@ -140,15 +149,10 @@ class T5(Buckets):
         share = _shares(np.maximum(distance, 1), exact, side, model["max_distance"])[model["formula"]]
         far = exact + np.clip(np.trunc(share + 1e-9), -1e6, 1e6)
         last = {"side - 1": side - 1, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}[model["last"]]
+        rows = start + np.where(distance < exact, distance, np.minimum(far, last))
         edge = (np.abs(share - np.round(share)) < 1e-5 * max(side, 32)) & (distance >= exact) & (far <= last)
-        return start + np.where(distance < exact, distance, np.minimum(far, last)), edge
-
-    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference in buckets, where edges of the logarithm may be missed by one."""
-        (rel,) = seen.case.args
-        off = np.abs(seen.value - predicted) / np.where(self.rows(model, rel)[1], 1.0, 0.5)
-        inside = (seen.value >= 0) & (seen.value < self.n_buckets)
-        return np.where((rel > 0) & inside & model["hidden"], 0.0, off)
+        middle, hidden = (self.n_buckets - 1) / 2, (rel > 0) & model["hidden"]  # any row of the table
+        return np.where(hidden, middle, rows), np.where(hidden, middle, np.where(edge, 1.0, 0.5))
 
     def free(self) -> Iterator[Choice]:
         """Yield the side where the specification is silent, and what a decoder does not see."""
@@ -166,7 +170,6 @@ class T5(Buckets):
         yield Fault("t5.bucket.direction", {"sign": 1.0})
         for last, where in LASTS.items():
             yield Fault("t5.bucket.not_clamped", {"last": last}, {"where": where})
-        yield from self._numbers("_hardwired", max_distance=(128,), n_buckets=(32,))
         yield Fault("t5.bucket.bidirectional", {"bidirectional": not both})
         yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
         for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
@@ -178,20 +181,13 @@ class T5(Buckets):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
         for words in _shares(np.ones(1), 8, 16, 128):
             yield Fault("t5.bucket.formula", {"formula": words}, {"words": words})
-        tops = (20, 32, 64, 100, 200, 256, 512, 1024, 2048, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
-        counts = (8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
-        yield from self._numbers("", max_distance=tops, n_buckets=counts)
-
-    def _numbers(self, ending: str, **tried: Sequence[int]) -> Iterator[Fault]:
-        for name in tried:
-            code = f"t5.bucket.{name.replace('n_', 'num_')}{ending}"
-            for used in tried[name]:
+        tops = (128, 20, 32, 64, 100, 200, 256, 512, 1024, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
+        counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
+        for name, word, tried in ("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts):
+            for used in tried:
+                values = {"used": used, "asked": self.truth[name]}
                 if used >= 4 and used != self.truth[name]:
-                    yield Fault(code, {name: used}, {"used": used, "asked": self.truth[name]})
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return which sides have buckets."""
-        return {"bidirectional": model["bidirectional"]}
+                    yield Fault(f"t5.bucket.{word}_hardwired", {name: used}, values)
 
 
 def distances(max_distance: int) -> Array:
@@ -213,18 +209,13 @@ class Deberta(Buckets):
         self.rel = np.arange(-self.max_distance + 1, self.max_distance, dtype=np.float64)
         self.truth = {"sign": 1, "start": 0, "clamped": False}
 
-    def predict(self, model: Model, case: Case) -> Array:
-        """Return the signed buckets."""
-        rel = case.args[0]
-        asked, bucket = map(int, rel.flat), definitions.scores._deberta_bucket
-        rows = np.array([float(bucket(-r, self.n_buckets, self.max_distance)) for r in asked]).reshape(rel.shape)
-        rows = float(model["sign"]) * rows + float(model["start"])
-        return np.minimum(np.maximum(rows, 0), 2.0 * self.n_buckets - 1) if model["clamped"] else rows
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return 1 beyond the exact buckets, whose edges a rounded logarithm may miss."""
-        rows = self.predict(self.truth, seen.case)
-        return np.where(np.abs(rows) > self.n_buckets // 2, 1.0, 0.5)
+    def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
+        """Return the signed buckets, and 1 beyond the exact ones, whose edges a rounded logarithm may miss."""
+        bucket = definitions.scores._deberta_bucket
+        plain = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in rel.flat])
+        rows = model["sign"] * plain.reshape(rel.shape) + model["start"]
+        rows = np.clip(rows, 0, 2 * self.n_buckets - 1) if model["clamped"] else rows
+        return rows, np.where(np.abs(plain.reshape(rel.shape)) > self.n_buckets // 2, 1.0, 0.5)
 
     def free(self) -> Iterator[Choice]:
         """Yield the other sign and the other first number: how the rows are read decides which is right."""

@@ -130,7 +130,7 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     yield Fault("alibi.no_effect", {"factor": 0.0})
     yield from _series(family)
     yield from _scaled(family)
-    yield from family.mask_faults()
+    yield from family.windows()
     asked = definition(right)
     sides = {"ahead": 1.0 - right["ahead"]}
     for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", formed in full precision,"), (sides, ""):
@@ -155,44 +155,32 @@ def faults(family: "Alibi") -> Iterator[Fault]:
 
 def _scaled(family: "Alibi") -> Iterator[Fault]:
     """Yield the one factor by which the measured slopes differ from right ones, if there is one."""
-    n, found = _telling(family.found)
-    for rest in dict.fromkeys((family.truth["rest"], GEOMETRIC)) if n else ():
-        want = family.steps_of({**family.truth, "rest": rest}, n)
-        factor = float(found[0] / want[0])
-        if abs(factor - 1) < 1e-4 or not alike(found, factor * want, 1e-4):
-            continue
-        roots = (family.spec["head_dim"],) if family.spec.get("head_dim") else ROOTS
-        root = next((d for d in roots if abs(abs(factor) * math.sqrt(d) - 1) < 1e-4), None)
-        code, why = "alibi.scale.factor", ""
-        if root:
-            code, why = "alibi.scale.applied_to_bias", f", that is divided by sqrt({root})"
-        code = "alibi.sign" if factor < 0 else code
-        values = {"factor": f"{factor:.5g}", "why": why}
-        if family.score_mod and factor > 0:  # of score and bias together
-            both = {"factor": factor, "gain": factor}
-            yield Fault("alibi.scale.applied_to_bias", both, {**values, "why": ", as the score is"})
-        yield Fault(code, {"factor": factor}, values)
-
-
-def _telling(found: Mapping[int, Array]) -> tuple[int, Array]:
-    """Return the number of heads whose slopes show most, a power of two above 2 if there is one, and the slopes."""
-    n = next((n for n in found if n > 2 and is_power(n)), next(iter(found), 0))
-    return n, found.get(n, np.zeros(0))
+    for n, s in list(family.found.items())[:1]:
+        for rest in (family.truth["rest"], GEOMETRIC):
+            want = family.steps_of({**family.truth, "rest": rest}, n)
+            factor = float(s[0] / want[0])
+            if abs(factor - 1) < 1e-4 or not alike(s, factor * want, 1e-4):
+                continue
+            root = next((d for d in ROOTS if abs(abs(factor) * math.sqrt(d) - 1) < 1e-4), None)
+            values = {"factor": f"{factor:.5g}", "why": f", that is divided by sqrt({root})" if root else ""}
+            code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
+            yield Fault(code, {"factor": factor, "gain": factor}, {**values, "why": ", as the score is"})
+            yield Fault(code, {"factor": factor}, values)
 
 
 def _series(family: "Alibi") -> Iterator[Fault]:
     """Yield wrong series of powers."""
-    series, (_, s) = family.truth["series"], _telling(family.found)
+    series = family.truth["series"]
     top = series.keywords["top"]
     for first, count in ((0, "h"), (2, "h + 2")):
         change = {"series": partial(series, first=first)}
         yield Fault("alibi.slopes.exponent_off_by_one", change, {"top": top, "count": count})
     for n in (4, 8, 12, 16, 32) if len(family.found) > 1 else ():  # of one number it is another last exponent
         yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
-    last = -math.log2(s[-1]) if len(s) and s[0] != s[-1] > 0 else top
-    if abs(last - top) > 1e-4:
-        values = {"last": f"{last:.4g}", "top": top}
-        yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last)}, values)
+    for s in list(family.found.values())[:1]:
+        if s[0] != s[-1] > 0 and abs(last := -math.log2(s[-1]) - top) > 1e-4:
+            values = {"last": f"{last + top:.4g}", "top": top}
+            yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last + top)}, values)
 
 
 def _rounded(asked: str) -> Iterator[Fault]:

@@ -60,7 +60,6 @@ class Line(Biases):
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Read the bias of each distance off the square, from the farthest key behind on; NaN where it is hidden."""
-        super().look(seen)
         s = seen[0]
         n, size, _ = s.case.args
         at = (size - 1 - distance(s.case.args)).astype(int)
@@ -71,7 +70,7 @@ class Line(Biases):
         values = self.values[:, known]
         self.allowed = 8 * s.eps * float(np.abs(values).max(initial=0.0))
         self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.allowed)
-        hides = all(mask.wrong(s.case.args, gone(s)).any() for mask in self.masks())
+        hides = all(mask.wrong(distance(s.case.args), gone(s)).any() for mask in self.masks())
         if (values == values[:, :1]).all() and not hides:
             raise CannotTellError(EMPTY)
         rows = next((rows for table in self.tables if (rows := self._rows(table, values)) is not None), None)
@@ -105,12 +104,12 @@ class Line(Biases):
         if seen.case.kind != "near":  # what the square did not show is not compared
             return super().off(seen, np.where(np.isnan(predicted), seen.value, predicted), model)
         size, mask = seen.case.args, model["mask"]
-        if not self.even or mask.wrong(size, gone(seen)).any():
+        if not self.even or mask.wrong(distance(size), gone(seen)).any():
             return np.full(1, np.inf)
         rel = np.arange(-size[2] + 1.0, size[2])
-        known = ~np.isnan(self.numbers) & mask.shows(-rel)
+        known = ~np.isnan(self.numbers) & mask.sees(-rel)
         for edges in (self.truth, self.truth if self.shown else model) if self.t5 else ():
-            known = known & (self.rule.rows(edges, rel)[1] == 0)
+            known = known & (self.rule.rows(edges, rel)[1] < 1)
         found, want = self.numbers[known], predicted[known]
         if not self.shown:
             found, want = indices.firsts(found), indices.firsts(want)
@@ -129,7 +128,7 @@ class Line(Biases):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and what goes wrong once there are more keys than queries."""
-        yield from self.mask_faults()
+        yield from self.windows()
         yield from self.rule.faults() if self.t5 else ()
         yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
@@ -158,9 +157,9 @@ class Window(indices.Indices):
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return numbers for the pairs of tokens, the same where their biases are."""
-        tokens, mod = case.args[0] * case.args[1], self.convention == "score_mod"
-        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, mod, (4,)))
-        found = ask(fresh(subject), (heads, tokens, tokens), mod)[0]
+        tokens = case.args[0] * case.args[1]
+        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, self.convention, (4,)))
+        found = ask(fresh(subject), (heads, tokens, tokens), self.convention)[0]
         numbers = _numbers(np.maximum(found, HIDDEN).reshape(len(found), -1)).reshape(tokens, tokens)
         if not numbers.any():
             raise CannotTellError(EMPTY)
