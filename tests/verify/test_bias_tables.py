@@ -60,7 +60,7 @@ BUCKETS = {
         "fail",
         "t5.bucket.formula",
     ),
-    "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.bucket.out_of_table"),
+    "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.mismatch"),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),

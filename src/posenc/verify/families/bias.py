@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from posenc.definitions import versions
-from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
-from posenc.verify.engine.judge import explains
+from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, records
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import slopes, tables
-from posenc.verify.families.bias_calls import FAR, LONGEST, SCORE, Biases, distance, gone
+from posenc.verify.families.bias_calls import FAR, LONGEST, Biases, distance, gone
 from posenc.verify.report import Cause
 
 NUMBERS = (6, 8, 12, 4, 2, 3, 5, 16, 20)
@@ -100,9 +99,7 @@ class Alibi(Biases):
         return _slopes(self.predict(model, Case("near", (n, 2, 2))))
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return a bias with a model's parameters, or what becomes of a score."""
-        if case.kind == "score":
-            return np.full(case.args, SCORE * model["gain"])
+        """Return a bias with a model's parameters."""
         n, q_len, k_len = size = case.args[:3]
         if model["flat"] and model["flat"](q_len, k_len):
             return np.zeros(size)
@@ -117,7 +114,7 @@ class Alibi(Biases):
     def visible(self, value: Array, case: Case) -> Array:
         """Return a bias compared with that of the query's own key."""
         with np.errstate(invalid="ignore"):
-            return value if case.kind == "score" else value - _own(value)
+            return value - _own(value)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
         """Return the rounding of both numbers that are subtracted; slopes that were read off are rough."""
@@ -127,7 +124,7 @@ class Alibi(Biases):
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the numbers are the same too, where keys are seen."""
-        if seen.case.kind == "score" or seen.case.args[2] >= FAR:
+        if seen.case.args[2] >= FAR:
             return True
         off = np.where(gone(seen), 0.0, np.abs(seen.value - predicted)) <= self.slack(seen, predicted, self.truth)
         return bool(off[:, self.truth["mask"].sees(distance(seen.case.args[:3]))].all())
@@ -138,31 +135,28 @@ class Alibi(Biases):
 
     def free(self) -> Iterator[Choice]:
         """Yield what the specification leaves open: the heads' order, the keys ahead, a window on both sides."""
-        if self.spec.get("order") == "any":
-            wants = {n: np.sort(slopes.slopes_of(self.truth, n)) for n, s in self.found.items() if len(s) == n}
+        if self.spec.get("order") == "any" and (same := self.reordered()):
             words = "the heads have ALiBi's slopes in another order, which the specification leaves free"
-            yield Choice({"given": {n: want[self.found[n].argsort().argsort()] for n, want in wants.items()}}, words)
+            yield Choice({"given": same}, words)
         for mask in (mask for mask in self.masks() if not mask.causal):
             for ahead in (1.0, 0.0) if self.spec.get("variant") not in ("symmetric", "one-sided") else (1.0,):
                 yield Choice({"mask": mask, "ahead": ahead * self.truth["ahead"]})
 
     faults = slopes.faults
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what slopes by no known formula show, where they explain all."""
-        if not self.found or not explains(self, {**model, "given": self.found}, seen):
-            return None
-        wants = {n: slopes.slopes_of(model, n) for n in self.found}
-        bad = [n for n, s in self.found.items() if not slopes.alike(s, wants[n])]
-        if bad and all(slopes.alike(np.sort(self.found[n]), np.sort(wants[n])) for n in bad):
-            exponents, usual = ((-np.log2(some[bad[-1]][:8])).round(2).tolist() for some in (self.found, wants))
-            return Fault("alibi.slopes.head_order", {}, {"exponents": exponents, "usual": usual})
-        if bad and not any(map(slopes.is_power, bad)) and len(bad) < len(self.found):
+    def reordered(self) -> dict[int, Array]:
+        """Return the right slopes in the order of those that were read off, if these are no others; else nothing."""
+        wants = {n: np.sort(slopes.slopes_of(self.truth, n)) for n in self.found}
+        plain = all(slopes.alike(s, slopes.slopes_of(self.truth, n)) for n, s in self.found.items())
+        if plain or not all(slopes.alike(np.sort(s), wants[n]) for n, s in self.found.items()):
+            return {}
+        return {n: wants[n][s.argsort().argsort()] for n, s in self.found.items()}
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return slopes that only numbers of heads that are no power of two have wrong."""
+        if {s.case.kind for s in wrong} == {"rest"}:
             return Fault("alibi.slopes.not_power_of_two", {}, {"how": "others, by no known rule"})
-        n = max(bad, default=0)
-        different = len({f"{s:.4g}" for s in self.found.get(n, ())})
-        words = f"{n} heads have no more than {different} different slopes"
-        return Fault("alibi.slopes.shared", {}, {"words": words}) if different < n else None
+        return super().unknown(seen, wrong, model)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a memory of other calls, a bias over the queries only, or slopes for powers of two only."""
@@ -189,12 +183,13 @@ class Slopes(Alibi):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, {**spec, "causal": True, "bidirectional": None, "window": None})
-        self.kinds = (kind(self.state, "again", "near"),)
+        self.kinds = (records.kind(self.state, "again", "near"),)
 
     def cases(self) -> Iterator[Case]:
         """Yield powers of two, other numbers of heads, and some again after others."""
         for n in [self.heads] if self.heads else [4, 8, 16, 32, 2, 1, 3, 5, 6, 12, 20, 40]:
-            yield Case("near" if self.heads or slopes.is_power(n) else "rest", (n, 2, 2), optional=n == 1)
+            kind = "near" if self.heads or (slopes.is_power(n) and n > 2) else "rest"
+            yield Case(kind, (n, 2, 2), optional=n == 1)
         for n in [self.heads] if self.heads else (8, 4):
             yield Case("again", (n, 2, 2, 2 * n, 2, 2))
 

@@ -112,28 +112,25 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
     return guard.shaped(found, size, what).detach()
 
 
-def _ask_score(subject: Any, case: Case) -> Seen:
-    """Return what becomes of a score: the difference that it makes to what a score_mod returns."""
-    zero, _ = ask(subject, case.args, "score_mod")
-    found = _scores(subject, case.args, SCORE).double().numpy()
+def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
+    """Raise an error where a score_mod does not return the score plus what it returns of 0."""
+    found = _scores(subject, size, SCORE).double().numpy()
     kept = (zero > -1e30) & np.isfinite(found)
-    with np.errstate(invalid="ignore"):
-        rest = np.where(kept, found - zero, SCORE)
-    return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
+    back = found[kept] - zero[kept]
+    off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
+    if (off > 1e-4).any():
+        words = f"a score of {SCORE:g} comes back as {back[off.argmax()]:.5g} next to the bias"
+        raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
     """Call a subject, by keywords where it takes nothing else."""
-    try:
-        taken = list(inspect.signature(subject).parameters.values())
-    except (TypeError, ValueError):
-        taken = []
-    named = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
-    free = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)
-    if any(p.kind is p.VAR_POSITIONAL for p in taken) or free + len(named) < len(args):
-        free = len(args)
-    options = dict(zip(named, args[free:], strict=False))
-    return guard.call(subject, *args[:free], what=what, **options)
+    names: list[str] = []
+    with suppress(TypeError, ValueError):
+        taken = inspect.signature(subject).parameters.values()
+        names = [p.name for p in taken if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    at = max(len(args) - len(names), 0)
+    return guard.call(subject, *args[:at], what=what, **dict(zip(names, args[at:], strict=False)))
 
 
 @dataclass(frozen=True)
@@ -197,13 +194,11 @@ class Biases(Family):
             yield from (Case("again", (n, *size)) for size in sizes)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the bias, or what a score_mod makes of a score."""
+        """Return the bias."""
         one = fresh(subject)
         if case.args[0] == 0:
             self.heads = self.heads or self.count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
-        if case.kind == "score":
-            return _ask_score(one, case)
         size, before = case.args[:3], case.args[3:]
         with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
             if before:
@@ -214,6 +209,8 @@ class Biases(Family):
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
             raise
+        if case.kind == "score":
+            _check_score(one, size, value, f"{self.word}.score.not_added")
         if size[2] < FAR:
             self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
             return Seen(case, value, eps, HIDDEN)
@@ -226,8 +223,6 @@ class Biases(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
-        if seen.case.kind == "score":
-            return np.asarray(np.abs(seen.value - predicted) / seen.note)
         d, mask = distance(seen.case.args[:3]), model["mask"]
         if (wrong := mask.wrong(d, gone(seen))).any():
             return np.where(wrong, np.inf, 0.0)
@@ -242,20 +237,18 @@ class Biases(Family):
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything is."""
-        first = next((s for s in wrong if s.case.kind != "score"), wrong[0])
-        hidden, d = gone(first), distance(first.case.args[:3])
-        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden))[: first.case.kind != "score"]:
+        hidden, d = gone(wrong[0]), distance(wrong[0].case.args[:3])
+        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden))[:1]:
             ahead = model["mask"].causal and d[i, j] < 0
             code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
             return Fault(f"{self.word}.mask.{code}")
         return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a memory of other calls, or what becomes of the score, in place of what is wrong with the bias."""
+        """Return a memory of other calls in place of a fault of the bias: it spoils what comes after it."""
         first = {s.case.args[:3]: s.value for s in reversed(seen)}
-        if not all(np.array_equal(s.value, first[s.case.args[:3]]) for s in seen if s.case.kind == "again"):
-            return Fault(self.state)
-        return Fault(f"{self.word}.score.not_added") if "score" in wrong and "gain" not in fault.change else fault
+        again = [s for s in seen if s.case.kind == "again"]
+        return fault if all(np.array_equal(s.value, first[s.case.args[:3]]) for s in again) else Fault(self.state)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a memory of other calls."""
@@ -276,11 +269,9 @@ class Biases(Family):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return a window that no call of the bias shows: another mask may hide these keys."""
-        reach = self.window or 0
-        asked = [s for s in seen if s.case.kind != "score" and reach]
-        shown = [not (gone(s) & (distance(s.case.args[:3]) >= reach)).any() for s in asked]
+        beyond = [gone(s) & (distance(s.case.args[:3]) >= (self.window or np.inf)) for s in seen]
         left = f"the window of {self.window} keys: the bias hides none by it, so that another mask must"
-        return [left] if shown and all(shown) else []
+        return [left] if self.window and beyond and not any(map(np.any, beyond)) else []
 
 
 def gone(seen: Seen) -> Places:

@@ -74,7 +74,6 @@ def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
         "rest": GEOMETRIC if said & {"geometric", "paper"} else AUTHORS,
         "ranks": None,  # a key of RANKS and how many
         "factor": 1.0,
-        "gain": 1.0,  # what a score_mod multiplies the score by
         "round_slopes": None,
         "given": {},  # slopes by the number of heads, as they were read off
         "ahead": 0.0 if "one-sided" in said else 1.0,  # what a distance ahead counts
@@ -151,6 +150,13 @@ def faults(family: "Alibi") -> Iterator[Fault]:
             yield Fault("alibi.tensor_parallel.head_offset", change, {"words": words.format(ranks)})
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
     yield from _rounded(asked)
+    found, wants = family.found, {n: slopes_of(right, n) for n in family.found}
+    if same := family.reordered():
+        n = next(n for n in [*reversed(same)] if not alike(found[n], wants[n]))
+        exponents, usual = ((-np.log2(some[n][:8])).round(2).tolist() for some in (found, wants))
+        yield Fault("alibi.slopes.head_order", {"given": same}, {"exponents": exponents, "usual": usual})
+    one = {n: np.full(n, s[0]) for n, s in found.items()}
+    yield Fault("alibi.slopes.shared", {"given": one}, {"words": "all heads have one slope"})
 
 
 def _scaled(family: "Alibi") -> Iterator[Fault]:
@@ -164,7 +170,6 @@ def _scaled(family: "Alibi") -> Iterator[Fault]:
             root = next((d for d in ROOTS if abs(abs(factor) * math.sqrt(d) - 1) < 1e-4), None)
             values = {"factor": f"{factor:.5g}", "why": f", that is divided by sqrt({root})" if root else ""}
             code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
-            yield Fault(code, {"factor": factor, "gain": factor}, {**values, "why": ", as the score is"})
             yield Fault(code, {"factor": factor}, values)
 
 

@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import HIDDEN, LONGEST, SCORE, Biases, ask, count, distance, gone
+from posenc.verify.families.bias_calls import HIDDEN, LONGEST, Biases, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table a distance has: the table is not shown"
@@ -87,8 +87,6 @@ class Line(Biases):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the rows of a rule, or the bias that the square had for the distances of another call."""
-        if case.kind == "score":
-            return np.full(case.args, SCORE)
         _, q_len, k_len = size = case.args[:3]
         if case.kind == "near":
             rel = np.arange(-k_len + 1.0, k_len)
