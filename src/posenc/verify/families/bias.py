@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from posenc.definitions import versions
-from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, records
+from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.precision import rounded
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import slopes, tables
@@ -24,7 +24,7 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
     if convention == "slopes_fn":
         if spec.get("variant") == "learned":
             raise CannotTellError("learned slopes have no right values")
-        return Slopes(convention, spec)
+        return Slopes(convention, {**spec, "causal": True, "bidirectional": None, "window": None})
     if encoding in ("swin", "swin_bias"):  # whose window is a piece of an image
         return tables.Window(convention, spec)
     if encoding not in (None, "alibi", "t5", "relative_bias", *versions.BIASES):
@@ -147,16 +147,8 @@ class Alibi(Biases):
     def reordered(self) -> dict[int, Array]:
         """Return the right slopes in the order of those that were read off, if these are no others; else nothing."""
         wants = {n: np.sort(slopes.slopes_of(self.truth, n)) for n in self.found}
-        plain = all(slopes.alike(s, slopes.slopes_of(self.truth, n)) for n, s in self.found.items())
-        if plain or not all(slopes.alike(np.sort(s), wants[n]) for n, s in self.found.items()):
-            return {}
-        return {n: wants[n][s.argsort().argsort()] for n, s in self.found.items()}
-
-    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-        """Return slopes that only numbers of heads that are no power of two have wrong."""
-        if {s.case.kind for s in wrong} == {"rest"}:
-            return Fault("alibi.slopes.not_power_of_two", {}, {"how": "others, by no known rule"})
-        return super().unknown(seen, wrong, model)
+        same = all(slopes.alike(np.sort(s), wants[n]) for n, s in self.found.items())
+        return {n: wants[n][s.argsort().argsort()] for n, s in self.found.items()} if same else {}
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a memory of other calls, a bias over the queries only, or slopes for powers of two only."""
@@ -181,10 +173,6 @@ class Alibi(Biases):
 class Slopes(Alibi):
     """`slopes(n_heads)` for one number of heads, or for many: a bias of two tokens is made of them."""
 
-    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, {**spec, "causal": True, "bidirectional": None, "window": None})
-        self.kinds = (records.kind(self.state, "again", "near"),)
-
     def cases(self) -> Iterator[Case]:
         """Yield powers of two, other numbers of heads, and some again after others."""
         for n in [self.heads] if self.heads else [4, 8, 16, 32, 2, 1, 3, 5, 6, 12, 20, 40]:
@@ -196,8 +184,8 @@ class Slopes(Alibi):
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the slope that is off most."""
         case = super().smallest(seen, predicted, off)
-        found = {name: -case[name] + 0.0 for name in ("found", "expected") if name in case}
-        return {"n_heads": case["heads"], **({"head": case["head"], **found} if found else {})}
+        head = {"head": case["head"]} if "head" in case else {}
+        return {"n_heads": case["heads"]} | head | {k: -case[k] + 0.0 for k in ("found", "expected") if k in case}
 
 
 def _own(value: Array) -> Array:

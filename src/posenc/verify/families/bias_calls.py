@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,9 @@ def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
     at = torch.tensor(score), torch.tensor(0)
     what = f"score_mod({score:g}, 0, h, q, k) with h < {n}, q and k < {k_len}"
 
-    def over_all(*args: Tensor) -> Any:
-        mapped: Callable[..., Any] = subject
-        for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
-            mapped = torch.vmap(mapped, in_dims=axes)
-        return mapped(*args)
+    over_all: Callable[..., Any] = subject
+    for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
+        over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
         each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
@@ -138,11 +137,11 @@ class Mask:
     """Which keys a query sees: none ahead, and none beyond a largest distance."""
 
     causal: bool
-    reach: int | None = None
+    reach: float = np.inf
 
     def sees(self, d: Array) -> Places:
         """Return which of some values of query - key are seen."""
-        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
+        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= self.reach)
         return seen
 
     def wrong(self, d: Array, gone: Places) -> Places:
@@ -169,18 +168,18 @@ class Biases(Family):
         both = spec.get("bidirectional", None if spec.get("causal") is None else not spec["causal"])
         self.open = both is None  # which sides a query sees
         self.causal = not (self.both if self.open else both)
-        self.window = spec.get("window")  # how many keys a query sees on a side, its own included
+        self.window: Any = spec.get("window")  # how many keys a query sees on a side, its own included
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
         self.lowest = 0.0  # the least bias of a step
-        self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
+        right = "near cached" if self.causal and convention != "slopes_fn" else "near"
+        self.kinds = (kind(self.state, "again", right),)
 
     def masks(self) -> list[Mask]:
         """Return which keys a query may see, the likeliest first; a window on both sides is counted in three ways."""
-        reach = None if self.window is None else self.window - 1
-        sides = [None] if self.window is None else [reach, self.window, self.window // 2]
-        one = [Mask(True, reach)] if self.causal or self.open else []
+        sides = [np.inf] if self.window is None else [self.window - 1, self.window, self.window // 2]
+        one = [Mask(True, sides[0])] if self.causal or self.open else []
         both = [Mask(False, side) for side in sides if not self.causal or (self.open and self.window)]
         return one + both if self.causal else both + one
 
@@ -213,7 +212,6 @@ class Biases(Family):
             _check_score(one, size, value, f"{self.word}.score.not_added")
         if size[2] < FAR:
             self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
-            return Seen(case, value, eps, HIDDEN)
         # far keys are as low by their distance as near ones that are hidden
         return Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
 
@@ -230,10 +228,9 @@ class Biases(Family):
 
     def windows(self) -> Iterator[Fault]:
         """Yield windows of one key more or less."""
-        for mask in self.masks() if self.window else ():
-            for by in (1, -1):
-                values = {"sees": self.window + by, "window": self.window}
-                yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
+        for mask, by in product(self.masks() if self.window else (), (1, -1)):
+            values = {"sees": self.window + by, "window": self.window}
+            yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything is."""
@@ -257,15 +254,14 @@ class Biases(Family):
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the place that is off most, as scores see it."""
         case = dict(zip(("heads", "q_len", "k_len"), seen.case.args, strict=False))
-        got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
-        if off.ndim != 3 or not off.shape == got.shape == want.shape:
+        if not off.shape == predicted.shape == seen.value.shape:
             return case
         at = np.unravel_index(int(off.argmax()), off.shape)
-        case |= dict(zip(("head", "query", "key"), map(int, at), strict=True))
+        found: tuple[Any, ...] = tuple(float(self.visible(v, seen.case)[at]) + 0.0 for v in (seen.value, predicted))
         if np.isinf(off[at]):
-            found, expected = ("hidden", "seen") if seen.value[at] <= seen.note else ("seen", "hidden")
-            return {**case, "found": found, "expected": expected}
-        return {**case, "found": float(got[at]) + 0.0, "expected": float(want[at]) + 0.0}
+            found = ("hidden", "seen") if gone(seen)[at] else ("seen", "hidden")
+        names = ("head", "query", "key", "found", "expected")
+        return {**case, **dict(zip(names, (*map(int, at), *found), strict=True))}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return a window that no call of the bias shows: another mask may hide these keys."""

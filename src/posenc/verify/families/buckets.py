@@ -1,8 +1,8 @@
 """Buckets of distances: T5's rule with every choice a parameter, and DeBERTa-v2's signed buckets."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -50,63 +50,7 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
     return Deberta(convention, spec) if spec.get("encoding") == "deberta" else T5(convention, spec)
 
 
-class Buckets(Family):
-    """What both rules share: the question is a matrix of key - query, the answer whole numbers.
-
-    Attributes:
-        rel: The values of key - query that are asked, ascending.
-    """
-
-    rel: Array
-    n_buckets: int
-
-    def cases(self) -> Iterator[Case]:
-        """Yield all distances in both orders, as far as the subject goes, and a few alone."""
-        asked: Case | None = None
-        for top in reversed(TOPS):
-            near = self.rel[np.abs(self.rel) <= top]
-            asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
-        yield from [asked] if asked else []
-        yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
-
-    def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the buckets."""
-        asked = torch.from_numpy(case.args[0].astype(np.int64))
-        found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
-        if found.is_floating_point() or found.is_complex():
-            message = f"buckets are row numbers of a table, and must be whole; they are {found.dtype}"
-            cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
-            raise guard.SubjectError(cause)
-        return Seen(case, found.double().numpy(), 0.0)
-
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows that change with what else is asked."""
-        pairs = {pair for s in seen for pair in zip(s.case.args[0].flat, s.value.flat, strict=True)}
-        one = len({rel for rel, _ in pairs}) == len(pairs)
-        return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
-
-    @abstractmethod
-    def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the buckets, and how far rounding may put each off."""
-
-    def predict(self, model: Model, case: Case) -> Array:
-        """Return the buckets of a model's rule."""
-        return self.rows(model, case.args[0])[0]
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return what rounding explains: edges of the logarithm may be missed by one."""
-        return self.rows(model, seen.case.args[0])[1]
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the nearest distance in a wrong bucket."""
-        (rel,) = seen.case.args
-        wrong = np.flatnonzero(off > 1)
-        at = wrong[np.abs(rel.flat[wrong]).argmin()]
-        found, expected = int(seen.value.flat[at]), int(predicted.flat[at])
-        return {"relative_position": int(rel.flat[at]), "found": found, "expected": expected}
-
-
-class T5(Buckets):
+class T5(Family):
     """T5's buckets (Raffel et al. 2020, section 2.1 and its code), of key - query."""
 
     definition, mismatch = "t5", "t5.mismatch"
@@ -137,6 +81,47 @@ class T5(Buckets):
             open_ = f"max_distance {self.max_distance} lies within the {exact} buckets of one distance each"
             raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
         self.rel = distances(self.max_distance)
+
+    def cases(self) -> Iterator[Case]:
+        """Yield all distances in both orders, as far as the subject goes, and a few alone."""
+        asked: Case | None = None
+        for top in reversed(TOPS):
+            near = self.rel[np.abs(self.rel) <= top]
+            asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
+        yield from [asked] if asked else []
+        yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the buckets."""
+        asked = torch.from_numpy(case.args[0].astype(np.int64))
+        found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
+        if found.is_floating_point() or found.is_complex():
+            message = f"buckets are row numbers of a table, and must be whole; they are {found.dtype}"
+            cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
+            raise guard.SubjectError(cause)
+        return Seen(case, found.double().numpy(), 0.0)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return rows that change with what else is asked."""
+        pairs = {pair for s in seen for pair in zip(s.case.args[0].flat, s.value.flat, strict=True)}
+        one = len({rel for rel, _ in pairs}) == len(pairs)
+        return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
+
+    def predict(self, model: Model, case: Case) -> Array:
+        """Return the buckets of a model's rule."""
+        return self.rows(model, case.args[0])[0]
+
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return what rounding explains: edges of the logarithm may be missed by one."""
+        return self.rows(model, seen.case.args[0])[1]
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the nearest distance in a wrong bucket."""
+        (rel,) = seen.case.args
+        wrong = np.flatnonzero(off > 1)
+        at = wrong[np.abs(rel.flat[wrong]).argmin()]
+        numbers = {"relative_position": rel, "found": seen.value, "expected": predicted}
+        return {name: int(some.flat[at]) for name, some in numbers.items()}
 
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
         """Return the buckets, and how far rounding may put each off."""
@@ -174,7 +159,7 @@ class T5(Buckets):
         yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
         for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
             yield from (Fault(f"t5.bucket.{code}", {"halves": halves, "ahead": ahead}) for ahead in starts)
-        for share, name in ((0.25, "a quarter"), (1.0, "all"), (0.75, "three quarters")):
+        for share, name in (0.25, "a quarter"), (1.0, "all"):
             yield Fault("t5.bucket.exact_range", {"exact": share}, {"share": name})
         for by in (1, -1):
             for name, what in ("reach", "|distance|"), ("shift", "key - query"):
@@ -185,9 +170,8 @@ class T5(Buckets):
         counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
         for name, word, tried in ("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts):
             for used in tried:
-                values = {"used": used, "asked": self.truth[name]}
-                if used >= 4 and used != self.truth[name]:
-                    yield Fault(f"t5.bucket.{word}_hardwired", {name: used}, values)
+                if used >= 4 and used != (asked := self.truth[name]):
+                    yield Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": asked})
 
 
 def distances(max_distance: int) -> Array:
@@ -198,14 +182,13 @@ def distances(max_distance: int) -> Array:
     return np.concatenate([-side[::-1], [0], side]).astype(np.float64)
 
 
-class Deberta(Buckets):
+class Deberta(T5):
     """DeBERTa-v2's signed buckets (He et al. 2021), of either sign of the distance and from either first number."""
 
     definition, mismatch = "deberta", "deberta.mismatch"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        self.n_buckets, self.max_distance = int(spec.get("num_buckets") or 256), int(spec.get("max_distance") or 512)
+        super().__init__(convention, {"num_buckets": 256, "max_distance": 512, **spec})
         self.rel = np.arange(-self.max_distance + 1, self.max_distance, dtype=np.float64)
         self.truth = {"sign": 1, "start": 0, "clamped": False}
 
@@ -219,11 +202,10 @@ class Deberta(Buckets):
 
     def free(self) -> Iterator[Choice]:
         """Yield the other sign and the other first number: how the rows are read decides which is right."""
-        for sign, start in ((-1, 0), (1, self.n_buckets), (-1, self.n_buckets)):
+        for sign, start, clamped in product((1, -1), (0, self.n_buckets), (False, True)):
             which = "query - key" if sign == 1 else "key - query"
             because = f"buckets of {which}, counted from {-start}: how the rows are read decides which is right"
-            for clamped in (False, True):
-                yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
+            yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
 
     def faults(self) -> Iterator[Fault]:
         """Yield nothing: no public report names a fault of these."""

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 Series = Callable[[int], Array]
 Form = Callable[[Array, Array, Array, Callable[[Array], Array]], Array]
-ROOTS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 88, 96, 112, 128, 160, 192, 256)  # usual sizes of a head
 FALCON = "alibi@falcon"
 # how the slopes of n heads come from a series for powers of two, of which low is the next lower one
 REST: Mapping[str, Callable[[Series, int, int], Array]] = {
     "the authors'": lambda s, n, low: np.append(s(low), s(2 * low)[0::2][: n - low]),
     "one geometric series, 2**(-8 (h + 1) / n), as in the paper's text": lambda s, n, low: s(n),
     "the first slopes of the next power of two": lambda s, n, low: s(2 * low)[:n],
-    "the last slopes of the next power of two": lambda s, n, low: s(2 * low)[-n:],
+    "those of the lower power of two and no more": lambda s, n, low: s(low),
     "those of the lower power of two, over and over": lambda s, n, low: np.tile(s(low), 2)[:n],
     "those of the lower power of two and the first of the next": lambda s, n, low: np.append(s(low), s(2 * low))[:n],
 }
@@ -57,8 +56,11 @@ ROUNDED: tuple[tuple[str, Form], ...] = (
     ("product_bf16", _product),
     ("product_bf16", lambda m, q, k, r: r(-m * np.abs(q - k))),
     ("product_bf16", lambda m, q, k, r: r(r(m) * r(-np.abs(q - k)))),
-    ("product_bf16", lambda m, q, k, r: r(r(m) * k)),
 )
+FLAT: Mapping[str, Callable[[int, int], bool]] = {
+    "as soon as there are more keys than queries": lambda q_len, k_len: q_len < k_len,
+    "for a single query": lambda q_len, k_len: q_len == 1 < k_len,
+}
 
 
 def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,10 +141,9 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         yield from (Fault("alibi.slopes.not_power_of_two", {"rest": how}, {"how": how}) for how in REST)
     for dtype in SHORT:
         yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
-    words = "as soon as there are more keys than queries the bias is the same for all keys"
-    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q < k}, {"words": words})
-    words = "for a single query the bias is the same for all keys"
-    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
+    for words, flat in FLAT.items():
+        words = f"{words} the bias is the same for all keys"
+        yield Fault("alibi.kv_cache.bias_zero", {"flat": flat}, {"words": words})
     yield Fault("alibi.bidirectional.ahead_favoured", {"form": None, "ahead": -1.0})
     for ranks in (2, 4, 8, 3):
         for words in RANKS:
@@ -150,10 +151,10 @@ def faults(family: "Alibi") -> Iterator[Fault]:
             yield Fault("alibi.tensor_parallel.head_offset", change, {"words": words.format(ranks)})
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
     yield from _rounded(asked)
-    found, wants = family.found, {n: slopes_of(right, n) for n in family.found}
+    found = family.found
     if same := family.reordered():
-        n = next(n for n in [*reversed(same)] if not alike(found[n], wants[n]))
-        exponents, usual = ((-np.log2(some[n][:8])).round(2).tolist() for some in (found, wants))
+        n = next((n for n in same if not alike(found[n], slopes_of(right, n))), max(same))
+        exponents, usual = ((-np.log2(s[:8])).round(2).tolist() for s in (found[n], slopes_of(right, n)))
         yield Fault("alibi.slopes.head_order", {"given": same}, {"exponents": exponents, "usual": usual})
     one = {n: np.full(n, s[0]) for n, s in found.items()}
     yield Fault("alibi.slopes.shared", {"given": one}, {"words": "all heads have one slope"})
@@ -167,8 +168,9 @@ def _scaled(family: "Alibi") -> Iterator[Fault]:
             factor = float(s[0] / want[0])
             if abs(factor - 1) < 1e-4 or not alike(s, factor * want, 1e-4):
                 continue
-            root = next((d for d in ROOTS if abs(abs(factor) * math.sqrt(d) - 1) < 1e-4), None)
-            values = {"factor": f"{factor:.5g}", "why": f", that is divided by sqrt({root})" if root else ""}
+            root = 1 / (factor * factor + 1e-12)  # the size of a head?
+            why = f", that is divided by sqrt({root:.0f})" if root > 1.5 and abs(root - round(root)) < 1e-3 else ""
+            values = {"factor": f"{factor:.5g}", "why": why}
             code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
             yield Fault(code, {"factor": factor}, values)
 
