@@ -40,11 +40,14 @@ def past(rel):
     return bucket(rel, False)
 
 
+def by_all(ratio, exact, side, top):
+    return torch.log(ratio) / math.log(top) * (side - exact)
+
+
 BUCKETS = {
     "both": (bucket, BOTH, "pass", ""),
     "not said": (bucket, {}, "pass", ""),
     "past": (past, PAST, "pass", ""),
-    "log2": (partial(bucket, log=lambda x, e, b, m: torch.log2(x) / math.log2(m / e) * (b - e)), BOTH, "pass", ""),
     "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
     "deberta": (deberta, {"encoding": "deberta"}, "pass", ""),
     "direction": (lambda r: bucket(-r), BOTH, "fail", "t5.bucket.direction"),
@@ -54,13 +57,8 @@ BUCKETS = {
     "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
-    "span": (
-        partial(bucket, log=lambda x, e, b, m: torch.log(x) / math.log(m) * (b - e)),
-        BOTH,
-        "fail",
-        "t5.bucket.formula",
-    ),
-    "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.mismatch"),
+    "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
+    "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),
@@ -83,9 +81,8 @@ def test_every_fault_of_a_bucket_is_named_by_its_own_code_or_by_one_that_predict
         seen = [Seen(case, family.predict({**family.truth, **fault.change}, case), 0.0)]
         verdict = settle(family, seen)
         if verdict.status != "fail":
-            assert any(explains(family, {**family.truth, **c.change}, seen) for c in (Choice({}), *family.free())), (
-                fault
-            )
+            right = ({**family.truth, **choice.change} for choice in (Choice({}), *family.free()))
+            assert any(explains(family, model, seen) for model in right), fault
         elif verdict.faults[0].code != fault.code:
             assert explains(family, {**family.truth, **verdict.faults[0].change}, seen), (fault, verdict.faults)
 
@@ -194,12 +191,7 @@ TABLES = {
     "one key more": (hidden(T5(False), decoder(65)), {**DECODER, "window": 64}, "fail", "t5.mask.window"),
     "window not said": (hidden(T5(False), decoder(64)), DECODER, "fail", "t5.mask.hides_visible"),
     "both sides": (hidden(T5(), both_sides), {**ENCODER, "window": 20}, "pass", ""),
-    "both sides of a decoder": (
-        hidden(T5(False), both_sides),
-        {**DECODER, "window": 21},
-        "fail",
-        "t5.mask.shows_ahead",
-    ),
+    "both sides, past": (hidden(T5(False), both_sides), {**DECODER, "window": 21}, "fail", "t5.mask.shows_ahead"),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
     "swin": (swin(), SWIN, "pass", ""),
@@ -208,16 +200,11 @@ TABLES = {
 }
 
 
+ALL = (("bucket_fn", "t5", BUCKETS), ("relative_index_fn", "swin", INDICES), ("bias_fn", "", TABLES))
 ROWS = [
-    *(
-        ("bucket_fn", name, subject, {"encoding": "t5", **spec}, *want)
-        for name, (subject, spec, *want) in BUCKETS.items()
-    ),
-    *(
-        ("relative_index_fn", name, subject, {"encoding": "swin", **spec}, *want)
-        for name, (subject, spec, *want) in INDICES.items()
-    ),
-    *(("bias_fn", name, *row) for name, row in TABLES.items()),
+    (convention, name, subject, {"encoding": encoding, **spec}, *want)
+    for convention, encoding, table in ALL
+    for name, (subject, spec, *want) in table.items()
 ]
 
 
@@ -241,3 +228,8 @@ def test_what_is_not_judged_of_a_table():
     assert report.not_judged == ("which row of the table a distance has: the table is not shown",)
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == ()
     assert "dy" in judged(partial(index, step=of_h), "relative_index_fn", SWIN, "fail", "").causes[0].message
+
+
+def test_buckets_must_leave_some_to_each_side():
+    with pytest.raises(ValueError, match="num_buckets must be 2 or more for a side; got 1 in all"):
+        verify.check(bucket, convention="bucket_fn", spec={"encoding": "t5", "num_buckets": 1})

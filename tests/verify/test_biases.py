@@ -16,8 +16,8 @@ INF = math.inf
 CAUSAL, BOTH, EIGHT = {"causal": True}, {"causal": False}, {"heads": 8}
 
 
-def series(n, top=8.0, first=1, base=2.0, over=None):
-    return [base ** (-top * (h + first) / (over or n)) for h in range(n)]
+def series(n, top=8.0, first=1, over=None):
+    return [2.0 ** (-top * (h + first) / (over or n)) for h in range(n)]
 
 
 def authors(n, power=series):
@@ -49,6 +49,10 @@ def kept_slopes(kept):
     return slopes
 
 
+def kept_ratio(kept):
+    return lambda n: [(kept or kept.append(2 ** (-8 / n)) or kept)[0] ** (h + 1) for h in range(n)]
+
+
 SLOPES = {
     "list": (authors, {}, "pass", ""),
     "tensor": (lambda n: torch.tensor(authors(n), dtype=torch.float64).view(1, n, 1, 1), {}, "pass", ""),
@@ -58,17 +62,13 @@ SLOPES = {
     "cut": (lambda n: authors(2 ** math.floor(math.log2(n))), {}, "fail", "slopes.not_power_of_two"),
     "raising": (raising, {}, "fail", "slopes.not_power_of_two"),
     "off by one": (lambda n: authors(n, partial(series, first=0)), {}, "fail", "slopes.exponent_off_by_one"),
-    "another branch wrong": (
-        lambda n: series(n, first=0) if n & (n - 1) == 0 else [0.1] * n,
-        {},
-        "fail",
-        "slopes.exponent_off_by_one",
-    ),
     "hardwired": (partial(series, over=8), {}, "fail", "slopes.heads_hardwired"),
+    "of the first call": (kept_ratio([]), {}, "fail", "slopes.heads_hardwired"),
     "bias_max 4": (lambda n: authors(n, partial(series, top=4.0)), {}, "fail", "slopes.bias_max"),
     "one for all": (lambda n: [0.25] * n, {}, "fail", "slopes.shared"),
     "half": (lambda n: torch.tensor(authors(n)).half().float(), {}, "fail", "precision.slopes_fp16"),
     "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
+    "NaN": (lambda n: [math.nan] * n, {}, "fail", "subject.shape"),
     "first of each rank": (of_ranks, {}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
     "array": (lambda n: torch.tensor(authors(n)).numpy(), {}, "pass", ""),
@@ -105,10 +105,6 @@ def future(t):
 
 def local(q, k):
     return (torch.arange(q)[:, None] - torch.arange(k)).float()
-
-
-def masked_from_zero(h, q, k):
-    return alibi(linear)(h, q, k).masked_fill(torch.ones(q, k, dtype=torch.bool).triu(1), -INF)
 
 
 def bf16_positions(h, q, k):
@@ -153,10 +149,8 @@ BIASES = {
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
     "sign, then squares": (where_cached(alibi(lambda d: -d), alibi(lambda d: d**2)), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
-    "mask from 0": (masked_from_zero, {}, "fail", "mask.hides_visible"),
     "mask off by one": (alibi(linear, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
     "encoder masked": (alibi(linear, mask=future), BOTH, "fail", "mask.hides_visible"),
-    "clamped": (alibi(lambda d: d.clamp(0, 64)), {}, "fail", "mismatch"),
     "bfloat16 positions": (bf16_positions, {}, "fail", "precision.positions_bf16"),
     "bfloat16 product": (alibi(linear, out=rounded), {"heads": 12}, "fail", "precision.product_bf16"),
     "encoder, linear": (alibi(linear), BOTH, "fail", "bidirectional.ahead_favoured"),
@@ -239,7 +233,6 @@ MODS = {
     "branching": (branching, EIGHT, "pass", ""),
     "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "score.not_added"),
     "bent": (mod(lambda s, m, q, k: 30 * torch.tanh(s / 30) + m * (k - q)), EIGHT, "fail", "score.not_added"),
-    "by batch": (lambda s, b, h, q, k: s + torch.exp2(-(b + 1.0)) * (k - q), EIGHT, "fail", "slopes.shared"),
     "int16": (int16, EIGHT, "fail", "mismatch"),
 }
 
@@ -254,6 +247,7 @@ def windowed_mod(window, value=-INF, n=8):
 
 WINDOWS = {
     "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "one more, and the sign": (alibi(lambda d: -d, mask=lambda d: (d < 0) | (d > 4)), {"window": 4}, "fail", "sign"),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
@@ -309,13 +303,29 @@ def test_what_a_window_and_an_order_cannot_be():
         judged(authors, "slopes_fn", {"order": "sorted"}, "", "")
 
 
-def test_words_of_findings():
-    report = judged(lambda n: [2.0**-h for h in range(n)], "slopes_fn", EIGHT, "fail", "slopes.exponent_off_by_one")
-    assert "the exponent is -8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5" in report.causes[0].message
-    report = judged(lambda n: authors(n)[::-1], "slopes_fn", EIGHT, "fail", "slopes.head_order")
-    assert "another order: the exponents are [8.0, 7.0, 6.0" in report.causes[0].message
-    assert '"order": "any"' in report.causes[0].help
+WORDS = [
+    (
+        lambda n: [2.0**-h for h in range(n)],
+        "slopes_fn",
+        "exponent is -8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5",
+    ),
+    (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
+    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be seen; found hidden, expected seen"),
+    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 comes back as 0 next to the bias"),
+    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is divided by sqrt(64)"),
+]
+
+
+@pytest.mark.parametrize(("subject", "convention", "words"), WORDS)
+def test_words_of_findings(subject, convention, words):
+    report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **EIGHT})
+    assert words in report.causes[0].message
+    assert ('"order": "any"' in report.causes[0].help) == ("order" in words)
+
+
+def test_what_is_said_of_what_is_right():
     assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 1,414 on",)
+    assert judged(alibi(behind), "bias_fn", BOTH, "pass", "").definitions == ("alibi@one-sided",)
 
 
 SPECS = [("slopes_fn", {}), ("bias_fn", {**CAUSAL, "heads": 12}), ("bias_fn", BOTH), ("score_mod", EIGHT)]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,10 +58,6 @@ ROUNDED: tuple[tuple[str, Form], ...] = (
     ("product_bf16", lambda m, q, k, r: r(-m * np.abs(q - k))),
     ("product_bf16", lambda m, q, k, r: r(r(m) * r(-np.abs(q - k)))),
 )
-FLAT: Mapping[str, Callable[[int, int], bool]] = {
-    "as soon as there are more keys than queries": lambda q_len, k_len: q_len < k_len,
-    "for a single query": lambda q_len, k_len: q_len == 1 < k_len,
-}
 
 
 def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,16 +138,20 @@ def faults(family: "Alibi") -> Iterator[Fault]:
         yield from (Fault("alibi.slopes.not_power_of_two", {"rest": how}, {"how": how}) for how in REST)
     for dtype in SHORT:
         yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
-    for words, flat in FLAT.items():
-        words = f"{words} the bias is the same for all keys"
-        yield Fault("alibi.kv_cache.bias_zero", {"flat": flat}, {"words": words})
+    words = "as soon as there are more keys than queries the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q < k}, {"words": words})
+    words = "for a single query the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
     yield Fault("alibi.bidirectional.ahead_favoured", {"form": None, "ahead": -1.0})
-    for ranks in (2, 4, 8, 3):
-        for words in RANKS:
-            change = {"ranks": (words, ranks)}
-            yield Fault("alibi.tensor_parallel.head_offset", change, {"words": words.format(ranks)})
+    for ranks, words in product((2, 4, 8, 3), RANKS):
+        values = {"words": words.format(ranks)}
+        yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
     yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
-    yield from _rounded(asked)
+    values = {"given": FALCON, "how": ", rounded to bfloat16,", "asked": asked}
+    yield Fault("alibi.definition.other_version", {"form": (_product, "bfloat16")}, values)
+    for (dtype, short), (code, form) in product(SHORT.items(), ROUNDED):
+        values = {"dtype": dtype, "top": 256 if short == "bf16" else 2048}
+        yield Fault(f"alibi.precision.{code.format(short)}", {"form": (form, dtype)}, values)
     found = family.found
     if same := family.reordered():
         n = next((n for n in same if not alike(found[n], slopes_of(right, n))), max(same))
@@ -188,15 +189,3 @@ def _series(family: "Alibi") -> Iterator[Fault]:
         if s[0] != s[-1] > 0 and abs(last := -math.log2(s[-1]) - top) > 1e-4:
             values = {"last": f"{last + top:.4g}", "top": top}
             yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last + top)}, values)
-
-
-def _rounded(asked: str) -> Iterator[Fault]:
-    """Yield biases of which a stage is in half precision."""
-    of = f". It is what {FALCON} defines, by which Falcon was trained, and not {asked}"
-    fix = 'Form the bias in float32; for Falcon\'s weights write "variant": "falcon" in the specification.'
-    falcon = {"dtype": "bfloat16", "of": of, "fix": fix}
-    yield Fault("alibi.precision.product_bf16", {"form": (_product, "bfloat16")}, falcon)
-    for dtype, short in SHORT.items():
-        values = {"dtype": dtype, "top": 256 if short == "bf16" else 2048, "of": ""}
-        for code, form in ROUNDED:
-            yield Fault(f"alibi.precision.{code.format(short)}", {"form": (form, dtype)}, values)
