@@ -104,16 +104,12 @@ def each_pair(h, w):
     return torch.arange((h * w) ** 2).reshape(h * w, h * w) % ((2 * h - 1) * (2 * w - 1))
 
 
-def of_h(h, w):
-    return 2 * h - 1
-
-
 INDICES = {
     "plain": (index, {}, "pass", ""),
     "other sign": (partial(index, sign=-1), {}, "equivalent", ""),
     "shuffled": (shuffled, {}, "equivalent", ""),
     "columns": (partial(index, by_columns=True), {}, "fail", "swin.index.axes_swapped"),
-    "step of h": (partial(index, step=of_h), {"window": (3, 5)}, "fail", "swin.index.collision"),
+    "step of h": (partial(index, step=lambda h, w: 2 * h - 1), {"window": (3, 5)}, "fail", "swin.index.collision"),
     "no sign": (partial(index, absolute=True), {}, "fail", "swin.index.collision"),
     "step long": (partial(index, step=lambda h, w: 2 * w), {}, "fail", "swin.index.out_of_table"),
     "each pair": (each_pair, {}, "fail", "swin.index.not_by_distance"),
@@ -164,10 +160,6 @@ def own_number(h, q, k):
     return torch.sin(torch.arange(1, 5).double()[:, None, None] * (d + 1000) ** 2)
 
 
-def random(h, q, k):
-    return torch.rand(h, q, k, generator=torch.Generator().manual_seed(q))
-
-
 def swin(**options):
     table = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
     return lambda h, q, k: table[index(3, 5, **options)].permute(2, 0, 1)
@@ -186,7 +178,7 @@ TABLES = {
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
-    "random": (random, DECODER, "fail", "t5.bias.not_by_distance"),
+    "by places": (lambda *n: torch.arange(math.prod(n)).reshape(n), DECODER, "fail", "t5.bias.not_by_distance"),
     "window": (hidden(T5(False), decoder(64)), {**DECODER, "window": 64}, "pass", ""),
     "one key more": (hidden(T5(False), decoder(65)), {**DECODER, "window": 64}, "fail", "t5.mask.window"),
     "window not said": (hidden(T5(False), decoder(64)), DECODER, "fail", "t5.mask.hides_visible"),
@@ -196,7 +188,7 @@ TABLES = {
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
     "swin": (swin(), SWIN, "pass", ""),
     "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
-    "swin, collision": (swin(step=of_h), SWIN, "fail", "swin.index.collision"),
+    "swin, collision": (swin(step=lambda h, w: 2 * h - 1), SWIN, "fail", "swin.index.collision"),
 }
 
 
@@ -227,7 +219,7 @@ def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
     assert report.not_judged == ("which row of the table a distance has: the table is not shown",)
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == ()
-    assert "dy" in judged(partial(index, step=of_h), "relative_index_fn", SWIN, "fail", "").causes[0].message
+    assert "dy" in judged(partial(index, absolute=True), "relative_index_fn", SWIN, "fail", "").causes[0].message
 
 
 def test_buckets_must_leave_some_to_each_side():

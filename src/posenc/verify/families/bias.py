@@ -124,7 +124,7 @@ class Alibi(Biases):
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the numbers are the same too, where keys are seen."""
-        if seen.case.args[2] >= FAR:
+        if seen.case.args[2] >= FAR or self.convention == "slopes_fn":
             return True
         off = np.where(gone(seen), 0.0, np.abs(seen.value - predicted)) <= self.slack(seen, predicted, self.truth)
         return bool(off[:, self.truth["mask"].sees(distance(seen.case.args[:3]))].all())
