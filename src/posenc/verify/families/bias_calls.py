@@ -51,13 +51,11 @@ def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
 def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
     """Return the first number of heads that a subject can be called for, of usual ones and then the largest."""
     for n in (*usual, *NUMBERS):
-        try:
+        with suppress(SubjectError):
             ask(subject, (n, tokens, tokens), convention)
-            break
-        except SubjectError:
-            if n == 1:
-                raise
-    return n
+            return n
+    ask(subject, (1, tokens, tokens), convention)  # which raises
+    return 1
 
 
 def _slopes(subject: Any, size: Size) -> Tensor:
