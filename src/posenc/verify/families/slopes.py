@@ -150,8 +150,8 @@ def faults(family: "Alibi") -> Iterator[Fault]:
     values = {"given": FALCON, "how": ", rounded to bfloat16,", "asked": asked}
     yield Fault("alibi.definition.other_version", {"form": (_product, "bfloat16")}, values)
     for (dtype, short), (code, form) in product(SHORT.items(), ROUNDED):
-        values = {"dtype": dtype, "top": 256 if short == "bf16" else 2048}
-        yield Fault(f"alibi.precision.{code.format(short)}", {"form": (form, dtype)}, values)
+        slots = {"dtype": dtype, "top": 256 if short == "bf16" else 2048}
+        yield Fault(f"alibi.precision.{code.format(short)}", {"form": (form, dtype)}, slots)
     found = family.found
     if same := family.reordered():
         n = next((n for n in same if not alike(found[n], slopes_of(right, n))), max(same))
