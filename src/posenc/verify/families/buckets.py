@@ -80,7 +80,10 @@ class T5(Family):
         if self.max_distance <= exact:
             open_ = f"max_distance {self.max_distance} lies within the {exact} buckets of one distance each"
             raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
-        self.rel = distances(self.max_distance)
+        dense = np.arange(1, min(int(2.3 * self.max_distance), 700) + 1)  # all near ones, and far ones ever wider apart
+        far = [int(self.max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
+        side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
+        self.rel = np.concatenate([-side[::-1], [0], side]).astype(np.float64)
 
     def cases(self) -> Iterator[Case]:
         """Yield all distances in both orders, as far as the subject goes, and a few alone."""
@@ -172,14 +175,6 @@ class T5(Family):
             for used in tried:
                 if used >= 4 and used != (asked := self.truth[name]):
                     yield Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": asked})
-
-
-def distances(max_distance: int) -> Array:
-    """Return values of key - query to ask for: all near ones, and far ones ever wider apart."""
-    dense = np.arange(1, min(int(2.3 * max_distance), 700) + 1)
-    far = [int(max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
-    side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
-    return np.concatenate([-side[::-1], [0], side]).astype(np.float64)
 
 
 class Deberta(T5):

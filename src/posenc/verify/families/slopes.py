@@ -89,11 +89,7 @@ def definition(model: Model) -> str:
 
 
 def geometric(n: int, top: float = 8.0, first: float = 1.0, over: int | None = None) -> Array:
-    """Return 2^(-top (h + first) / n) of n heads.
-
-    >>> geometric(4).tolist()
-    [0.25, 0.0625, 0.015625, 0.00390625]
-    """
+    """Return 2^(-top (h + first) / n) of n heads: 1/4, 1/16, 1/64, 1/256 of 4."""
     powers: Array = 2.0 ** (-top * (np.arange(n) + first) / (over or n))
     return powers
 
