@@ -56,6 +56,7 @@ BUCKETS = {
     "past for both": (past, BOTH, "fail", "t5.bucket.bidirectional"),
     "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
+    "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
     "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
     "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),

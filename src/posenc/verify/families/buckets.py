@@ -158,6 +158,15 @@ class T5(Family):
         yield Fault("t5.bucket.direction", {"sign": 1.0})
         for last, where in LASTS.items():
             yield Fault("t5.bucket.not_clamped", {"last": last}, {"where": where})
+        tops = (128, 20, 32, 64, 100, 200, 256, 512, 1024, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
+        counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
+        numbers = [
+            Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": self.truth[name]})
+            for name, word, tried in (("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts))
+            for used in tried
+            if used >= 4 and used != self.truth[name]
+        ]
+        yield from (fault for fault in numbers if fault.change in ({"max_distance": 128}, {"n_buckets": 32}))
         yield Fault("t5.bucket.bidirectional", {"bidirectional": not both})
         yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
         for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
@@ -169,12 +178,7 @@ class T5(Family):
                 yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
         for words in _shares(np.ones(1), 8, 16, 128):
             yield Fault("t5.bucket.formula", {"formula": words}, {"words": words})
-        tops = (128, 20, 32, 64, 100, 200, 256, 512, 1024, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
-        counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
-        for name, word, tried in ("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts):
-            for used in tried:
-                if used >= 4 and used != (asked := self.truth[name]):
-                    yield Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": asked})
+        yield from numbers
 
 
 class Deberta(T5):
