@@ -158,6 +158,7 @@ class Biases(Family):
     state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
     usual: tuple[int, ...] = ()  # numbers of heads to try first where it is not said
     both = False  # whether a query sees both sides where the specification is silent
+    pairs = 24
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
