@@ -1,4 +1,4 @@
-"""Counts of tokens: positions of padded rows and of packed documents, and what rows of a table share with them."""
+"""Counts of tokens: positions of padded rows and of packed documents, and the rows of a table that they choose."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -11,24 +11,28 @@ from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts_calls import Call, ask, packed, text_of
-from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_documents, of_masks, of_numbers
+from posenc.verify.families.counts_faults import KINDS, SOME, moving, of_documents, of_masks, of_numbers
+from posenc.verify.guard import NotAnsweredError
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
 EXACT = 0.01  # positions are whole numbers
-PADS = ((1, 4, 0), (3, 1))  # of batches with an unpadded row and without; the first row is not the longest
+SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}  # where padding may stand
+PADS = ((0, 0), (1, 4, 0), (3, 1))  # of batches; the first row is not the longest
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
 UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+OWN = f"every row or document begins at a place of its own: {UNSEEN}"
+MOVES = (
+    "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
+    "are kept unrotated, or are all rotated in every call, stand at right distances"
+)
 DOCUMENTS: tuple[tuple[int, ...], ...] = (
     *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
     *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
 )
 EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
+LATER = ((2, 7, 1, 1, 5), (3, 3, 3), (2, 3, 2, 1, 1))  # the last two have as many tokens
 BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
-MOVES = (
-    "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
-    "are kept unrotated, or are all rotated in every call, stand at right distances"
-)
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -55,53 +59,41 @@ class Counts(Family):
         end: The least right position that is not returned.
     """
 
-    mismatch, pairs = "positions.mismatch", 120
+    mismatch, pairs, reads_first = "positions.mismatch", 120, True
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         said = str(spec.get("padding", "")).lower()
-        self.side = said if said in ("left", "right", "both", "none") else ""
+        self.side = said if said in SIDES else ""
         self.top = int(spec.get("max_positions") or 0)
         self.open: list[str] = []
-        self.last: Call | None = None  # of the object that is asked
-        self.seen: Sequence[Seen] = ()
+        # `start`: a number, or what it is in a call; `number`: what becomes of large numbers
         start = float(spec.get("start") or 0)
-        # `own`: each document begins at a place of its own; `number`: what becomes of large numbers
-        how: dict[str, Any] = {"start": start, "own": False, "number": None, "padding_row": None}
-        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), **how}
-        self.first, self.end = start + 1, 2048.0
-        self.starts: tuple[float, ...] = (start + 1, 0.0, 2.0, 2 * start)
+        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), "start": start, "number": None, "padding_row": None}
+        self.seen: Sequence[Seen] = ()
+        self.first, self.starts, self.end = start + 1, [start + 1], 2048.0
         self.origins: dict[tuple[str, int, float], float] = {}
-
-    def again(self, text: Sequence[Call], earlier: Sequence[Call]) -> Iterator[Case]:
-        """Yield the calls of a text after others, asked of one object."""
-        before = (*earlier, *text)
-        for call in text:
-            later = Call(call.mask, call.q_len, f"{call.text}, again", call.prompt, before)
-            later.bounds = call.bounds
-            yield Case("again", (later,), f"{call.text}, after others", optional=not self.top)
-            before = (*before, later)
+        self.last: Array = np.zeros(0)  # what the call before returned
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the answer of a call after the calls before it; a text that goes on is not begun anew."""
+        """Return the answer of a call; later ones of a text, and those "again", are asked of the same object."""
         (call,) = case.args
-        if not (call.before and call.before[-1] is self.last):
+        if not call.earlier and case.kind not in ("again", "turns"):
             self.object = fresh(subject)
-            for earlier in call.before:
-                ask(self.object, earlier, self.convention)
-        self.last = None
+        if case.kind == "turns":
+            ask(self.object, Call(np.ones((len(call.mask), 3)), 3, "another"), self.convention)
         value = ask(self.object, call, self.convention)
-        self.last = call
+        if case.kind == "turns" and (value != self.last).any():
+            raise NotAnsweredError("a step goes on from the call before it, whichever text that was of")
+        self.last = value
         return Seen(case, value, 0.0)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
         (call,) = case.args
-        start = model["start"] + 0.0 * call.asked
-        if model["own"]:
-            rows = enumerate(call.asked)
-            start = np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
-        found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
+        start = model["start"](call) if callable(model["start"]) else model["start"]
+        found: Array = model[call.kind](call)[:, -call.q_len :] + start + 0.0 * call.asked
+        found = found if model["number"] is None else model["number"](found)
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
 
     def visible(self, value: Array, case: Case) -> Array:
@@ -118,8 +110,7 @@ class Counts(Family):
     def look(self, seen: Sequence[Seen]) -> None:
         """Read off where counting begins, in all calls and in each document, and where it ends."""
         self.seen, self.first = seen, float(seen[0].value[0, 0])
-        starts: dict[float, None] = {}
-        ends: list[float] = []
+        starts, ends = [], []
         for s in seen:
             (call,) = s.case.args
             real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
@@ -128,10 +119,15 @@ class Counts(Family):
                 for document, at in zip(*np.unique(row, return_index=True), strict=True):
                     self.origins.setdefault((call.text, i, document), begins[i, at])
             if real.sum() > 1 and (begins[real] == begins[real][0]).all():
-                starts[float(begins[real][0])] = None
+                starts.append(float(begins[real][0]))
             ends += want[real & (s.value != want)].tolist()
-        self.starts = tuple(starts) if len(seen) > 1 else (self.first,)
+        self.starts = starts if len(seen) > 1 else [self.first]
         self.end = min(ends, default=self.end)
+
+    def _own(self, call: Call) -> Array:
+        """Return where the document of each token begins, as it was returned."""
+        rows = enumerate(call.asked)
+        return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
 
     def free(self) -> Iterator[Choice]:
         """Yield other origins, where distances are all that is seen or the specification leaves them free."""
@@ -140,24 +136,26 @@ class Counts(Family):
         off = self.first - self.truth["start"]
         if off and (is_free or not absolute):
             yield Choice({"start": self.first}, f"every position is {off:+g} off, in all calls alike: {UNSEEN}")
-        own = Choice({"own": True}, f"every row or document begins at a place of its own: {UNSEEN}")
-        for choice in (own, *(Choice(change, MOVES) for change in self.moving())):
+        for start, words in ((self._own, OWN), *((start, MOVES) for start in moving(self.first + 1))):
             # one that explains only some of the answers would hide what is wrong
-            if is_free and explains(self, {**self.truth, **choice.change}, self.seen):
-                yield choice
-
-    def moving(self) -> Iterator[Model]:
-        """Yield counts from a place that is another in the next call, such as the newest token."""
-        for rule in MOVING:
-            yield {**dict.fromkeys(KINDS, rule), "start": self.first + 1}  # the first case has one token
+            if is_free and explains(self, {**self.truth, "start": start}, self.seen):
+                yield Choice({"start": start}, words)
 
     def constants(self) -> Iterator[Fault]:
         """Yield other positions of the first token."""
         asked = self.truth["start"]
-        for found in self.starts:
+        for found in dict.fromkeys(self.starts):
             if found != asked:
                 words = {"start": found, "asked": asked, "by": found - asked}
                 yield Fault("positions.off_by_one", {"start": found}, words)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return positions that go down, or stay, in a text without padding."""
+        plain = [s.value for s in wrong if s.case.args[0].q_len > 1 and (s.case.args[0].mask == 1).all()]
+        steps = np.diff(plain[0]) if plain else np.ones(1)
+        if (steps < 0).all():
+            return Fault("positions.reversed")
+        return None if steps.any() else Fault("positions.constant_in_chunk")
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong column of the row that is farthest off."""
@@ -165,9 +163,8 @@ class Counts(Family):
         row = int(off.max(-1).argmax())
         at = int(np.argmax(off[row] > 1))
         mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
-        asked = {"attention_mask": mask, "q_len": call.q_len}
-        if self.convention == "packed_position_fn":
-            asked = {"cu_seqlens": call.bounds}
+        packed_fn = self.convention == "packed_position_fn"
+        asked = {"cu_seqlens": call.bounds} if packed_fn else {"attention_mask": mask, "q_len": call.q_len}
         found, expected = float(seen.value[row, at]), float(predicted[row, at])
         return {**asked, "row": row, "column": at + call.earlier, "found": found, "expected": expected}
 
@@ -196,13 +193,12 @@ class Positions(Counts):
 
     def _short(self) -> list[list[Call]]:
         """Return short texts, the smallest first, as far as positions go."""
-        sides = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}
-        padded = sides.get(self.side, self.sides)
+        padded = SIDES.get(self.side, self.sides)
         small = [(side, (1,)) for side in padded] or [("left", (0,))]
-        large = [("left", (0, 0)), *((side, pads) for side in padded for pads in PADS)]
-        texts = [text_of(1, (0,), "left")]
+        large = [(side, pads) for side in padded or ["left"] for pads in (PADS if padded else PADS[:1])]
+        texts = [text_of(1)]
         texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
-        texts += [text for side, pads in large for text in (text_of(7, pads, side), text_of(8, pads, side, 1, 3))]
+        texts += [text for side, pads in large for text in (text_of(7, pads, side, 2), text_of(8, pads, side, 1, 3))]
         if self.whole:
             texts = [text[:1] for text in texts if text[0].total == text[0].prompt]
         return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
@@ -212,25 +208,27 @@ class Positions(Counts):
         short = self._short()
         for text in short:
             yield from (Case(call.kind, (call,), call.text) for call in text)
+        if short[-1][-1].kind == "decode":
+            yield Case("turns", (short[-1][-1],), "several texts in turn", optional=True)
         most = min(LONG, self.top or LONG)
         steps = 0 if self.whole else min(2, most - 1)
-        long = text_of(most - steps, (0,), "left", steps)
         shorter: Case | None = None
         for n in () if self.top else (120, 500, 2000):  # code may end where it likes if it was not declared
-            shorter = Case("prefill", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
-        for call in long:
+            shorter = Case("prefill", tuple(text_of(n)), f"{n} columns", otherwise=shorter)
+        for call in text_of(most - steps, steps=steps):
             yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
-        yield from self.again(short[-2 % len(short)], long)
-        yield from self.again(short[-1], [call for text in short for call in text])
+        for call in (call for text in short for call in text):
+            again = Call(call.mask, call.q_len, f"{call.text}, after others", call.prompt)
+            yield Case("again", (again,), again.text, optional=not self.top)
         for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
-            yield Case("far", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", optional=True)
+            yield Case("far", tuple(text_of(n)), f"{n} columns", optional=True)
 
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""
         yield from self.constants()
         yield from of_masks(self.side, KINDS)
         yield from of_numbers(self.truth["start"], self.end)
-        yield from (Fault("positions.origin_moves", change) for change in self.moving())
+        yield from (Fault("positions.origin_moves", {"start": start}) for start in moving(self.first + 1))
         for kinds in SOME:
             yield from of_masks(self.side, kinds)
 
@@ -244,29 +242,26 @@ class Documents(Counts):
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.of_bounds = convention == "packed_position_fn"
-        self.large = (
-            40,
-            300,
-            9000 if self.of_bounds else 2200,
-            9,
-        )  # columns of a mask may be compared with one another
+        # columns of a mask may be compared with one another
+        self.large = (40, 300, 9000 if self.of_bounds else 2200, 9)
         self.open = [] if self.of_bounds else ["decode steps and chunks: masks with documents are asked as whole rows"]
         self.modulus = 512.0
 
     def cases(self) -> Iterator[Case]:
-        """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
-        near = [packed([lengths]) for lengths in (*DOCUMENTS, self.large)]
+        """Yield small packings, a large one, small ones after it, documents of no tokens, some beyond 16 bits."""
+        near = [packed([lengths]) for lengths in DOCUMENTS]
         for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
             for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
-                near.insert(-1, packed(rows, before[: len(rows)]))
-        yield from (Case("near", (call,), call.text) for call in near)
+                near.append(packed(rows, before[: len(rows)]))
+        yield from (Case("near", (call,), call.text) for call in (*near, packed([self.large])))
+        for call in (packed([lengths]) for lengths in LATER):
+            call.text += ", after others"
+            yield Case("again", (call,), call.text, optional=not self.top)
         for lengths in EMPTY if self.of_bounds else ():
             yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
         each = min(self.top or FAR, FAR)
         if -(-FAR // each) < 38 and (self.of_bounds or self.top):
             yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
-        yield from self.again([packed([(2, 7, 1, 1, 5)])], near[-1:])
-        yield from self.again([packed([(2, 3, 2, 1, 1)])], [packed([(3, 3, 3)])])  # as many tokens
 
     def look(self, seen: Sequence[Seen]) -> None:
         """Read off after how many tokens positions begin anew, too."""
@@ -277,5 +272,5 @@ class Documents(Counts):
     def faults(self) -> Iterator[Fault]:
         """Yield a constant, ways to count, and large numbers."""
         yield from self.constants()
-        yield from of_documents(self.modulus, max(self.end - self.truth["start"], 1.0))
+        yield from of_documents(self.modulus)
         yield from of_numbers(self.truth["start"], self.end)

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from posenc.verify import rules
 from posenc.verify.engine import Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families.counts import Positions
 from posenc.verify.families.counts_faults import of_masks, of_numbers
 
 IN_ROWS = {  # codes that have another name where they choose rows
-    "left_padding": "padding_not_masked",
-    "padded_width_in_decode": "padding_not_masked",
-    "off_by_one": "cls_row",
-    "clamped": "table_too_short",
+    "positions.left_padding": "learned.padding_not_masked",
+    "positions.padded_width_in_decode": "learned.padding_not_masked",
+    "positions.off_by_one": "learned.cls_row",
+    "positions.clamped": "learned.table_too_short",
+    "positions.wrapped": "learned.wrapped",
 }
 
 
@@ -34,8 +34,6 @@ def row_code(found: float, asked: float, padding_idx: float | None) -> str:
         return "offset_missing"
     if padding_idx is not None and found == padding_idx + 1:
         return "padding_idx_as_offset"
-    if found == 2 * asked:
-        return "offset_twice"
     return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"
 
 
@@ -74,9 +72,7 @@ class Rows(Positions):
             guessed = found - 1 if asked == 0 and found != 2 else self.padding_idx
             yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
-            code = fault.code.removeprefix("positions.")
-            own = f"learned.{IN_ROWS.get(code, code)}"
-            yield replace(fault, code=own if own in rules.known() else fault.code)
+            yield replace(fault, code=IN_ROWS.get(fault.code, fault.code))
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})
