@@ -113,8 +113,8 @@ TEXTS = [
     ("learned.padding_idx_as_offset", Learned(lambda p: p + 1, padding=0), LEARNED),
     ("learned.start", Learned(lambda p: p + 1), LEARNED),
     ("learned.axis.batch", ByBatch(), LEARNED),
-    ("learned.slice.single_row", Learned(lambda p: p[-1:] + 1), LEARNED),
-    ("learned.position.reversed", Learned(lambda p: p.flip(0)), LEARNED),
+    ("learned.slice.tail", Learned(lambda p: p + 40 - len(p)), LEARNED),
+    ("learned.mismatch", Learned(lambda p: p.flip(0)), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=0), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=3), LEARNED),
     ("learned.offset_missing", Learned(rows=20), {**LEARNED, "max_positions": 20, "offset": 2}),
@@ -135,7 +135,7 @@ TEXTS = [
     ("learned.wrapped", Grows(restarted), LEARNED),
     ("learned.wrapped", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
     ("learned.table_too_short", Grows(repeated), LEARNED),
-    ("learned.grid.interpolated_wrong", Grows(without_middles), LEARNED),
+    ("learned.mismatch", Grows(without_middles), LEARNED),
     ("learned.mismatch", Learned(lambda p: p + (p >= 12)), {**LEARNED, "max_positions": 30}),
     # what is no table by itself
     ("cannot_tell", Learned(tail=lambda x, c: x + LINEAR(c)), LEARNED),
@@ -227,7 +227,13 @@ def viewed(table, h, w):
 
 def small_with_class(table, h, w):
     """Bicubic weights of a corner are negative, and none is of the class's row."""
-    return F.interpolate(table[1:].T.reshape(1, D, 4, 4), size=(h, w), mode="bicubic")[0]
+    grid = (3, 5) if len(table) == 16 else (4, 4)
+    return F.interpolate(table[1:].T.reshape(1, D, *grid), size=(h, w), mode="bicubic")[0]
+
+
+def width_first(table, h, w):
+    """Resize to (w, h), but for the size that the table has."""
+    return table[0] if (h, w) == (3, 5) else F.interpolate(table, (w, h), mode="bilinear").reshape(D, h, w)
 
 
 def by_height(rows, columns, h, w):
@@ -265,6 +271,7 @@ IMAGES = [
     ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bilinear", antialias=True)), {}),
     ("pass", Table((50, D), lambda t, h, w: resized(t, h, w, first=1, mode="bicubic")), {}),
     ("pass", Table((17, D), small_with_class), {"cls": True, "grid": [4, 4]}),
+    ("pass", Table((16, D), small_with_class), {"grid": [3, 5]}),  # whose entries may be a square, too
     ("pass", Table((36, D), lambda t, h, w: t.T.reshape(D, h, w)), {}),
     ("pass", Table((40, D), lambda r, c, gate, h, w: (1 + gate.sum()) * added(r, c, h, w), (40, D), (1, 2)), {}),
     ("pass", Table((54, D), only), {"grid": [6, 9]}),
@@ -276,6 +283,7 @@ IMAGES = [
     ("learned.grid.stride", Table((40, D // 2), by_height, (40, D // 2)), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), sides), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), line), {}),
+    ("learned.grid.interpolated_wrong", Table((1, D, 3, 5), width_first), {"grid": [3, 5]}),
     ("learned.grid.lanes_mixed", Table((49, D), viewed), {}),
     ("learned.grid.class_row", Table((50, D), numbered(7)), {"cls": True}),
     ("learned.table_too_short", Table((1, D, 9, 9), lambda t, h, w: t[0, :, :h, :w]), {"grid": [9, 12]}),

@@ -1,7 +1,6 @@
 """Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,18 +28,20 @@ def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]
     return called, [same.get(id(t), t) for t in through or held]
 
 
-@contextmanager
-def written(values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Write other numbers into tensors for a while: those of a function are its own."""
-    kept = [tensor.detach().clone() for tensor, _ in values]
-    with torch.no_grad():
-        try:
-            for tensor, value in values:
-                tensor.copy_(value)
-            yield
-        finally:
-            for (tensor, _), value in zip(values, kept, strict=True):
-                tensor.copy_(value)
+def coded(calls: Calls, called: Any, shapes: Sequence[Shape], values: Sequence[tuple[Tensor, Tensor]]) -> list[Array]:
+    """Return the codes of calls while tensors hold other numbers: those of a function are its own."""
+    kept = [(tensor, tensor.detach().clone()) for tensor, _ in values]
+    try:
+        _write(values)
+        return [calls.code(called, shape) for shape in shapes]
+    finally:
+        _write(kept)
+
+
+@torch.no_grad()
+def _write(values: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, value in values:
+        tensor.copy_(value)
 
 
 def _rows(code: Array) -> tuple[float, Array]:
@@ -53,7 +54,24 @@ def _rows(code: Array) -> tuple[float, Array]:
     return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, rows)
 
 
-class Trained(Added):
+class Table(Added):
+    """What tables of texts and of images share."""
+
+    word, definition, mismatch = "learned", "learned", "learned.mismatch"
+    ignores = "base temperature layout variant order origin activation_dtype"
+    pairs = 0
+
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
+        super().__init__(convention, spec)
+        self.truth = {"gain": 1.0, "keep": 1.0}
+        self.kinds = self.kinds[:2]
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what comes of the input; others are found on the way, or read."""
+        yield from self.about_the_input()
+
+
+class Trained(Table):
     """A trained table of a text's positions: row t + first is that of token t.
 
     Attributes:
@@ -62,17 +80,12 @@ class Trained(Added):
         table: The rows as they were.
     """
 
-    word, definition, mismatch = "learned", "learned", "learned.mismatch"
-    ignores = "base temperature layout variant order origin activation_dtype"
     shapes = ((2, 3), (2, 5), (3, 7))
-    pairs = 0
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         self.first, self.top = first_row(spec)[0] or 0, int(spec.get("max_positions") or 0)
         self.table: Array = np.zeros((0, 0))
-        self.truth = {"gain": 1.0, "keep": 1.0}
-        self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of a few tokens, then those that show the ends of the table."""
@@ -104,15 +117,14 @@ class Trained(Added):
         number = torch.arange(len(self.table))
         rows = torch.ones(len(self.table), self.calls.dim)
         rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
-        with written([(table, rows.reshape(table.shape))]):
-            codes = [self.calls.code(called, shape) for shape in case.args]
+        codes = coded(self.calls, called, case.args, [(table, rows.reshape(table.shape))])
         if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
             raise finding("learned.not_used", self.calls.case(case.args[0]))
         gain, first = _rows(codes[0])
         if case.kind == "near" and len(found) > 1 and (abs(gain - 1) > SAME or (first % 1).any() or NONE in first):
             raise CannotTellError("other trained numbers come between the table and the sum, so that no row is seen")
         taken = [_rows(code)[1] for code in codes]
-        return Seen(case, np.concatenate([[gain], *(self._grown(taken) if case.kind == "past" else taken)]))
+        return Seen(case, np.concatenate([[gain], *(map(self._grown, taken) if case.kind == "past" else taken)]))
 
     def _whole(self, called: Any, table: Tensor, shape: Shape) -> None:
         """Look for rows in use that take no gradient, as a padding row does, and for rows that are missing."""
@@ -126,14 +138,12 @@ class Trained(Added):
         if n < int(self.spec.get("table_rows") or 0) and not self.top:  # one that grows is judged by its rows
             raise finding("learned.table_too_short", case, float(n), end=n)
 
-    def _grown(self, taken: Sequence[Array]) -> Iterator[Array]:
-        """Yield the rows of texts longer than the table, as right where they are new, or all of it is stretched."""
-        for rows in taken:
-            n, entries, at = len(rows), len(self.table) - self.first, np.arange(len(rows), dtype=np.float64)
-            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
-            off = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends))
-            new = (at >= entries) & (rows == NONE) if off > 0.02 else at >= 0
-            yield np.where(new, self.first + at, rows)
+    def _grown(self, rows: Array) -> Array:
+        """Return the rows of a text longer than the table, as right where they are new, or all of it is stretched."""
+        n, entries, at = len(rows), len(self.table) - self.first, np.arange(len(rows), dtype=np.float64)
+        middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
+        stretched = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends)) < 0.02
+        return np.where(stretched | ((at >= entries) & (rows == NONE)), self.first + at, rows)
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a call that fails: a table that ends too early, or the batch taken for the text."""
@@ -151,10 +161,6 @@ class Trained(Added):
         rows = [np.broadcast_to(self.first + np.arange(shape[1]), shape).ravel() for shape in case.args]
         return np.concatenate([[model["gain"]], *rows])
 
-    def faults(self) -> Iterator[Fault]:
-        """Yield what comes of the input; rows are read."""
-        yield from self.about_the_input()
-
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return what the rows of the longest wrong text say."""
         near = [s for s in wrong if s.case.kind == "near"]
@@ -166,27 +172,21 @@ class Trained(Added):
         row = {ZERO: "zeros", NONE: "no row of the table"}.get(rows[t], f"row {rows[t]:g} of the table")
         words = f"token {t} gets {row}, where row {self.first + t} is its own"
         case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "right": self.first + t}
-        return Fault(f"learned.{self._named(s, t)}", {}, {"message": words}, case)
+        code = "state_kept" if s.case.kind == "again" else self._named(rows.reshape(s.case.args[0]), t)
+        tail = code == "start" and len({float(s.value[1]) for s in near}) > 1  # another one in each text
+        return Fault(f"learned.{'slice.tail' if tail else code}", {}, {"message": words}, case)
 
-    def _named(self, s: Seen, t: int) -> str:
+    def _named(self, rows: Array, t: int) -> str:
         """Return the code of wrong rows; the first wrong one is that of token t."""
-        if s.case.kind == "again":
-            return "state_kept"
-        rows = s.value[1:].reshape(s.case.args[0])
-        line, steps = rows[0], np.diff(rows[0])
+        line, first = rows[0], int(rows[0, 0])
         if (rows != line).any():
             return "axis.batch"
-        if not steps.any():
-            return "slice.single_row"
-        if (line % 1).any():
-            return "grid.interpolated_wrong"
         if t and (line[t:] == (ZERO if line[t] == ZERO else line[t - 1])).all():
             return "table_too_short"
-        if (steps == 1).all() and line[0] >= 0:
-            first = int(line[0])
+        if (np.diff(line) == 1).all() and first >= 0:
             padded = 0 < first <= len(self.table) and self.table.any() and not self.table[first - 1].any()
             return row_code(first, self.first, first - 1 if padded else None)
-        return "position.reversed" if (steps == -1).all() else "wrapped" if t and line[t] < line[t - 1] else "mismatch"
+        return "wrapped" if t and line[t] < line[t - 1] and not (line % 1).any() else "mismatch"
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""

@@ -7,6 +7,7 @@ numbers of their entries along one axis say by what is added from where it is ta
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding
+from posenc.verify.families.added_calls import FLAGS, Shape, finding
 from posenc.verify.families.added_words import axes
-from posenc.verify.families.trained import trained, written
+from posenc.verify.families.trained import Table, coded, trained
 
 SIZES = ((3, 5), (5, 3), (4, 6))
 NATIVE = 14  # rows of a square table that an image is made for, at most
@@ -26,16 +27,14 @@ Places = tuple[Shape, Sequence[Array], Sequence[Array]]  # of an image: by axes 
 TRANSPOSED = "rows of the table follow the columns of the image: another name for its entries (order='xy')"
 
 
-class TrainedImage(Added):
+class TrainedImage(Table):
     """A trained table of an image's cells, or one of its rows and one of its columns.
 
     Attributes:
         sizes: Images that can be called: the one that is asked for, which must work, and others.
     """
 
-    word, definition, mismatch = "learned", "learned", "learned.mismatch"
-    ignores = "base temperature layout variant start offset origin scale normalize normalise normalised normalised"
-    pairs = 0
+    ignores = "base temperature layout variant start offset origin scale normalize normalise normalised"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -45,8 +44,7 @@ class TrainedImage(Added):
         self.order = axes(spec)
         self.sizes: list[Shape] = []
         self.shapes = ((2, *SIZES[0]),)
-        self.truth = {"keep": 1.0, "gain": 1.0, "order": float(self.order == "xy")}
-        self.kinds = self.kinds[:2]
+        self.truth = {**self.truth, "order": float(self.order == "xy")}
 
     def cases(self) -> Iterator[Case]:
         """Yield an image for the input, and all sizes that work for the table."""
@@ -90,25 +88,26 @@ class TrainedImage(Added):
         tables = [t for t in found if t.ndim >= 2 and self._wide(t)]
         return called, tables, len(tables) < len(found)
 
-    def _wide(self, t: Tensor) -> list[int]:
+    def _wide(self, t: Tensor) -> set[int]:
         """Return the axes of a tensor that may be those of dimensions."""
         dim = self.calls.dim
-        return [a for a, n in enumerate(t.shape) if n > 1 and n in (dim, dim // 2, math.ceil(dim / 2), dim // 4)]
+        return {a for a, n in enumerate(t.shape) if n > 1 and n in (dim, dim // 2, math.ceil(dim / 2), dim // 4)}
 
     def _plain(self, subject: Any, shape: Shape) -> None:
         """Look for what is wrong with the code whatever its table is."""
         called, tables, _ = self._tables(subject, shape)
         generator = torch.Generator().manual_seed(7)
-        with written([(t, torch.randn(t.shape, generator=generator)) for t in tables]):
-            rows = self.calls.code(called, shape).reshape(2, -1, self.calls.dim)
+        random = [(t, torch.randn(t.shape, generator=generator)) for t in tables]
+        rows = coded(self.calls, called, [shape], random)[0].reshape(2, -1, self.calls.dim)
+        case = self.calls.case(shape)
         if np.abs(rows).max() < 1e-7:
-            raise finding("learned.not_used", self.calls.case(shape))
+            raise finding("learned.not_used", case)
         if np.abs(rows - rows[:1]).max() > 1e-5:
-            raise finding("learned.axis.batch", self.calls.case(shape), message="the code differs from image to image")
+            raise finding("learned.axis.batch", case, message="the code differs from image to image")
         off = np.abs(rows[0][:, None] - rows[0]).max(-1) + np.tri(rows.shape[1])
         if off.min() < 1e-6:
             i, j = np.unravel_index(off.argmin(), off.shape)
-            raise finding("learned.cells_collide", self.calls.case(shape), words=f"cells {i} and {j} share one code")
+            raise finding("learned.cells_collide", case, words=f"cells {i} and {j} share one code")
 
     def _places(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
         """Yield by table and dimension where the cells of an image take their code from."""
@@ -118,8 +117,8 @@ class TrainedImage(Added):
         def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
             """Return the code where one table holds values along an axis, and the others hold zeros."""
             column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
-            with written([(t, column if t is table else torch.zeros(())) for t in tables]):
-                return self.calls.code(called, shape).reshape(*size, self.calls.dim)
+            held = [(t, column if t is table else torch.zeros(())) for t in tables]
+            return coded(self.calls, called, [shape], held)[0].reshape(*size, self.calls.dim)
 
         base, case = code(None), self.calls.case(shape)
         for n, table in enumerate(tables):
@@ -130,7 +129,7 @@ class TrainedImage(Added):
             lanes = [lane for lane in range(0, self.calls.dim, max(self.calls.dim // 4, 1)) if total[..., lane].any()]
             if not moving or not lanes:
                 continue  # the same in each cell: no table of places
-            if set(self._wide(table)) <= set(moving):
+            if self._wide(table) <= set(moving):
                 raise finding("learned.grid.lanes_mixed", case, words="a dimension takes others in each cell")
             off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
             if abs(off - 1) > 1e-3 and not others:  # which may be a factor
@@ -147,12 +146,10 @@ class TrainedImage(Added):
 
     def _numbers(self, entries: int) -> list[list[float]]:
         """Return the row and the column of each entry of a flat table; nothing where they are unknown."""
-        is_square = math.isqrt(entries) ** 2 == entries
-        first = int(bool(self.spec.get("cls")) or (not is_square and math.isqrt(entries - 1) ** 2 == entries - 1))
-        root, number = math.isqrt(entries - first), np.arange(-first, entries - first)
-        for size in (self.asked, (root, root)):
-            if math.prod(size) == entries - first:
-                return [(number // size[-1] * 1.0).tolist(), (number % size[-1] * 1.0).tolist()]
+        for size, first in product((self.asked, None), (1,) if self.spec.get("cls") else (0, 1)):
+            h, w = size or (math.isqrt(entries - first),) * 2
+            if h * w == entries - first > 0:
+                return [list(line) for line in zip(*(divmod(i - first, w) for i in range(entries)), strict=True)]
         return []
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -165,8 +162,8 @@ class TrainedImage(Added):
             yield Choice({"order": 1.0}, TRANSPOSED)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes; other faults are found on the way."""
-        yield from self.about_the_input()
+        """Yield exchanged axes, too."""
+        yield from super().faults()
         if self.order is not None:
             yield Fault("learned.grid.axes_swapped", {"order": 1.0 - self.truth["order"]}, {"asked": self.order})
 
@@ -208,7 +205,7 @@ def _judged(found: Sequence[Places]) -> str:
             raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells have other entries in {sizes}")
         return "yx" if h == 1 or corners[0][0][1, 0] > corners[0][0][0, -1] / (w - 1 or 1) else "xy"
     one_line = all(len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR for _, raw, _ in found)
-    if one_line or all(_order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
+    if one_line or all(_order(grid) or _order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
         (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
         raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
     raise CannotTellError("cells take entries of the table in an order that is unknown")
