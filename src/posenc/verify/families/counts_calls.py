@@ -9,6 +9,7 @@ import torch
 
 from posenc.verify import guard
 from posenc.verify.engine.records import Array
+from posenc.verify.families.bias_calls import invoke
 
 
 class Call:
@@ -81,21 +82,18 @@ def ask(subject: Any, call: Call, convention: str) -> Array:
     """
     given = torch.from_numpy(call.mask.astype(np.int64))
     words, dtypes = f"attention_mask of {tuple(given.shape)}", [torch.int64, torch.bool][: 2 - (call.mask.max() > 1)]
-    ways: list[tuple[list[int], dict[str, Any]]] = [([], {})]
     if convention == "packed_position_fn":
         given, words, dtypes = torch.tensor(call.bounds), f"cu_seqlens={call.bounds}", [torch.int32, torch.int64]
-    if convention == "position_fn":
-        words, ways = f"{words}, q_len={call.q_len}", [([call.q_len], {}), ([], {"q_len": call.q_len})]
-    what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({words})"
-    errors = []
-    for more, named in ways:
-        for dtype in dtypes:
-            try:
-                return _flat(guard.call(subject, given.to(dtype), *more, what=what, **named), call.asked.shape, what)
-            except guard.SubjectError as error:
-                errors.append(error)
-                if error.cause.code != "subject.raises":
-                    raise error from errors[0]
+    more = [call.q_len] if convention == "position_fn" else []
+    what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({', '.join(map(str, [words, *more]))})"
+    errors: list[guard.SubjectError] = []
+    for dtype in dtypes:
+        try:
+            return _flat(invoke(subject, given.to(dtype), *more, what=what), call.asked.shape, what)
+        except guard.SubjectError as error:
+            errors.append(error)
+            if error.cause.code != "subject.raises":
+                raise error from errors[0]
     raise errors[0]
 
 

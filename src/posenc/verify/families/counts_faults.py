@@ -1,6 +1,6 @@
 """Ways to count tokens that are wrong: those of padded rows, of packed documents, and numbers that are too large."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,14 @@ Ways = Sequence[tuple[str, Rule]]  # codes after "positions.", and how is counte
 BITS = ((-(1 << 7), 1 << 7), (-(1 << 15), 1 << 15))
 KINDS = ("prefill", "decode", "chunk")
 SOME = (("decode",), ("chunk",), ("decode", "chunk"), ("prefill",))
+
+IN_ROWS = {  # codes that have another name where they choose rows
+    "positions.left_padding": "learned.padding_not_masked",
+    "positions.padded_width_in_decode": "learned.padding_not_masked",
+    "positions.off_by_one": "learned.cls_row",
+    "positions.clamped": "learned.table_too_short",
+    "positions.wrapped": "learned.wrapped",
+}
 
 
 def _filled(call: Call, fill: float) -> Any:
@@ -118,3 +126,20 @@ def of_numbers(start: float, end: float) -> Iterator[Fault]:
         yield Fault("positions.clamped", {"number": partial(np.minimum, end - 1)}, {"end": end})
     for span in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first + 1 < end)):
         yield Fault("positions.wrapped", {"number": partial(_wrap, first=span[0], end=span[1])}, {"end": span[1]})
+
+
+def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the row of position 0, where the specification says it, and padding_idx."""
+    padding = spec.get("padding") if spec.get("padding_idx") is None else spec["padding_idx"]
+    padding_idx = padding if isinstance(padding, int) and not isinstance(padding, bool) else None
+    said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
+    return (sum(said) if said else None if padding_idx is None else padding_idx + 1), padding_idx
+
+
+def row_code(found: float, asked: float, padding_idx: float | None) -> str:
+    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
+    if found == 0:
+        return "offset_missing"
+    if padding_idx is not None and found == padding_idx + 1:
+        return "padding_idx_as_offset"
+    return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"

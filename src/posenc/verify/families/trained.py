@@ -10,7 +10,7 @@ from torch import Tensor
 from posenc.verify.engine import CannotTellError, Case, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added_calls import FLAGS, SAME, Added, Calls, Shape, finding, leaves, modules, ready
-from posenc.verify.families.learned_rows import first_row, row_code
+from posenc.verify.families.counts_faults import first_row, row_code
 from posenc.verify.guard import SubjectError
 
 LARGEST = 2**23  # numbers of a text that is asked for
