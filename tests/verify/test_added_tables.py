@@ -107,14 +107,15 @@ TEXTS = [
     ("pass", Learned(rows=40_000), {**LEARNED, "max_positions": 40_000}),
     ("pass", Learned(rows=40_000, longest=30_000), LEARNED),
     ("learned.table_too_short", Learned(rows=40_000, longest=30_000), {**LEARNED, "max_positions": 40_000}),
-    ("learned.wrapped", Learned(short, rows=40_000), LEARNED),
+    ("learned.mismatch", Learned(short, rows=40_000), LEARNED),
     ("learned.offset_missing", Learned(), {**LEARNED, "offset": 2}),
     ("learned.offset_hardwired", Learned(lambda p: p + 2), LEARNED),
     ("learned.padding_idx_as_offset", Learned(lambda p: p + 1, padding=0), LEARNED),
     ("learned.start", Learned(lambda p: p + 1), LEARNED),
     ("learned.axis.batch", ByBatch(), LEARNED),
     ("learned.slice.tail", Learned(lambda p: p + 40 - len(p)), LEARNED),
-    ("learned.mismatch", Learned(lambda p: p.flip(0)), LEARNED),
+    ("positions.reversed", Learned(lambda p: p.flip(0)), LEARNED),
+    ("positions.constant_in_chunk", Learned(lambda p: p[-1:] + 1), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=0), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=3), LEARNED),
     ("learned.offset_missing", Learned(rows=20), {**LEARNED, "max_positions": 20, "offset": 2}),
@@ -157,11 +158,12 @@ def test_a_function_keeps_its_numbers():
 
 
 def test_a_finding_of_a_far_row_says_which_it_is():
-    report = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED)
-    assert "token 32768 gets row 7232 of the table, where row 32768 is its own" in report.causes[0].message
-    report = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED)
-    assert "token 12 gets row 0 of the table" in report.causes[0].message
-    assert "refuse longer texts" in report.causes[0].help
+    cause = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED).causes[0]
+    assert "found 7232, expected 32768" in cause.message
+    assert cause.smallest_case["x"] == [1, 40_009, D]
+    cause = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED).causes[0]
+    assert "at position 12; found 0, expected 12" in cause.message
+    assert "refuse longer texts" in cause.help
 
 
 class Table(nn.Module):

@@ -254,7 +254,7 @@ ROWS = [
         "learned.cls_row": [lambda m: (m.cumsum(-1) - 2).clamp(min=0) + 2],
         "learned.padding_not_masked": [lambda m: wide(m) + 2],
         "learned.table_too_short": [lambda m: roberta(m).clamp(max=127)],
-        "positions.axis.batch": [lambda m: m.cumsum(0) + 1],
+        "learned.axis.batch": [lambda m: m.cumsum(0) + 1],
         "learned.mismatch": [lambda m: roberta(m) ** 2],
     }),
     ({**OPT, "padding": "right"}, {"pass": [lambda m: wide(m) + 2]}),

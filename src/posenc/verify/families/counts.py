@@ -56,6 +56,7 @@ class Counts(Family):
         side: Where padding stands: "left", "right", "both" or "none"; empty where nothing is said.
         sides: Where it may stand then.
         top: How many tokens a text may have; 0 where nothing is said.
+        least, long, far: Tokens of a text that must work then, of a long one, and of one beyond 16 bits.
         open: What the specification leaves open, in sentences.
         first, starts, origins: Where counting begins: in the first call, in others, in each document.
         end: The least right position that is not returned.
@@ -65,6 +66,7 @@ class Counts(Family):
     tolerance = 0.01  # positions are whole numbers
     whole = False
     sides: Sequence[str] = ("left",)
+    least, long, far = 120, LONG, FAR
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -109,15 +111,17 @@ class Counts(Family):
             yield from (Case(call.kind, (call,), call.text) for call in text)
         if short[-1][-1].kind == "decode":
             yield Case("turns", (short[-1][-1],), "several texts in turn", optional=True)
-        most = min(LONG, self.top or LONG)
+        most = min(self.long, self.top or self.long)
         steps = 0 if self.whole else min(2, most - 1)
         shorter: Case | None = None
-        for n in () if self.top else (120, 500, 2000):  # code may end where it likes if it was not declared
-            shorter = Case("prefill", tuple(text_of(n)), f"{n} columns", otherwise=shorter)
+        for n in (self.least, 500, 2000):  # code may end where it likes if it was not declared
+            if not self.top and n < most:
+                shorter = Case("prefill", tuple(text_of(n)), f"{n} columns", otherwise=shorter)
         for call in text_of(most - steps, steps=steps):
-            yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
+            words, smaller = f"{call.total} columns", shorter if call.kind == "prefill" else None
+            yield Case(call.kind, (call,), words, not self.top, smaller)
         yield from self._again([call for text in short for call in text])
-        for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
+        for n in sorted({min(self.top or self.far, self.far), min(self.top or self.far, FARTHEST)} - set(range(LONG))):
             yield Case("far", tuple(text_of(n)), f"{n} columns", optional=True)
 
     def _documents(self) -> Iterator[Case]:
@@ -233,10 +237,13 @@ class Counts(Family):
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
         at = int(np.argmax(off[row] > 1))
-        mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
-        asked = {"cu_seqlens": call.bounds} if self.of_bounds else {"attention_mask": mask, "q_len": call.q_len}
         numbers = {"found": float(seen.value[row, at]), "expected": float(predicted[row, at])}
-        return {**asked, "row": row, "column": at + call.earlier, **numbers}
+        return {**self.asked(call), "row": row, "column": at + call.earlier, **numbers}
+
+    def asked(self, call: Call) -> dict[str, Any]:
+        """Return a call as the smallest case has it."""
+        mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
+        return {"cu_seqlens": call.bounds} if self.of_bounds else {"attention_mask": mask, "q_len": call.q_len}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open, and texts that are longer than those that were asked."""
@@ -247,6 +254,7 @@ class Rows(Counts):
     """Rows of a learned table: the position of each token and an offset, within the table."""
 
     mismatch, whole, sides = "learned.mismatch", True, ("left", "right")
+    guesses = True  # that a first row is a padding_idx and 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         first, self.padding_idx = first_row(spec)
@@ -275,7 +283,7 @@ class Rows(Counts):
         asked = self.truth["start"]
         for fault in self.constants():
             found = fault.change["start"]
-            guessed = found - 1 if asked == 0 and found != 2 else self.padding_idx
+            guessed = found - 1 if self.guesses and asked == 0 and found != 2 else self.padding_idx
             yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
         for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
             yield replace(fault, code=IN_ROWS.get(fault.code, fault.code))

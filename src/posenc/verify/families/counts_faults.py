@@ -24,6 +24,7 @@ IN_ROWS = {  # codes that have another name where they choose rows
     "positions.off_by_one": "learned.cls_row",
     "positions.clamped": "learned.table_too_short",
     "positions.wrapped": "learned.wrapped",
+    "positions.axis.batch": "learned.axis.batch",
 }
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
-from posenc.verify.families.added_calls import FLAGS, Shape, finding
+from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding
 from posenc.verify.families.added_words import axes
-from posenc.verify.families.trained import Table, coded, trained
+from posenc.verify.families.trained import coded, trained
 
 SIZES = ((3, 5), (5, 3), (4, 6))
 NATIVE = 14  # rows of a square table that an image is made for, at most
@@ -27,13 +27,14 @@ Places = tuple[Shape, Sequence[Array], Sequence[Array]]  # of an image: by axes 
 TRANSPOSED = "rows of the table follow the columns of the image: another name for its entries (order='xy')"
 
 
-class TrainedImage(Table):
+class TrainedImage(Added):
     """A trained table of an image's cells, or one of its rows and one of its columns.
 
     Attributes:
         sizes: Images that can be called: the one that is asked for, which must work, and others.
     """
 
+    word, definition, mismatch, pairs = "learned", "learned", "learned.mismatch", 0
     ignores = "base temperature layout variant start offset origin scale normalize normalise normalised"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
@@ -44,7 +45,8 @@ class TrainedImage(Table):
         self.order = axes(spec)
         self.sizes: list[Shape] = []
         self.shapes = ((2, *SIZES[0]),)
-        self.truth = {**self.truth, "order": float(self.order == "xy")}
+        self.truth = {"gain": 1.0, "keep": 1.0, "order": float(self.order == "xy")}
+        self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
         """Yield an image for the input, and all sizes that work for the table."""
@@ -162,8 +164,8 @@ class TrainedImage(Table):
             yield Choice({"order": 1.0}, TRANSPOSED)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes, too."""
-        yield from super().faults()
+        """Yield what comes of the input, and exchanged axes; others are found on the way."""
+        yield from self.about_the_input()
         if self.order is not None:
             yield Fault("learned.grid.axes_swapped", {"order": 1.0 - self.truth["order"]}, {"asked": self.order})
 
