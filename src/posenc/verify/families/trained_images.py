@@ -70,10 +70,13 @@ class TrainedImage(Added):
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return whether columns come first in the table, where nothing else is wrong."""
-        self._plain(subject, case.args[0])
         found: dict[tuple[int, int], list[Places]] = {}
         for size in self.sizes:
-            for key, places in self._places(subject, size):
+            called, held = trained(self.calls, subject, (2, *size))
+            tables = [t for t in held if t.ndim >= 2 and t.is_floating_point()]
+            if size == self.sizes[0]:
+                self._plain(called, tables, (2, *size))
+            for key, places in self._places(called, tables, size, alone=len(tables) == len(held)):
                 found.setdefault(key, []).append(places)
         if not found:
             raise CannotTellError("no trained table was found in the graph of the result: what cells get is unknown")
@@ -84,24 +87,11 @@ class TrainedImage(Added):
             first = {"y": "yx", "x": "xy"}.get("".join(left), "") if self.order else ""
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
 
-    def _tables(self, subject: Any, shape: Shape) -> tuple[Any, list[Tensor], bool]:
-        """Return what is called, its tables, and whether other numbers are trained as well."""
-        called, found = trained(self.calls, subject, shape)
-        tables = [t for t in found if t.ndim >= 2 and self._wide(t)]
-        return called, tables, len(tables) < len(found)
-
-    def _wide(self, t: Tensor) -> set[int]:
-        """Return the axes of a tensor that may be those of dimensions."""
-        dim = self.calls.dim
-        return {a for a, n in enumerate(t.shape) if n > 1 and n in (dim, dim // 2, math.ceil(dim / 2), dim // 4)}
-
-    def _plain(self, subject: Any, shape: Shape) -> None:
+    def _plain(self, called: Any, tables: Sequence[Tensor], shape: Shape) -> None:
         """Look for what is wrong with the code whatever its table is."""
-        called, tables, _ = self._tables(subject, shape)
-        generator = torch.Generator().manual_seed(7)
+        generator, case = torch.Generator().manual_seed(7), self.calls.case(shape)
         random = [(t, torch.randn(t.shape, generator=generator)) for t in tables]
         rows = coded(self.calls, called, [shape], random)[0].reshape(2, -1, self.calls.dim)
-        case = self.calls.case(shape)
         if np.abs(rows).max() < 1e-7:
             raise finding("learned.not_used", case)
         if np.abs(rows - rows[:1]).max() > 1e-5:
@@ -111,30 +101,32 @@ class TrainedImage(Added):
             i, j = np.unravel_index(off.argmin(), off.shape)
             raise finding("learned.cells_collide", case, words=f"cells {i} and {j} share one code")
 
-    def _places(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
+    def _places(
+        self, called: Any, tables: Sequence[Tensor], size: Shape, *, alone: bool
+    ) -> Iterator[tuple[tuple[int, int], Places]]:
         """Yield by table and dimension where the cells of an image take their code from."""
-        shape = (1, *size)
-        called, tables, others = self._tables(subject, shape)
+        dim, case = self.calls.dim, self.calls.case((1, *size))
 
         def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
             """Return the code where one table holds values along an axis, and the others hold zeros."""
             column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
             held = [(t, column if t is table else torch.zeros(())) for t in tables]
-            return coded(self.calls, called, [shape], held)[0].reshape(*size, self.calls.dim)
+            return coded(self.calls, called, [(1, *size)], held)[0].reshape(*size, dim)
 
-        base, case = code(None), self.calls.case(shape)
+        base = code(None)
         for n, table in enumerate(tables):
             total = code(table, 0, [1.0] * len(table)) - base
             divisor = np.where(np.abs(total) < 1e-6, 1.0, total)
             at = {a: (code(table, a, range(k)) - base) / divisor for a, k in enumerate(table.shape)}
             moving = [a for a, place in at.items() if np.ptp(place, (0, 1)).max() > NEAR]
-            lanes = [lane for lane in range(0, self.calls.dim, max(self.calls.dim // 4, 1)) if total[..., lane].any()]
+            lanes = [lane for lane in range(0, dim, max(dim // 4, 1)) if total[..., lane].any()]
             if not moving or not lanes:
                 continue  # the same in each cell: no table of places
-            if self._wide(table) <= set(moving):
+            wide = {a for a, k in enumerate(table.shape) if k > 1 and k in (dim, dim // 2, -(-dim // 2), dim // 4)}
+            if wide and wide <= set(moving):
                 raise finding("learned.grid.lanes_mixed", case, words="a dimension takes others in each cell")
             off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
-            if abs(off - 1) > 1e-3 and not others:  # which may be a factor
+            if abs(off - 1) > 1e-3 and alone:  # else another number may be a factor
                 raise finding(f"learned.{'added_twice' if abs(off - 2) < 1e-3 else 'scaled'}", case, factor=off)
             for lane in lanes:
                 raw = grid = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
