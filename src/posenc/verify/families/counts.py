@@ -11,18 +11,8 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.families import counts_faults as ways
 from posenc.verify.families.counts_calls import Call, ask, packed, text_of
-from posenc.verify.families.counts_faults import (
-    IN_ROWS,
-    KINDS,
-    SOME,
-    first_row,
-    moving,
-    of_documents,
-    of_masks,
-    of_numbers,
-    row_code,
-)
 from posenc.verify.guard import NotAnsweredError
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
@@ -31,15 +21,14 @@ SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "non
 PADS = ((0, 0), (1, 4, 0), (3, 1))  # of batches; the first row is not the longest
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
 UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
+ONE_SIDE = "padding on the right: the specification's padding is not 'right' or 'both'"
 OWN = f"every row or document begins at a place of its own: {UNSEEN}"
 MOVES = "counting begins at another place in each call: right where keys are kept unrotated and rotated in every call"
-DOCUMENTS: tuple[tuple[int, ...], ...] = (
-    *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
-    *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
-)
-EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
-LATER = ((2, 7, 1, 1, 5), (3, 3, 3), (2, 3, 2, 1, 1))  # the last two have as many tokens
-BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
+# Documents of each row, a digit for the tokens of each.
+DOCUMENTS = ["1", "2", "12", "21", "22", "111", "222", "5", "32", "24", "333", "4162", "27115", "354623"]
+EMPTY = ["3204", "04", "23003", "340", "400"]
+LATER = ["27115", "333", "23211"]  # the last two have as many tokens
+BATCHES = ((["2", "12"], (1, 0)), (["23", "412", "3"], (2, 0, 4)), (["222", "1133"], (2, 0)))
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -79,12 +68,13 @@ class Counts(Family):
         self.side = said if said in SIDES else ""
         self.sides = SIDES.get(self.side, self.sides)
         self.top = int(spec.get("max_positions") or 0)
-        left = "padding on the right: the specification's padding is not 'right' or 'both'"
-        left = "decode steps and chunks: masks with documents are asked as whole rows" if self.packed else left
-        self.open = [left] if not self.of_bounds and (self.packed or not self.side) else []
+        self.open = [] if self.side or self.packed else [ONE_SIDE]
+        if self.packed and not self.of_bounds:
+            self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
         # `start`: a number, or what it is in a call; `number`: what becomes of large numbers
         start = float(spec.get("start") or 0)
-        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), "start": start, "number": None, "padding_row": None}
+        right = dict.fromkeys(ways.KINDS, attrgetter("right"))
+        self.truth = {**right, "start": start, "number": None, "padding_row": None}
         self.seen: Sequence[Seen] = ()
         self.first, self.starts, self.end = start + 1, [start + 1], 2048.0
         self.origins: dict[tuple[str, int, float], float] = {}
@@ -132,8 +122,8 @@ class Counts(Family):
         large = (40, 300, 9000 if self.of_bounds else 2200, 9)  # columns of a mask may be compared with one another
         yield from (Case(call.kind, (call,), call.text) for call in (*calls, packed([large])))
         yield from self._again([packed([lengths]) for lengths in LATER])
-        for lengths in EMPTY if self.of_bounds else ():
-            yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
+        for call in (packed([lengths]) for lengths in EMPTY) if self.of_bounds else ():
+            yield Case("empty", (call,), call.text, optional=True)
         each = min(self.top or FAR, FAR)
         if -(-FAR // each) < 38 and (self.of_bounds or self.top):
             yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
@@ -198,7 +188,7 @@ class Counts(Family):
         off = self.first - self.truth["start"]
         if off and (is_free or not absolute):
             yield Choice({"start": self.first}, f"every position is {off:+g} off, in all calls alike: {UNSEEN}")
-        for start, words in ((self._own, OWN), *((start, MOVES) for start in moving(self.first + 1))):
+        for start, words in ((self._own, OWN), *((start, MOVES) for start in ways.moving(self.first + 1))):
             # one that explains only some of the answers would hide what is wrong
             if is_free and explains(self, {**self.truth, "start": start}, self.seen):
                 yield Choice({"start": start}, words)
@@ -216,13 +206,13 @@ class Counts(Family):
         yield from self.constants()
         if self.packed:
             line = max((s.value[0] for s in self.seen), key=len, default=np.zeros(2))
-            yield from of_documents(int((line[1:] == line[0]).argmax()) + 1)
+            yield from ways.of_documents(int((line[1:] == line[0]).argmax()) + 1)
         else:
-            yield from of_masks(self.side, KINDS)
-        yield from of_numbers(self.truth["start"], self.end)
-        yield from (Fault("positions.origin_moves", {"start": start}) for start in moving(self.first + 1))
-        for kinds in () if self.packed else SOME:
-            yield from of_masks(self.side, kinds)
+            yield from ways.of_masks(self.side, ways.KINDS)
+        yield from ways.of_numbers(self.truth["start"], self.end)
+        yield from (Fault("positions.origin_moves", {"start": start}) for start in ways.moving(self.first + 1))
+        for kinds in () if self.packed else ways.SOME:
+            yield from ways.of_masks(self.side, kinds)
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
         """Return positions that go down, or stay, in a text without padding."""
@@ -257,7 +247,7 @@ class Rows(Counts):
     guesses = True  # that a first row is a padding_idx and 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        first, self.padding_idx = first_row(spec)
+        first, self.padding_idx = ways.first_row(spec)
         self.table, top = int(spec.get("table_rows") or 0), int(spec.get("max_positions") or 0)
         spare = max(0, self.table - top) if self.table and top else 0
         super().__init__(convention, {**spec, "start": spare if first is None else first})
@@ -284,9 +274,9 @@ class Rows(Counts):
         for fault in self.constants():
             found = fault.change["start"]
             guessed = found - 1 if self.guesses and asked == 0 and found != 2 else self.padding_idx
-            yield replace(fault, code=f"learned.{row_code(found, asked, guessed)}")
-        for fault in (*of_masks("", ("prefill",)), *of_numbers(asked, self.end)):
-            yield replace(fault, code=IN_ROWS.get(fault.code, fault.code))
+            yield replace(fault, code=f"learned.{ways.row_code(found, asked, guessed)}")
+        for fault in (*ways.of_masks("", ("prefill",)), *ways.of_numbers(asked, self.end)):
+            yield replace(fault, code=ways.IN_ROWS.get(fault.code, fault.code))
         yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
         if self.padding_idx is not None:
             yield Fault("learned.padding_not_masked", {"padding_row": None})

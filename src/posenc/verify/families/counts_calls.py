@@ -63,13 +63,14 @@ def text_of(total: int, pads: Sequence[int] = (0,), side: str = "left", steps: i
     return [Call(whole[:, :end], end - begin, name, total) for begin, end in ends]
 
 
-def packed(rows: Sequence[Sequence[int]], pads: Sequence[int] = (0,)) -> Call:
+def packed(texts: Sequence[Sequence[int | str]], pads: Sequence[int] = (0,)) -> Call:
     """Return a call on rows of documents of these lengths; padding stands before each row and fills it up behind."""
+    rows = [list(map(int, text)) for text in texts]
     total = max(sum(lengths) + n for lengths, n in zip(rows, pads, strict=True))
     mask = np.zeros((len(rows), total))
     for row, lengths, n in zip(mask, rows, pads, strict=True):
         row[n : n + sum(lengths)] = np.repeat(np.arange(1.0, len(lengths) + 1), lengths)
-    call = Call(mask, total, f"documents of {[list(n) for n in rows]} tokens, after {list(pads)} padded slots")
+    call = Call(mask, total, f"documents of {rows} tokens, after {list(pads)} padded slots")
     call.bounds = np.cumsum([0, *rows[0]]).tolist()  # documents of no tokens at the end are in no mask
     return call
 
