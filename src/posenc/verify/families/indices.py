@@ -42,9 +42,14 @@ def firsts(rows: Array) -> Array:
 
 
 class Indices(Family):
-    """`index(h, w)`; any numbering of the distances is right that keeps to the table."""
+    """`index(h, w)`; any numbering of the distances is right that keeps to the table.
+
+    Attributes:
+        numbered: Whether rows are shown by their numbers.
+    """
 
     definition, mismatch = "swin", "swin.index.not_by_distance"
+    numbered = True
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -72,11 +77,12 @@ class Indices(Family):
 
     def limit(self, h: int, w: int) -> int:
         """Return how many rows the table of a window has; a smaller window may be a part of the one that is asked."""
+        rows = self.spec.get("table_rows")
         if self.asked and h <= self.asked[0] and w <= self.asked[1]:
             h, w = self.asked
         elif self.asked:
-            return (2 * h - 1) * (2 * w - 1)
-        return int(self.spec.get("table_rows") or (2 * h - 1) * (2 * w - 1))
+            rows = None
+        return int(rows or (2 * h - 1) * (2 * w - 1))
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return Swin's row numbers."""
@@ -88,11 +94,11 @@ class Indices(Family):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where tokens share a row, and others do not, otherwise than their distances; or rows of no table."""
         outside = (seen.value < 0) | (seen.value >= self.limit(*seen.case.args)) | (seen.value % 1 != 0)
-        return np.where((firsts(seen.value) != firsts(predicted)) | outside, np.inf, 0.0)
+        return np.where((firsts(seen.value) != firsts(predicted)) | (outside & self.numbered), np.inf, 0.0)
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the rows are numbered as Swin's."""
-        return bool((seen.value == predicted).all())
+        return bool((seen.value == predicted).all()) or not self.numbered
 
     def unlike(self, seen: Sequence[Seen]) -> str:
         """Return how the rows are numbered."""
@@ -119,10 +125,6 @@ class Indices(Family):
         rows, limit = bad[0].value, self.limit(*bad[0].case.args)
         slots = {"call": bad[0].case.words, "low": rows.min(), "high": rows.max(), "rows": limit, "last": limit - 1}
         return Fault(f"swin.index.{'not_integer' if (rows % 1).any() else 'out_of_table'}", {}, slots)
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the window."""
-        return {"h": seen.case.args[0], "w": seen.case.args[1]}
 
 
 def _pair(code: str, s: Seen, at: tuple[int, ...], first: Array) -> Fault:
