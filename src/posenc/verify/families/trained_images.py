@@ -58,9 +58,9 @@ class TrainedImage(Added):
         if not self.sizes:
             if not self.calls.dim:
                 self.calls.find(subject, self.shapes[0])
-            tried = dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES)
+            tried = list(dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES))
             self.sizes = [size for size in tried if self.calls.works(subject, (1, *size))]
-            if next(iter(tried)) == self.asked not in self.sizes:
+            if tried[0] == self.asked not in self.sizes:
                 words = "an image of {} x {} is asked for, and fails".format(*self.asked)
                 raise finding("learned.table_too_short", self.calls.case((1, *self.asked)), message=words)
             squares = ((n, n) for n in range(2, NATIVE + 1))  # a table may be made for one size of image
@@ -128,15 +128,16 @@ class TrainedImage(Added):
             off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
             if abs(off - 1) > 1e-3 and alone:  # else another number may be a factor
                 raise finding(f"learned.{'added_twice' if abs(off - 2) < 1e-3 else 'scaled'}", case, factor=off)
+            ask, entries = moving[0], table.shape[moving[0]]
+            is_flat = len(moving) == 1 and any(_along(at[ask][..., lane]) == "?" for lane in lanes)
+            if is_flat and self.spec.get("cls"):
+                first = [1.0] + [0.0] * (entries - 1)
+                if np.abs(code(table, ask, first) - base).max() > NEAR:
+                    raise finding("learned.grid.class_row", case, words="cells take from entry 0")
+            grid = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries)] if is_flat else []
             for lane in lanes:
-                raw = grid = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
-                if len(raw) == 1 and _along(raw[0]) == "?":
-                    first = [1.0] + [0.0] * (table.shape[moving[0]] - 1)
-                    if self.spec.get("cls") and np.abs((code(table, moving[0], first) - base)[..., lane]).max() > NEAR:
-                        raise finding("learned.grid.class_row", case, words="cells take from entry 0")
-                    numbers = self._numbers(table.shape[moving[0]])
-                    grid = [((code(table, moving[0], v) - base) / divisor)[..., lane] for v in numbers] or raw
-                yield (n, lane), (size, raw, grid)
+                raw = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
+                yield (n, lane), (size, raw, [place[..., lane] for place in grid] or raw)
 
     def _numbers(self, entries: int) -> list[list[float]]:
         """Return the row and the column of each entry of a flat table; nothing where they are unknown."""
