@@ -90,6 +90,8 @@ TEXTS = [
     ("pass", Learned(tail=lambda x, c: F.dropout(x + c, 0.0)), LEARNED),
     ("pass", Learned(rows=40_000), {**LEARNED, "max_positions": 40_000}),
     ("pass", Learned(rows=40_000, longest=30_000), LEARNED),
+    ("pass", Learned(rows=40, longest=30), {**LEARNED, "table_rows": 40}),
+    ("pass", Learned(rows=5), LEARNED),
     ("learned.table_too_short", Learned(rows=40_000, longest=30_000), {**LEARNED, "max_positions": 40_000}),
     ("learned.mismatch", Learned(short, rows=40_000), LEARNED),
     ("learned.offset_missing", Learned(), {**LEARNED, "offset": 2}),
@@ -115,6 +117,7 @@ TEXTS = [
     ("learned.not_used", Learned(tail=lambda x, c: x * 1), LEARNED),
     # tables that grow, with and without a length that is asked for
     ("pass", Grows(new_rows, keeps=True), {**LEARNED, "max_positions": 30}),
+    ("pass", Grows(new_rows), {**LEARNED, "table_rows": 12}),
     ("pass", Grows(stretched(False)), LEARNED),
     ("pass", Grows(stretched(True)), {**LEARNED, "max_positions": 30}),
     ("learned.wrapped", Grows(restarted), LEARNED),

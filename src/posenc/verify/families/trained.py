@@ -102,8 +102,12 @@ class Trained(Rows, Added):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         own = {"offset": first_row(spec)[0] or 0, "start": None, "padding": "none", "padding_idx": None}
-        super().__init__("learned_rows_fn", {**spec, **own})
-        self.open, self.entries = [], 1
+        super().__init__("learned_rows_fn", {**spec, **own, "table_rows": None})
+        self.open, self.entries, self.declared = [], 1, int(spec.get("table_rows") or 0)
+
+    def _short(self) -> list[list[Call]]:
+        """Return the texts that a small table has rows for."""
+        return [text for text in super()._short() if text[-1].total <= max(self.entries, 2)]
 
     def cases(self) -> Iterator[Case]:
         """Yield the input, texts as of a function of rows, one as long as the table, and the table."""
@@ -149,13 +153,13 @@ class Trained(Rows, Added):
         empty = (~held.any(1)).nonzero().flatten().tolist()
         self.padding_idx = empty[0] if len(empty) == 1 else None
         self.entries = max(len(held) - int(self.truth["start"]), 1)
-        self.least, self.long, self.far = min(self.entries, 120), min(self.entries + PAST, LARGEST // calls.dim), 0
+        self.least, self.long, self.far = min(self.entries, 5), min(self.entries + PAST, LARGEST // calls.dim), 0
         return Seen(case, self.predict(self.truth, case), 0.0)
 
     def _whole(self, subject: Any, case: Case) -> Seen:
         """Look for rows in use that take no gradient, as a padding row does."""
         called, table, _ = found_table(self.calls, subject)
-        shape, first = (1, min(self.entries, 64)), int(self.truth["start"])
+        shape, first = (1, self.least), int(self.truth["start"])
         out, asked = self.calls.raw(called, shape, grad=True), self.calls.case(shape)
         if not any(t is table for t in leaves(out)):
             raise finding("learned.frozen", asked, n=len(table))
@@ -163,6 +167,8 @@ class Trained(Rows, Added):
         stuck = grad.reshape(-1, self.calls.dim)[first : first + shape[1]].abs().sum(-1) == 0
         if stuck.any():
             raise finding("learned.padding_row_zeroed", asked, row=first + int(stuck.int().argmax()))
+        if (n := self.entries + first) < self.declared and not self.top:  # one that grows is judged by its rows
+            raise finding("learned.table_too_short", asked, float(n), end=n)
         return Seen(case, self.predict(self.truth, case), 0.0)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
