@@ -42,13 +42,16 @@ def calls(prefill=count, decode=None, chunk=None):
 
 
 class Stateful:
-    """Counts on by itself after a prefill: padded slots get a number, and a decode step goes so far."""
+    """Counts on by itself after a prefill: padded slots get a number, and a decode step goes so far.
 
-    def __init__(self, pads=-1, step=1):
-        self.pads, self.step = pads, step
+    Masks of `least` columns begin a text.
+    """
+
+    def __init__(self, pads=-1, step=1, least=1):
+        self.pads, self.step, self.least, self.now = pads, step, least, torch.zeros(0)
 
     def __call__(self, m, q):
-        decodes = q == 1 < m.shape[1]
+        decodes = q == 1 and m.shape[1] > self.least and len(self.now) == len(m)
         self.now = self.now[:, -1:] + self.step if decodes else filled(m, self.pads)[:, -q:]
         return self.now + 1 - self.step if decodes else self.now
 
@@ -116,6 +119,7 @@ POSITIONS = [
         "positions.clamped": [lambda m, q: count(m, q).clamp(max=2047)],
         "positions.wrapped": [lambda m, q: count(m, q).short(), lambda m, q: count(m, q) % 1024],
         "positions.origin_moves": [newest],
+        "positions.state_kept": [Stateful(least=0)],  # a prompt of one token goes on from another text
         "positions.mismatch": [lambda m, q: count(m, q) ** 2],
         **DOWN,
     }),
