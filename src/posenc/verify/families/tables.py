@@ -68,8 +68,8 @@ class Line(Biases):
         self.values[:, at[shown]] = s.value[:, shown]
         known = ~np.isnan(self.values[0])
         values = self.values[:, known]
-        self.allowed = 8 * s.eps * float(np.abs(values).max(initial=0.0))
-        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.allowed)
+        self.tolerance = 8 * s.eps * float(np.abs(values).max(initial=0.0))
+        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.tolerance)
         hides = all(mask.wrong(distance(s.case.args), gone(s)).any() for mask in self.masks())
         if (values == values[:, :1]).all() and not hides:
             raise CannotTellError(EMPTY)
@@ -113,10 +113,6 @@ class Line(Biases):
             found, want = indices.firsts(found), indices.firsts(want)
         return np.where(found == want, 0.0, np.inf)
 
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return the rounding of both answers."""
-        return self.allowed
-
     def free(self) -> Iterator[Choice]:
         """Yield the side that is seen where the specification is silent."""
         for mask in self.masks():
@@ -143,15 +139,13 @@ class Line(Biases):
 class Window(indices.Indices):
     """A bias over the tokens of a window of an image."""
 
+    numbered = False
+
     def cases(self) -> Iterator[Case]:
         """Yield the one window."""
         if self.asked is None:
             raise CannotTellError("the window is not said; say window")
         yield Case("near", self.asked, f"the bias of a window of {self.asked}")
-
-    def limit(self, h: int, w: int) -> int:
-        """Return a number above all: the table is not shown."""
-        return 1 << 60
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return numbers for the pairs of tokens, the same where their biases are."""
@@ -162,10 +156,6 @@ class Window(indices.Indices):
         if not numbers.any():
             raise CannotTellError(EMPTY)
         return Seen(case, numbers, 0.0)
-
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: no numbering can be seen."""
-        return True
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""
