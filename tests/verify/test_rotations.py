@@ -161,6 +161,10 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "a copied line": (
         "bshd_module", lambda q, k: (at_start(q), at_start(k) + at_start(q) - q), {}, "rope.side.mixed", "keys"
     ),
+    "along the batch": (
+        "bshd_module", lambda *sides: [rope()(x.transpose(0, 2), torch.arange(len(x))).transpose(0, 2) for x in sides],
+        {}, "rope.axis.batch", "by itself",
+    ),
     "contiguous memory": ("rope_fn", viewed, {}, "pass", ""),
     "strides not read": ("rope_fn", blind_to_strides, {}, "rope.input.strides", ""),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),

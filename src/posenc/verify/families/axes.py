@@ -1,6 +1,7 @@
 """Rotations over several axes: which coordinate each pair of dimensions reads, and how fast it rotates."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -72,13 +73,18 @@ class Angles(Family):
         moved: Array = value - value[0]
         return moved
 
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the difference of angles, of which whole turns are none."""
+        difference = self.visible(seen.value - predicted, seen.case)
+        return super().off(replace(seen, value=seen.value - difference + turned(difference)), predicted, model)
+
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what an angle may be off: slow pairs count as much as fast ones."""
         return CLOSE * (0.01 + np.abs(self.visible(predicted, seen.case)))
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the first token's angles agree as well."""
-        return bool(np.abs(seen.value[0] - predicted[0]).max() < 1e-3)
+        return bool(np.abs(turned(seen.value[0] - predicted[0])).max() < 1e-3)
 
     def unlike(self, seen: Sequence[Seen]) -> str:
         """Return what differs where scores are the same."""
@@ -91,16 +97,19 @@ class Angles(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield rounded positions, other exponents, and the bases of other models."""
         yield from precision.faults(self.word, ("positions",))
+        bases = [
+            Fault(f"{self.word}.config.theta_not_read", {"base": base}, {"base": base, "asked": self.base})
+            for base in BASES
+            if base != self.base
+        ]
+        yield from bases[:1]
         for power, how in (
             (0.5, "count over twice as many pairs"),
             (2, "count over half of the pairs"),
             (-1, "rise, where they should fall"),
         ):
             yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
-        for base in BASES:
-            if base != self.base:
-                values = {"base": base, "asked": self.base}
-                yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, values)
+        yield from bases[1:]
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
         """Return the fault of pairs at other speeds, which names the one that is off most."""
@@ -123,16 +132,20 @@ class MRope(Angles):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        scaling = (spec.get("config") or {}).get("rope_scaling") or {}
-        self.section = list(spec.get("section") or scaling.get("mrope_section") or ())
+        given = spec.get("config") or {}
+        own = spec.get("scaling") or given.get("rope_parameters") or given.get("rope_scaling") or {}
+        if (said := own.get("rope_type", own.get("type", "default"))) not in ("default", "mrope"):
+            raise ValueError(f"verify: mrope_fn judges unscaled angles only; got scaling {said!r:.40}. Leave it out.")
+        self.base = float(spec.get("base") or own.get("rope_theta") or given.get("rope_theta") or self.base)
+        self.section = list(spec.get("section") or own.get("mrope_section") or ())
         if len(self.section) != 3 or sum(self.section) != self.n:
             raise ValueError(
                 f"verify: mrope needs section, three counts that add up to {self.n} pairs; got {self.section}."
             )
-        self.interleaved = bool(spec.get("interleaved", False))
+        self.interleaved = bool(spec.get("interleaved", own.get("mrope_interleaved", False)))
         self.definition = "mrope interleaved" if self.interleaved else "mrope"
         self.axes = sections(self.section, self.interleaved)
-        self.truth = {**self.truth, "axes": self.axes}
+        self.truth = {**self.truth, "base": self.base, "axes": self.axes}
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis of each pair, and frequencies that run over all pairs."""
@@ -194,9 +207,11 @@ class MRope(Angles):
         case = {"pair": pair, "axis": AXES[int(axes[pair])], "wanted": AXES[int(self.axes[pair])]}
         return Fault(f"mrope.{code}", {"axes": axes}, {**case, **words}, case)
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return which pair follows another axis, or rotates at another speed where none does."""
-        steps = self.visible(seen[0].value, seen[0].case)[1:4]  # by how much a step along each axis rotates each pair
+        steps = turned(
+            self.visible(seen[0].value, seen[0].case)[1:4]
+        )  # by how much a step along each axis rotates each pair
         follows = np.abs(steps).argmax(0)
         lost = (follows != self.axes) | ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1)
         if lost.any():
@@ -214,3 +229,8 @@ def sections(section: Sequence[int], interleaved: bool) -> Any:
         return np.repeat(np.arange(3), section)
     i = np.arange(sum(section))
     return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)
+
+
+def turned(angle: Array) -> Array:
+    """Return angles without whole turns, between -pi and pi."""
+    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)

@@ -71,6 +71,8 @@ class Rotation(Family):
             "drift": 1.0,  # what float32 multiplies frequencies by
             "growth": rotation_faults.growth(asked, *asked.xpos) if asked.xpos else None,
             "centre": False,  # whether xPos counts powers from the middle of the text
+            "powers": None,  # the pairing by which they are laid out, where it is another one
+            "round_powers": None,  # the dtype of positions in powers
             "q": {"grow": 1.0} if asked.xpos else {},  # what holds for one side only
             "k": {"grow": -1.0} if asked.xpos else {},
         }

@@ -158,10 +158,12 @@ def _steady(family: "Rotation", subject: Any) -> None:
     ask = Ask(tuple(p for p in (0, 1, 2, 5) if p < end), whole=True)
     first, again = (feed_heads(family.convention, lambda: one, x, ask) for _ in range(2))
     other, zero = (feed_heads(family.convention, partial(fresh, subject), x * times, ask) for times in (1, 0))
+    alone = feed_heads(family.convention, partial(fresh, subject), x[1:], ask)
     for code, off, words in (
         ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
         ("rope.state_kept", again - first, "the same call gives something else the second time"),
         ("rope.not_linear", zero, "zeros do not come back as zeros: something is added"),
+        ("rope.axis.batch", alone - first[:, 1:], "a row of a batch comes back otherwise than by itself"),
     ):
         share = float(np.abs(off).max() / np.abs(first).max(initial=1e-30))
         if share > REPEATS:

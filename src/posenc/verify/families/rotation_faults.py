@@ -216,6 +216,11 @@ def growth(asked: Asked, base: float, gamma: float, step: Any = np.asarray) -> C
 
 def _decay(asked: Asked, base: float, gamma: float) -> Iterator[Fault]:
     """Yield xPos's faults: which side decays, by which power."""
+    what = "xPos's scales are laid out for one pairing, and dimensions are paired in the other"
+    yield Fault("rope.layout.mixed", {"powers": OTHER[asked.layout or "half"]}, {"what": what})
+    for dtype, short in SHORT.items():
+        values = {"dtype": dtype, "what": "positions", "also": ", and before powers are formed", "whose": ""}
+        yield Fault(f"rope.precision.positions_{short}", {"round_positions": dtype, "round_powers": dtype}, values)
     for centre in (False, True):
         for code, q, k in (
             ("missing", 0.0, 0.0),

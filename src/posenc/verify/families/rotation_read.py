@@ -33,7 +33,8 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     cos, sin = (rounded(gain * f(angle), m["round_table"])[:, at] for f in (np.cos, np.sin))
     if m["growth"] is not None:
         centre = (where.last + 1) // 2 if m["centre"] else 0.0
-        grown = np.exp(np.clip(m["grow"] * m["growth"](pos - centre), -700, 700))[:, np.maximum(pair, 0)]
+        grown = np.exp(np.clip(m["grow"] * m["growth"](rounded(pos, m["round_powers"]) - centre), -700, 700))
+        grown = grown[:, np.maximum(lanes(x.shape[1], freq.shape[1], m, m["powers"])[0], 0)]
         cos, sin = cos * grown, sin * grown
     cos, sin = np.where(pair >= 0, cos, 1.0), np.where(pair >= 0, sin, 0.0)
     x = rounded(x, m["round_x"])[:, None]
