@@ -11,9 +11,9 @@ from torch import Tensor
 
 from posenc.verify.engine import Case, Choice, Family, Fault, Kind, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import rotation_asked, rotation_cases, rotation_faults, rotation_read
+from posenc.verify.families import rotation_asked, rotation_calls, rotation_faults, rotation_read
 from posenc.verify.families.rotation_asked import Asked
-from posenc.verify.families.rotation_calls import REACH, Ask, Places, places
+from posenc.verify.families.rotation_calls import REACH, Ask, places
 from posenc.verify.families.rotation_read import lanes, rotated, rows
 from posenc.verify.report import Cause
 
@@ -29,25 +29,19 @@ CLOCKWISE = (
 )
 
 
-def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of a rotation for a specification."""
-    decay = float(spec.get("scale_base", 512.0)), float(spec.get("gamma", 0.4))
-    asked = rotation_asked.read(spec, decay if convention == "xpos_fn" else None)
-    return Rotation(convention, spec, asked)
-
-
 class Rotation(Family):
     """RoPE (Su et al. 2021) with its scalings, and xPos (Sun et al. 2022)."""
 
     mismatch = "rope.mismatch"
     pairs = 60
     reads_first = True
-    cases, observe = rotation_cases.cases, rotation_cases.observe
+    cases, observe = rotation_calls.cases, rotation_calls.observe
     read, unknown = rotation_read.read, rotation_read.unknown
 
-    def __init__(self, convention: str, spec: Mapping[str, Any], asked: Asked) -> None:
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.asked, self.reach = asked, REACH[convention]
+        self.asked = asked = rotation_asked.read(spec, is_xpos=convention == "xpos_fn")
+        self.reach = REACH[convention]
         name = "xpos" if asked.xpos else "rope"
         self.definition = name if asked.scaling == "default" else f"{asked.scaling}@transformers-5"
         self.reached, self.unseen = 0, list[str]()  # the last near position that was answered; what was refused
@@ -82,27 +76,17 @@ class Rotation(Family):
         x = torch.eye(self.asked.head_dim) if ask.vectors == "basis" else self.two
         return x.to(getattr(torch, ask.dtype))
 
-    def weights(self, ask: Ask) -> Array:
-        """Return by what an answer is multiplied before it is summed, of which the gradient is taken."""
-        generator = torch.Generator().manual_seed(4)
-        return torch.randn(2, len(ask.pos), self.asked.head_dim, generator=generator).double().numpy()
-
     def predict(self, model: Model, case: Case) -> Array:
-        """Return vectors rotated by a model, (2, vectors, positions, head_dim), queries first; for "grad" backwards."""
+        """Return vectors rotated by a model, (2, vectors, positions, head_dim); for "grad" as they were."""
         ask: Ask = case.args[0]
-        if case.kind == "grad":
-            basis = self.predict(model, Case("near", (replace(ask, vectors="basis"),)))
-            return np.asarray(np.einsum("svpd,wpd->swpv", basis, self.weights(ask)))
         where, x = places(self.convention, ask), self.fed(ask).double().numpy()
+        if case.kind == "grad":
+            return np.broadcast_to(x[:, None], (2, len(x), len(ask.pos), x.shape[1]))
         parts = [(x[:1], where), (x[1:], replace(where, pos=where.pos[::-1]))] if ask.rows else [(x, where)]
-        return np.concatenate([self._sides(model, *part, ask.heads) for part in parts], 1)
-
-    def _sides(self, model: Model, x: Array, where: Places, heads: int) -> Array:
-        """Return vectors rotated as queries and as keys."""
         with np.errstate(over="ignore", invalid="ignore"):  # a half precision does not hold all positions
-            q = rotated(x, where, {**model, **model["q"]}, heads)
-            k = rotated(x, where, {**model, **model["k"]}, heads) if model["k"] or model["q"] else q
-        return np.stack([q, k])
+            models = [{**model, **model[side]} for side in ("q", "k")]
+            both = [[rotated(*part, one, ask.heads) for part in parts] for one in models]
+        return np.stack([np.concatenate(side) for side in both])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return an answer with xPos's powers divided evenly among queries and keys: a constant is free."""
@@ -241,3 +225,6 @@ def _two_vectors(head_dim: int) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     size = 8 + 16 * torch.rand(2, head_dim, generator=generator)
     return size * (2 * torch.randint(0, 2, (2, head_dim), generator=generator) - 1)
+
+
+family = Rotation

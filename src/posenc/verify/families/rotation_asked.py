@@ -75,7 +75,7 @@ def _formed(asked: Asked, seq_len: int) -> tuple[Array, Array]:
     return found.inv_freq.numpy(), np.array([found.gain])
 
 
-def read(spec: Mapping[str, Any], xpos: tuple[float, float] | None = None) -> Asked:
+def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:
     """Return what a specification asks for.
 
     Raises:
@@ -113,7 +113,7 @@ def read(spec: Mapping[str, Any], xpos: tuple[float, float] | None = None) -> As
         source=source,
         max_positions=None if longest is None else int(longest),
         activation_dtype=None if dtype is None else str(dtype).removeprefix("torch."),
-        xpos=xpos,
+        xpos=(float(spec.get("scale_base", 512.0)), float(spec.get("gamma", 0.4))) if is_xpos else None,
     )
 
 
