@@ -78,7 +78,7 @@ SCALED = {  # subject, spec, code or status, words
     "longrope, swapped": (longrope(lambda p: p.max() < 512), LONGROPE, "rope.longrope.lists_swapped", ""),
     "longrope, by token": (longrope(lambda p: (p >= 512)[:, None]), LONGROPE, "rope.longrope.list_by_token", ""),
     "longrope, by offset": (longrope(lambda p: p.min() >= 512), LONGROPE, "rope.longrope.by_offset", ""),
-    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.factor", "1.5 times"),
+    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.mismatch", "by no rule"),
     "nothing that is known": (rope(freq=FREQ * torch.linspace(1, 2, 16)), SPEC, "rope.frequency.mismatch", "pair 15"),
 }  # fmt: skip
 BARE = {name: value for name, value in SPEC.items() if name != "base"}

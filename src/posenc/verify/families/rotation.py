@@ -84,9 +84,11 @@ class Rotation(Family):
             return np.broadcast_to(x[:, None], (2, len(x), len(ask.pos), x.shape[1]))
         parts = [(x[:1], where), (x[1:], replace(where, pos=where.pos[::-1]))] if ask.rows else [(x, where)]
         with np.errstate(over="ignore", invalid="ignore"):  # a half precision does not hold all positions
-            models = [{**model, **model[side]} for side in ("q", "k")]
-            both = [[rotated(*part, one, ask.heads) for part in parts] for one in models]
-        return np.stack([np.concatenate(side) for side in both])
+            found = [
+                np.concatenate([rotated(*part, {**model, **model[side]}, ask.heads) for part in parts])
+                for side in ("q", "k")[: 1 + bool(model["q"] or model["k"])]
+            ]
+        return np.stack([found[0], found[-1]])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return an answer with xPos's powers divided evenly among queries and keys: a constant is free."""

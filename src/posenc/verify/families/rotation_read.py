@@ -1,7 +1,7 @@
 """The formula of a rotation, with every choice a parameter, and its inverse: what answers show by themselves."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,10 +135,13 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
         yield Fault("rope.table.too_short", {}, {"how": how})
     freq, z = family.asked.inv_freq(int(pos[-1]) + 1), q / np.abs(q)
     for name, end in whole_ends(pos, z, freq, CLOSE + 2.0**-20 * float(pos.max() * freq.max())):
-        begins = f"positions begin again at {end:,.0f}"
-        how = begins if name == "wraps" else f"positions from {end:,.0f} on are those of {end - 1:,.0f}"
-        code = "rope.table.wraps" if name == "wraps" else "rope.table.too_short"
-        yield Fault(code, {"pos": partial(_modulo if name == "wraps" else _at_most, end)}, {"how": how})
+        if name == "wraps":
+            how = f"positions begin again at {end:,.0f}"
+            yield Fault("rope.table.wraps", {"pos": lambda at, end=end: at.pos % end}, {"how": how})
+        else:
+            how = f"positions from {end:,.0f} on are those of {end - 1:,.0f}"
+            last = {"pos": lambda at, end=end: np.minimum(at.pos, end - 1)}
+            yield Fault("rope.table.too_short", last, {"how": how})
     slow = int(np.where(freq > 0, freq, np.inf).argmin())  # which does not show how often it went round
     z, f = z[:, slow], freq[slow]
     for found in (pos + np.angle(z * np.exp(-1j * pos * f)) / f, np.angle(z) / f):
@@ -146,19 +149,7 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
             off = at != pos
             if off.any() and not np.allclose(at * pos[-1], at[-1] * pos):  # a factor is one of frequencies
                 values = {"position": int(pos[off][0]), "at": float(at[off][0])}
-                yield Fault("rope.positions.other", {"pos": partial(_given, at)}, values)
-
-
-def _modulo(end: float, at: Places) -> Array:
-    return np.asarray(at.pos % end)
-
-
-def _at_most(end: float, at: Places) -> Array:
-    return np.minimum(at.pos, end - 1)
-
-
-def _given(places: Array, at: Places) -> Array:
-    return places
+                yield Fault("rope.positions.other", {"pos": lambda _, at=at: at}, values)
 
 
 @np.errstate(all="ignore")
@@ -183,10 +174,8 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if abs(gain - want) > CLOSE:
         code = {"yarn": "rope.yarn.attention_factor", "default": "rope.gain"}.get(asked.scaling, "rope.scaling.gain")
         return Fault(code, {}, {"used": gain, "asked": want, "words": "none that is known"})
-    ratios = found / np.where(freq == 0, np.inf, freq)
-    pair, base = int(np.abs(ratios - 1).argmax()), base_of(found, asked.rotary_dim)
-    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair]), "factor": float(ratios.mean())}
+    pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
         return Fault("rope.frequency.base", {}, {"used": known(base), "asked": asked.base})
-    is_factor = np.ptp(ratios) < 1e-4 * abs(ratios.mean())
-    return Fault("rope.frequency.factor" if is_factor else "rope.frequency.mismatch", {}, values)
+    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
+    return Fault("rope.frequency.mismatch", {}, values)
