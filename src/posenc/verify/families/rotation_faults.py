@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -88,13 +87,10 @@ def _sides(asked: Asked, truth: Model) -> Iterator[Known]:
             ("layout.mixed", {"pairing": other}),
             ("layout.output_not_reinterleaved", {"order": order}),
             ("layout.output_not_reinterleaved", {"order": np.argsort(order)}),
-            *(("offset.sides_differ", {"pos": partial(_moved, by)}) for by in (1, -1)),
+            ("offset.sides_differ", {"pos": lambda at: at.pos + 1}),
+            ("offset.sides_differ", {"pos": lambda at: at.pos - 1}),
         ):
             yield code, {side: {**truth[side], **change}}, {"side": name, "what": what}
-
-
-def _moved(by: float, at: Places) -> Array:
-    return at.pos + by
 
 
 def _blocks(asked: Asked, truth: Model) -> Iterator[Known]:
@@ -143,17 +139,15 @@ def _precision() -> Iterator[Known]:
     """Yield every step of the formula in half precision, by itself and with others."""
     before = ("positions", "frequencies", "product")
     for dtype, short in SHORT.items():
-        values, table = {"dtype": dtype, "whose": ""}, {"round_table": dtype}
+        values, table = {"dtype": dtype, "whose": "", "also": ""}, {"round_table": dtype}
         yield f"precision.table_{short}", table, values
         for change in ({"round_x": dtype}, {"round_y": dtype}, {**table, "round_x": dtype}):
             yield f"precision.x_{short}", change, values
-    for dtype, short in SHORT.items():
         for steps in (*combinations(before, 1), *combinations(before, 2), before):
-            word = "product" if "product" in steps else steps[0]
-            what, cut = " and ".join(steps).replace("product", "products of both"), {f"round_{s}": dtype for s in steps}
-            for more, also in (({}, ""), ({"round_table": dtype}, ", and cosines and sines are rounded as well")):
-                values = {"dtype": dtype, "what": what, "also": also, "whose": ""}
-                yield f"precision.{word}_{short}", {**cut, **more}, values
+            cut, what = {f"round_{s}": dtype for s in steps}, " and ".join(steps).replace("product", "products of both")
+            code = f"precision.{'product' if 'product' in steps else steps[0]}_{short}"
+            yield code, cut, {**values, "what": what}
+            yield code, {**cut, **table}, {**values, "what": what, "also": ", and cosines and sines are as well"}
 
 
 def _places(asked: Asked, reach: str) -> Iterator[Known]:
