@@ -112,16 +112,13 @@ WEAVE = np.array([i % 3 if i < 3 * SECTION[i % 3] else 0 for i in range(32)])
 NUMBER = torch.cat([torch.arange(s) for s in SECTION]).double()
 MROPE = {"encoding": "mrope", "head_dim": 64, "base": 50000.0, "section": SECTION}
 SCALED = {"encoding": "mrope", "head_dim": 64, "base": 50000.0}
+PARAMETERS = {"mrope_interleaved": True, "mrope_section": SECTION}
 SECTIONS = {
     "blocks": (mrope(BLOCKS), MROPE, "pass"),
     "interleaved": (mrope(WEAVE), MROPE | {"mrope_interleaved": True}, "pass"),
     "whole rotations off": (lambda ids: mrope(BLOCKS)(ids) % (2 * np.pi), MROPE, "pass"),
     "rope_scaling": (mrope(BLOCKS), SCALED | {"rope_scaling": {"type": "mrope", "mrope_section": SECTION}}, "pass"),
-    "rope_parameters": (
-        mrope(WEAVE),
-        SCALED | {"config": {"rope_parameters": {"mrope_interleaved": True, "mrope_section": SECTION}}},
-        "pass",
-    ),
+    "rope_parameters": (mrope(WEAVE), SCALED | {"config": {"rope_parameters": PARAMETERS}}, "pass"),
     "interleaved for blocks": (mrope(WEAVE), MROPE, "mrope.interleaved_where_blocked"),
     "blocks for interleaved": (mrope(BLOCKS), MROPE | {"interleaved": True}, "mrope.interleaving_ignored"),
     "one axis": (mrope(BLOCKS * 0 + 1), MROPE, "mrope.axes_collapsed"),
@@ -131,11 +128,7 @@ SECTIONS = {
     "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
     "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
-    "rounded, and another base": (
-        lambda ids: mrope(BLOCKS, base=1e4)(ids.bfloat16()),
-        MROPE,
-        "mrope.precision.positions_bf16",
-    ),
+    "rounded, in two ways": (lambda i: mrope(BLOCKS, None, 1e4)(i.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
 }
 

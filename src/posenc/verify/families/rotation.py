@@ -140,16 +140,14 @@ class Rotation(Family):
 
     def free(self) -> Iterator[Choice]:
         """Yield the pairing where the specification is silent, the other direction, and rounding that is declared."""
-        dtype, nothing = self.asked.activation_dtype, Choice({})
-        choices = [[nothing, *([] if self.asked.layout else [Choice({"pairing": "interleaved"})])]]
-        choices.append([nothing, Choice({"sign": -1.0}, CLOCKWISE)])
-        if dtype in HALF:  # q and k are of this type, and what meets them may be
-            choices.append([nothing, Choice({"round_table": dtype}), Choice({"round_table": dtype, "round_x": dtype})])
-        if self.asked.trained is not None and self.convention != "hf_rope":  # whose definition is by positions
-            choices.append([nothing, Choice({"by": "tokens"})])
-        for parts in list(product(*choices))[1:]:
-            change = {name: value for part in parts for name, value in part.change.items()}
-            yield Choice(change, "".join(part.because for part in parts))
+        dtype, table = self.asked.activation_dtype, {"round_table": self.asked.activation_dtype}
+        pairings = [{}] if self.asked.layout else [{}, {"pairing": "interleaved"}]
+        roundings = [{}, table, {**table, "round_x": dtype}] if dtype in HALF else [{}]  # as q and k are
+        by_tokens = self.asked.trained is not None and self.convention != "hf_rope"  # whose definition is by positions
+        lengths = [{}, {"by": "tokens"}] if by_tokens else [{}]
+        for parts in list(product(pairings, [{}, {"sign": -1.0}], roundings, lengths))[1:]:
+            change = {name: value for part in parts for name, value in part.items()}
+            yield Choice(change, CLOCKWISE if "sign" in change else "")
 
     def faults(self) -> Iterator[Fault]:
         """Yield the known faults."""
@@ -183,12 +181,12 @@ class Rotation(Family):
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first position at which an answer is wrong."""
-        bad = np.argwhere(off > 1)
-        if off.ndim != 4 or not len(bad):
+        bad = np.argwhere(off > 1).tolist() if off.ndim == 4 else []
+        if not bad:
             return {"case": seen.case.words}
-        side, _, at, lane = min(bad.tolist(), key=lambda row: (row[2], row[0], row[3]))
-        ask: Ask = seen.case.args[0]
-        case = {"head_dim": self.asked.head_dim, "positions": list(ask.pos[:4]), "position": ask.pos[at]}
+        side, _, at, lane = min(bad, key=lambda row: (row[2], row[0], row[3]))
+        pos = seen.case.args[0].pos
+        case = {"head_dim": self.asked.head_dim, "positions": list(pos[:4]), "position": pos[at]}
         return {**case, "side": ("queries", "keys")[side], "dimension": lane, "call": seen.case.kind}
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
