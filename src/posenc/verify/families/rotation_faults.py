@@ -25,7 +25,6 @@ PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
         ("offset.miscounted", lambda at: at.index - at.first, "the offset is taken off and not added"),
         ("offset.miscounted", lambda at: at.index + at.first * at.tokens, "the offset is multiplied by the length"),
         ("offset.miscounted", lambda at: at.pos + at.tokens, "the length of the call is added to the offset"),
-        ("offset.miscounted", lambda at: at.pos + at.tokens * (at.first > 0), "the length is added to an offset"),
         ("kv_cache.off_by_one", lambda at: at.pos + (at.first > 0), "one too many"),
         ("kv_cache.off_by_one", lambda at: at.pos - (at.first > 0), "one too few"),
     ),
@@ -37,12 +36,8 @@ PLACES: Mapping[str, tuple[tuple[str, Callable[[Places], Array], str], ...]] = {
         ("window.positions_constant", lambda at: at.first, "all tokens of a call get the position of the first"),
         ("window.positions_constant", lambda at: at.last, "all tokens of a call get the position of the last"),
         ("window.positions_constant", lambda at: np.where(at.first, at.first, at.pos), "all get an offset but 0"),
-        ("table.wraps", lambda at: (at.pos + 128) % 256 - 128, "positions are kept in int8, and go on below zero"),
-        (
-            "table.wraps",
-            lambda at: (at.pos + 2**15) % 2**16 - 2**15,
-            "positions are kept in int16, and go on below zero",
-        ),
+        ("table.wraps", lambda at: (at.pos + 128) % 256 - 128, "positions are kept in int8"),
+        ("table.wraps", lambda at: (at.pos + 2**15) % 2**16 - 2**15, "positions are kept in int16"),
     ),
 }
 
@@ -53,7 +48,7 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
         *_gains(asked),
         *rotation_scalings.faults(asked),
         *_blocks(asked, truth),
-        *_places(asked, reach),
+        *((code, {"pos": pos}, {"how": how}) for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""])),
         *_precision(),
     ]
     for code, change, values in (*both, *_sides(asked, truth), *_decay(asked)):
@@ -122,6 +117,8 @@ def _gains(asked: Asked) -> Iterator[Known]:
         yield "proportional.full_rotation", {"freq": plain}, {}
     yield "config.scaling_ignored", {"freq": plain, "gain": 1.0}, values
     yield "config.scaling_ignored", {"freq": plain}, values
+    how = "the offset is added after the division by the factor"
+    yield "offset.miscounted", {"pos": lambda at: at.index + asked.factor * at.first}, {"how": how}
     want, log = float(asked.gain(asked.original)[0]), math.log(max(asked.factor, 1.0))
     lost = "attention_factor" if "attention_factor" in asked.parameters else "gain_lost"
     for name, gain, words in (
@@ -148,15 +145,6 @@ def _precision() -> Iterator[Known]:
             code = f"precision.{'product' if 'product' in steps else steps[0]}_{short}"
             yield code, cut, {**values, "what": what}
             yield code, {**cut, **table}, {**values, "what": what, "also": ", and cosines and sines are as well"}
-
-
-def _places(asked: Asked, reach: str) -> Iterator[Known]:
-    """Yield right frequencies at wrong positions."""
-    for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""]):
-        yield code, {"pos": pos}, {"how": how}
-    if reach == "run":
-        how = "the offset is added after the division by the factor"
-        yield "offset.miscounted", {"pos": lambda at: at.index + asked.factor * at.first}, {"how": how}
 
 
 def growth(asked: Asked, base: float, gamma: float, step: Any = np.asarray) -> Callable[[Array], Array]:

@@ -84,8 +84,8 @@ def _few(asked: Asked) -> Speeds:
             yield "config.scaling_unasked", asked.plain() / factor, {"factor": factor}
     elif asked.scaling == "linear" and asked.max_positions:
         for over in (asked.factor, 1.0):
-            beyond = partial(_beyond, asked, asked.max_positions, over)
-            yield "dynamic.not_gated_by_type", beyond, {"length": asked.max_positions}
+            freq = partial(_beyond, asked, asked.max_positions, over)
+            yield "dynamic.not_gated_by_type", freq, {"length": asked.max_positions}
     elif asked.scaling == "proportional":
         i, turning = np.arange(asked.n_pairs), max(1, int(float(asked.parameters.get("share", 1.0)) * asked.n_pairs))
         yield "proportional.compressed_width", np.where(i < turning, asked.base ** (-i / turning), 0.0), {}
@@ -135,7 +135,6 @@ def _llama3(asked: Asked) -> Speeds:
         ("in_wavelength", in_length, ""),
         ("missing", turns >= low, "kept"),
         ("missing", turns > high, "divided"),
-        ("inverted", np.where(middle, 1 - even, even), "between the bands the ramp runs the wrong way"),
         ("inverted", 1 - even, "fast pairs are divided by the factor and slow ones kept"),
     ):
         yield f"llama3.ramp_{code}", t * plain + (1.0 - t) * plain / factor, {"how": how}
