@@ -34,15 +34,9 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 
 
 class Angles(Family):
-    """A table of angles: pair i has the angle coordinate[axes[i]] * freq[i].
+    """A table of angles: pair i of n has the angle coordinate[axes[i]] * freq[i]."""
 
-    Attributes:
-        n: How many pairs of dimensions there are.
-        base: Of the frequencies.
-        word: The first word of the codes.
-    """
-
-    word: str
+    word: str  # the first one of the codes
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -195,15 +189,11 @@ class MRope(Angles):
 
 
 def sections(section: Sequence[int], interleaved: bool) -> Any:
-    """Return which of (time, height, width) each pair follows.
-
-    In blocks: the sections in order (Qwen2-VL). Interleaved: pair i follows height where i % 3 is 1 and i < 3 *
-    section[1], width where i % 3 is 2 and i < 3 * section[2], else time (Qwen3-VL).
-    """
+    """Return which of (time, height, width) each pair follows, in blocks (Qwen2-VL) or in turn (Qwen3-VL)."""
     if not interleaved:
         return np.repeat(np.arange(3), section)
     i = np.arange(sum(section))
-    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)
+    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)  # height and width end at 3 * section, time goes on
 
 
 def turned(angle: Array) -> Array:

@@ -29,7 +29,6 @@ FIRST = "all videos have the step of the first"
 STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # of (frames, step, beginning of the video)
     "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
     "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
-    "the product of frame and step is rounded up": lambda n, step, begin: np.ceil(_product(n, step)),
     "frames are counted, whatever the step is": lambda n, step, begin: n,
     "the beginning is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
     "all frames have one time": lambda n, step, begin: 0 * n,
@@ -44,8 +43,7 @@ def _product(n: Array, step: float) -> Array:
 class Builder(Family):
     """Judges positions(segments, time_steps) -> (3, seq_len), whole numbers.
 
-    Two definitions exist of where the part after a picture begins (`definitions.positions.mrope_positions`): both are
-    right where the specification has no `next_after`.
+    Of where the part after a picture begins two definitions exist, both right where nothing is said.
     """
 
     mismatch = "mrope_positions.mismatch"

@@ -154,7 +154,7 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
 
 @np.errstate(all="ignore")
 def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-    """Return what is measured of a rotation that nothing explains: one side, a gain, one base, one factor, speeds."""
+    """Return what is measured of a rotation that nothing explains: one side, a gain, one base, speeds."""
     asked, by_kind = family.asked, {s.case.kind: s for s in wrong}
     if "near" not in by_kind:
         return Fault("rope.not_linear" if "short" in by_kind else family.mismatch)

@@ -24,15 +24,15 @@ BY = {  # what else than the length of the whole text may choose frequencies
 def faults(asked: Asked) -> Iterator[tuple[str, Model, Mapping[str, Any]]]:
     """Yield codes without "rope.", changes of the formula, and what rules say of them."""
     of = {"yarn": _yarn, "llama3": _llama3, "dynamic": _dynamic, "longrope": _longrope}
-    for code, freq, values in (*of.get(asked.scaling, _few)(asked), *_unscaled(asked), *_of_factor(asked)):
+    for code, freq, values in (*of.get(asked.scaling, _few)(asked), *_others(asked)):
         if freq is not None:
             yield code, {"freq": freq}, {"factor": asked.factor, "asked": asked.factor, **values}
     for code, (by, how) in BY.items() if asked.trained else ():
         yield f"{asked.scaling}.{code}", {"by": by}, {"how": how}
 
 
-def _unscaled(asked: Asked) -> Speeds:
-    """Yield other bases, widths and exponents."""
+def _others(asked: Asked) -> Speeds:
+    """Yield other bases, widths and exponents, and other uses of the factor."""
     n, width, base, i = asked.n_pairs, asked.rotary_dim, asked.base, np.arange(asked.n_pairs)
     quotient = asked.source.get("hidden_size", asked.head_dim) / asked.source.get("num_attention_heads", 1)
     if quotient != asked.head_dim:
@@ -51,10 +51,6 @@ def _unscaled(asked: Asked) -> Speeds:
         ("last_is_base", base ** (-1.0 * i / max(n - 1, 1)), "spread so that the last pair reaches the base"),
     ):
         yield f"frequency.{code}", other, {"how": how}
-
-
-def _of_factor(asked: Asked) -> Speeds:
-    """Yield frequencies to which the factor is applied in another way."""
     if asked.scaling != "default":
         yield "scaling.as_linear", asked.plain() / asked.factor, {}
         yield "dynamic.static" if asked.scaling == "dynamic" else "scaling.as_ntk", _stretched(asked), {}
