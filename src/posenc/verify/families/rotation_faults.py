@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from posenc.verify.engine import Fault
-from posenc.verify.engine.precision import SHORT
+from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import rotation_scalings
 from posenc.verify.families.rotation_asked import Asked
@@ -49,7 +50,7 @@ def faults(asked: Asked, truth: Model, reach: str) -> Iterator[Fault]:
         *rotation_scalings.faults(asked),
         *_blocks(asked, truth),
         *((code, {"pos": pos}, {"how": how}) for code, pos, how in (*PLACES.get(reach, ()), *PLACES[""])),
-        *_precision(),
+        *_precision(reach),
     ]
     for code, change, values in (*both, *_sides(asked, truth), *_decay(asked)):
         yield Fault(_full(code), change, values)
@@ -132,11 +133,14 @@ def _gains(asked: Asked) -> Iterator[Known]:
         yield code, {"gain": gain}, {"used": gain, "asked": want, "words": words}
 
 
-def _precision() -> Iterator[Known]:
+def _precision(reach: str) -> Iterator[Known]:
     """Yield every step of the formula in half precision, by itself and with others."""
     before = ("positions", "frequencies", "product")
     for dtype, short in SHORT.items():
         values, table = {"dtype": dtype, "whose": "", "also": ""}, {"round_table": dtype}
+        for more in ({}, {"round_positions": dtype}) if reach == "run" else ():
+            offset = {"pos": partial(_rounded_offset, dtype), **more}
+            yield f"precision.positions_{short}", offset, {**values, "what": "offsets"}
         yield f"precision.table_{short}", table, values
         for change in ({"round_x": dtype}, {"round_y": dtype}, {**table, "round_x": dtype}):
             yield f"precision.x_{short}", change, values
@@ -145,6 +149,10 @@ def _precision() -> Iterator[Known]:
             code = f"precision.{'product' if 'product' in steps else steps[0]}_{short}"
             yield code, cut, {**values, "what": what}
             yield code, {**cut, **table}, {**values, "what": what, "also": ", and cosines and sines are as well"}
+
+
+def _rounded_offset(dtype: str, at: Places) -> Array:
+    return at.index + rounded(at.first, dtype)
 
 
 def growth(asked: Asked, base: float, gamma: float, step: Any = np.asarray) -> Callable[[Array], Array]:
