@@ -36,7 +36,7 @@ _BIAS = "heads head_dim causal bidirectional window num_buckets max_distance var
 READS = {  # words that change what is right, by convention
     **dict.fromkeys(["hf_rope", "meta_complex", "rope_fn", "rope_offset_fn", "lucidrains", "bshd_module"], _SCALED),
     "xpos_fn": f"{_SCALED} scale_base gamma",
-    "mrope_fn": f"{_AXES} config section",
+    "mrope_fn": f"{_AXES} config scaling section",
     **dict.fromkeys(("rope2d_table_fn", "rope_axes_fn"), f"{_AXES} order ladder"),
     "mrope_positions_fn": "next_after",
     "additive_module": f"{_ADDED} {_OF_A_TEXT}",
