@@ -5,21 +5,109 @@ and a score shows the two positions only. One long pass is the table; a fault sa
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from torch import Tensor
 
+from posenc.verify.engine import Fault
 from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array
-from posenc.verify.families.cache_places import Place
 from posenc.verify.families.cache_runs import Bench, distance
 from posenc.verify.families.cache_watch import Look, watch
-from posenc.verify.guard import SubjectError
+from posenc.verify.guard import NotAnsweredError, SubjectError
 
 LENGTHS = (96, 48, 24, 12)
 FLAT = 1e-3  # scores that vary by less show no positions
+BIASES = ("alibi", "t5")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call puts its tokens, as a rule from the sizes of calls.
+
+    Args:
+        q: Where queries begin, as a sum of counts in words, such as "seen new" or "seen -one".
+        k: Where new keys begin; None where they stand at their queries.
+        flat: All tokens of the call stand at the start.
+        since: The first call that is so; those before are right.
+        single: Only calls of one token are so.
+        above: Only layers above the first one are so.
+        again: What cached keys are rotated by once more: nothing, their "index", the "offset" of the call, or their
+            index "on reading", where the cache keeps keys rotated once; or "never", which takes all rotation away.
+    """
+
+    q: str
+    k: str | None = None
+    flat: bool = False
+    since: int = 1
+    single: bool = False
+    above: bool = False
+    again: str = ""
+
+    def put(self, sizes: tuple[int, ...], past: Array, layer: int) -> tuple[Array, Array, Array]:
+        """Return positions of the queries, of all keys, and of the keys that the cache holds from now on."""
+        *before, new = sizes
+        right = len(before) < self.since or (self.single and new > 1) or (self.above and layer == 0)
+        if right and self is not RIGHT:
+            return RIGHT.put(sizes, past, layer)
+        seen, last = sum(before), before[-1] if before else 0
+        known = {"one": 1, "seen": seen, "new": new, "before": last, "prompt": sizes[0], "call": len(before)}
+        known |= {"kept": len(past), "summed": sum(accumulate(before))}
+        each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
+        q, k = (_total(words, known) + each for words in (self.q, self.q if self.k is None else self.k))
+        index = seen - len(past) + np.arange(len(past))
+        keys = np.append(past + {"": 0, "offset": seen, "never": -past}.get(self.again, index), k)
+        return q, keys, np.append(past, k) if self.again == "on reading" else keys
+
+
+def _total(words: str, known: Mapping[str, int]) -> int:
+    return sum(-known[word[1:]] if word[0] == "-" else known[word] for word in words.split())
+
+
+RIGHT = Place("seen")
+
+
+def _places(rotates: bool, apart: str) -> Iterator[tuple[str, Place]]:
+    """Yield the names of faults and where each puts tokens, those first that are seldom mistaken for others."""
+    yield "kv_cache.offset_ignored", Place("")
+    yield "kv_cache.eviction_offset", Place("kept")
+    for by in ("one", "-one", "one one", "-one -one"):
+        yield "kv_cache.off_by_one", Place(f"seen {by}")
+    for since in (1, 0):
+        yield "kv_cache.count_too_early", Place("seen new", since=since)
+        yield "kv_cache.count_too_early", Place("seen new", since=since, above=True)
+    yield "kv_cache.counts_calls", Place("call")
+    for past in range(1, 9):
+        yield "kv_cache.past_constant", Place("one " * past)
+    for at in ("seen seen", "seen prompt", "summed", "seen before", "seen prompt -before", "seen seen new"):
+        yield "kv_cache.offset_double_counted", Place(at)
+    yield f"kv_cache.{apart}", Place("", "seen")
+    yield "kv_cache.offset_ignored", Place("seen", "")
+    for by, name in (("one", "off_by_one"), ("-one", "off_by_one"), ("new", "count_too_early")):
+        yield f"kv_cache.{name}", Place(f"seen {by}", "seen")
+        yield f"kv_cache.{name}", Place("seen", f"seen {by}")
+    if rotates:
+        for again in ("index", "offset", "on reading"):
+            yield "kv_cache.rotated_then_rotated_again", Place("seen", again=again)
+        for at in ("seen", "seen new -one", ""):
+            yield "window.positions_constant", Place(at, flat=True)
+
+
+def faults(encoding: str) -> Iterator[Fault]:
+    """Yield wrong positions under the names of an encoding."""
+    rotates = encoding in ("rope", "xpos", "model")
+    apart = "query_offset_missing" if rotates else "query_from_zero" if encoding in BIASES else "offset_ignored"
+    how = {"how": "all tokens of a part get one position"}
+    for name, place in _places(rotates, apart):
+        yield Fault(f"{encoding}.{name}", {"place": place}, how)
+    nowhere = {"q": "", "flat": True, "again": "never"}
+    if encoding == "alibi":
+        yield Fault("alibi.kv_cache.bias_zero", {"place": Place(**nowhere, single=True)})
+    if encoding in (*BIASES, "model"):
+        yield Fault(f"{encoding}.decode.bias_dropped", {"place": Place(**nowhere)})
 
 
 @dataclass
@@ -41,7 +129,7 @@ class Table:
         n = self.at.shape[-1]
         i, j = q.astype(int)[:, None], k.astype(int)
         known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
-        return np.where(known, self.at[:, i.clip(0, n - 1), j.clip(0, n - 1)], math.nan)
+        return np.where(known, self.at[:, i.clip(0, n - 1), j.clip(0, n - 1)], math.nan) / self.noise
 
 
 @dataclass
@@ -52,24 +140,23 @@ class Tables:
         token: The token (width,) that is said again and again.
         tables: One for each softmax that shows positions, by its number among all softmaxes.
         looks: How many softmaxes a call has.
-        layers: How many layers they belong to; heads may be looked at one by one.
         keys: Of each schedule, how many keys each call had, in each table.
     """
 
     token: Tensor
     tables: dict[int, Table]
     looks: int
-    layers: int
     keys: dict[tuple[int, ...], list[list[int]]] = field(default_factory=dict)
 
     def observe(self, b: Bench, sizes: tuple[int, ...]) -> Array:
-        """Return the scores of a schedule, a row for each layer, call, head and query; no rows if none are seen."""
-        try:
-            calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
-        except SubjectError:
-            calls = []
+        """Return the scores of a schedule, a row for each layer, call, head and query.
+
+        Raises:
+            NotAnsweredError: Other scores are seen than in one pass.
+        """
+        calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
         if {len(looks) for looks in calls} != {self.looks}:
-            return np.zeros((0, sum(sizes)))
+            raise NotAnsweredError("other scores are formed than in one pass")
         ends = np.cumsum(sizes)
         layers = [
             [looks[n].without(t.extra)[..., :end] / t.noise for looks, end in zip(calls, ends, strict=True)]
@@ -81,31 +168,29 @@ class Tables:
     def predict(self, place: Place, sizes: tuple[int, ...]) -> Array:
         """Return the scores of a schedule where each call puts its tokens so."""
         found: list[Array] = []
-        for n, (table, keys) in enumerate(zip(self.tables.values(), self.keys.get(sizes, []), strict=False)):
+        for layer, (table, keys) in enumerate(zip(self.tables.values(), self.keys[sizes], strict=True)):
             past = np.zeros(0)
             for c, new in enumerate(sizes):
                 past = past[len(past) - max(keys[c] - new, 0) :]
-                q, k, past = place.put(sizes[: c + 1], past, n * self.layers // len(self.tables))
-                scores = table.look_up(q, k)[..., : keys[c]] / table.noise
-                found.append(0 * scores if place.even and c else scores)
+                q, k, past = place.put(sizes[: c + 1], past, layer)
+                found.append(table.look_up(q, k)[..., : keys[c]])
         return _rows(found, sum(sizes))
 
-    def room(self) -> int | None:
-        """Return how many keys a window leaves in the cache, None where all stay."""
-        calls = [(sizes, c, n) for sizes, layers in self.keys.items() for keys in layers for c, n in enumerate(keys)]
-        return max((n - sizes[c] for sizes, c, n in calls if n < sum(sizes[: c + 1])), default=None)
+    def evicts(self) -> bool:
+        """Return whether a window leaves fewer keys in the cache than there were tokens."""
+        return any(
+            n < sum(sizes[: c + 1]) for sizes, of in self.keys.items() for keys in of for c, n in enumerate(keys)
+        )
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:
     """Return all rows of calls (heads, queries, keys), filled up with NaN."""
     filled = [np.pad(s, ((0, 0), (0, 0), (0, width - s.shape[-1])), constant_values=math.nan) for s in calls]
-    return np.concatenate([np.zeros((0, width)), *(s.reshape(-1, width) for s in filled)])
+    return np.concatenate([s.reshape(-1, width) for s in filled])
 
 
 def apart(got: Array, wanted: Array) -> Array:
     """Return the difference without a constant per row; infinite where few pairs of positions are known."""
-    if got.shape != wanted.shape:
-        return np.full(1, np.inf)
     shown = np.isfinite(got)
     known = shown & np.isfinite(wanted)
     if known.sum() <= 0.5 * shown.sum():
@@ -113,13 +198,8 @@ def apart(got: Array, wanted: Array) -> Array:
     return np.abs(rowless(got - wanted, known))
 
 
-def read(b: Bench, layers: int) -> Tables | None:
-    """Return the tables of one token; None where no scores are seen, or no positions in them.
-
-    Args:
-        b: The model.
-        layers: As the specification says; 0 where it does not.
-    """
+def read(b: Bench) -> Tables | None:
+    """Return the tables of one token; None where no scores are seen, or no positions in them."""
     for token in b.x[:, 0]:
         for n in LENGTHS:
             text = token.expand(1, n, -1)
@@ -131,7 +211,7 @@ def read(b: Bench, layers: int) -> Tables | None:
             if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
                 tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
             if tables:
-                return Tables(token, tables, len(looks), layers if layers and not len(tables) % layers else len(tables))
+                return Tables(token, tables, len(looks))
             break
     return None
 

@@ -20,9 +20,11 @@ from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
 
 Shown = NDArray[np.bool_]
+# a code, how many cached keys the last call's first token sees at most, and how many one pass shows it
 Mask = tuple[str, int, int]
-UNUSED = "kv_cache.past_not_seen"
-MASKS = ("decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
+NO_FAULT: Mask = ("", 0, 0)
+UNUSED, HIDES = "{}.kv_cache.past_not_seen", "{}.decode.mismatch"  # under the name of an encoding
+MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long", HIDES)
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -131,24 +133,18 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
 
 
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
-    """Compare who sees whom in parts and in one pass; of a text longer than the bench's, in the last call.
-
-    Returns:
-        The code of what is wrong, empty where nothing is; how many cached keys the last call's first token sees at
-        most, and how many one pass shows it.
-    """
-    n = sum(chunks)
+    """Return what is wrong with who sees whom in parts; of a text longer than the bench's, in the last call only."""
+    n, begin = sum(chunks), sum(chunks[:-1])
     x = b.x[:1] if n == TOKENS else b.text(n)
     try:
         calls, (whole,) = watch(b.subject, x, chunks), watch(b.subject, x, (n,))
     except SubjectError:
-        return "", 0, 0
+        return NO_FAULT
     at = [i for i, look in enumerate(whole) if look.scores.shape[1] == n <= look.scores.shape[2]]
     if {len(looks) for looks in calls} != {len(whole)} or not at:
-        return "", 0, 0
+        return NO_FAULT
     full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
     here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
-    begin = n - chunks[-1]
     if n > TOKENS:
         here[:, :begin] = full[:, :begin]
     kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
@@ -178,4 +174,4 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
     hides_newer = (full & ~here & np.maximum.accumulate(here, -1)).any()
-    return "decode.mismatch" if hides_newer else "decode.window.short"
+    return HIDES if hides_newer else "decode.window.short"
