@@ -49,17 +49,11 @@ class Cached(Family):
         self.kinds = [kind(f"{self.encoding}.{code}", wrong) for wrong, code in KINDS.items()]
         self.kinds.append(kind("decode.cache.shared", "back"))
         self.truth = {"place": cache_table.RIGHT, "mask": ""}
-        self.bench: Bench | None = None
+        self.b: Bench
         self.tables: cache_table.Tables | None = None
         self.masks: dict[Case, Mask] = {}
-        self.answered: set[Case] = set()
         self.wrong: set[str] = set()
-
-    @property
-    def b(self) -> Bench:
-        """The bench, which is there from the first question on."""
-        assert self.bench is not None
-        return self.bench
+        self.several = True  # whether a model takes several tokens next to its cache
 
     def cases(self) -> Iterator[Case]:
         """Yield one pass by itself, then steps and parts; then why these are wrong, or what else may be."""
@@ -68,24 +62,19 @@ class Cached(Family):
         if self.wrong:
             return
         yield from (Case(OUTPUTS, chunks, f"parts of {list(chunks)} tokens") for chunks in STEPS)
-        several = self._takes_parts()
-        for chunks in PARTS if several else ():
-            yield (case := Case(OUTPUTS, chunks, "parts of several tokens next to a cache", optional=True))
-            several = case in self.answered
+        self.several = bool(self.spec.get("chunked")) or not mask(self.b, PARTS[0])[0]
+        parts = PARTS if self.several else ()
+        yield from (Case(OUTPUTS, chunks, "parts of several tokens next to a cache", optional=True) for chunks in parts)
         if not self.wrong:
             yield Case("back", words="another sequence, and going back", optional=True)
             yield from self._far()
             return
         yield Case("again")
-        yield from (Case(MASK, chunks) for chunks in (STEPS[0], *(PARTS[:2] if several else ())))
+        yield from (Case(MASK, chunks) for chunks in (STEPS[0], *parts[:2]))
         if not self.wrong & {"again", MASK}:
             self.tables = cache_table.read(self.b)
-            schedules = (*SINGLE, *(SEVERAL if several else ())) if self.tables else ()
+            schedules = (*SINGLE, *(SEVERAL if parts else ())) if self.tables else ()
             yield from (Case(SCORES, sizes, "scores", optional=True) for sizes in schedules)
-
-    def _takes_parts(self) -> bool:
-        """Return whether a model is meant for several tokens next to its cache."""
-        return bool(self.spec.get("chunked")) or not mask(self.b, PARTS[0])[0]
 
     def _far(self) -> Iterator[Case]:
         """Yield steps far into a text, and why they are wrong."""
@@ -98,18 +87,23 @@ class Cached(Family):
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the errors of outputs, whether a mask is wrong, or the scores of one token said again and again."""
-        self.bench = self.bench or Bench(subject, self.spec)
-        seen = Seen(case, self._value(self.bench, case))
-        self.answered.add(case)
+        if not hasattr(self, "b"):
+            self.b = Bench(subject, self.spec)
+        seen = Seen(case, self._value(case))
         if (self.off(seen, self.predict(self.truth, case), self.truth) > 1).any():
             self.wrong.add(case.kind)
         return seen
 
-    def _value(self, b: Bench, case: Case) -> Array:
-        what = case.kind
+    def _value(self, case: Case) -> Array:
+        b, what = self.b, case.kind
         if what in KINDS:
             return np.array([b.one_pass(what)])
         if what == "back":
+            if self.spec.get("encoding") is None and b.one_pass("order"):
+                raise CannotTellError(
+                    "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
+                    'model without position encodings has encoding "nope"'
+                )
             return b.kept_apart()
         if what == SCORES and self.tables is not None:
             return self.tables.observe(b, case.args)
@@ -123,18 +117,6 @@ class Cached(Family):
             return b.far(case.args[0])
         except SubjectError as error:  # also one that returns NaN
             raise NotAnsweredError(error.cause.message) from error
-
-    def look(self, seen: Sequence[Seen]) -> None:
-        """Refuse a model that nothing is asked of and that shows nothing.
-
-        Raises:
-            CannotTellError: Nothing shows where tokens stand.
-        """
-        if not self.wrong and self.spec.get("encoding") is None and self.b.one_pass("order"):
-            raise CannotTellError(
-                "exchanging two earlier tokens changes no output, so that nothing shows where tokens stand; a "
-                'model without position encodings has encoding "nope"'
-            )
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return scores and masks as one pass shows them, or as a fault does; no errors for outputs."""
@@ -164,7 +146,7 @@ class Cached(Family):
             behind = next(s.case.args[0] for s in wrong if s.case.kind == FAR)
             return Fault(f"{self.encoding}.kv_cache.position_ends", {}, {"behind": behind, "right": self.b.farthest})
         steps = [s.value > self.b.tolerance for s in seen if s.case.kind == OUTPUTS][: len(STEPS)]
-        code = self._branch(seen) or self._of_steps(*steps)
+        code = self._branch(seen) or (self._of_steps(*steps) if len(steps) == len(STEPS) else "")
         return Fault(f"{self.encoding}.{code}") if code else None
 
     def _branch(self, seen: Sequence[Seen]) -> str:
@@ -186,11 +168,9 @@ class Cached(Family):
         return "kv_cache.centre_moves" if self.tables and self.encoding == "xpos" else ""
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return a fault with the largest error of outputs, and with the name of its branch where only that is wrong."""
+        """Return a fault with the name of its branch where only that is wrong."""
         place, branch = fault.change.get("place"), self._branch(seen)
-        code = f"{self.encoding}.{branch}" if place and branch and not place.flat else fault.code
-        errors = [float(s.value.max(initial=0.0)) for s in seen if s.case.kind not in (MASK, SCORES)]
-        return replace(fault, code=code, values={**fault.values, "evidence": max(errors, default=1.0)})
+        return replace(fault, code=f"{self.encoding}.{branch}") if place and branch and not place.flat else fault
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest parts that differ from one pass."""
@@ -202,15 +182,11 @@ class Cached(Family):
             found |= {"behind": sum(seen.case.args[:-1]), "found": f"{kept} cached keys", "expected": f"{shown}"}
         return found
 
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return how far was looked."""
-        return {"farthest_position": self.b.farthest}
-
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at, and that one pass is compared with itself only."""
         if not seen:
             return []
         found = [f"positions beyond {self.b.farthest}"]
-        if not self.wrong and not self._takes_parts():
-            found.insert(0, "parts of several tokens: they see other keys than in one pass, and chunked is not said")
+        if not self.several:
+            found.append("parts of several tokens: they see other keys than in one pass, and chunked is not said")
         return [*found, "whether one pass is right: steps are compared with it, not with a definition"]

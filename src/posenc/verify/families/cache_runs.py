@@ -109,9 +109,9 @@ class Bench:
             raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
         if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
             raise NotAnsweredError("the cache holds no tensors")
-        for cache in (copied, step(self.subject, other[:, :begin], None)[1]):
-            for part in other[:, begin:].split(1, 1)[:3]:
-                cache = step(self.subject, part, cache)[1]
+        for part in other[:, begin:].split(1, 1)[:3]:
+            copied = step(self.subject, part, copied)[1]
+        self.run(other, STEPS[0])
         errors = []
         for part, wanted in zip(self.x[:, begin:].split(1, 1), self.full[:, begin:].split(1, 1), strict=True):
             y, kept = step(self.subject, part, kept)

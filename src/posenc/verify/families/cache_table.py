@@ -26,25 +26,16 @@ BIASES = ("alibi", "t5")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call puts its tokens, as a rule from the sizes of calls.
+    """Where a call puts its tokens, as a rule from the sizes of calls."""
 
-    Args:
-        q: Where queries begin, as a sum of counts in words, such as "seen new" or "seen -one".
-        k: Where new keys begin; None where they stand at their queries.
-        flat: All tokens of the call stand at the start.
-        since: The first call that is so; those before are right.
-        single: Only calls of one token are so.
-        above: Only layers above the first one are so.
-        again: What cached keys are rotated by once more: nothing, their "index", the "offset" of the call, or their
-            index "on reading", where the cache keeps keys rotated once; or "never", which takes all rotation away.
-    """
-
-    q: str
-    k: str | None = None
-    flat: bool = False
-    since: int = 1
-    single: bool = False
-    above: bool = False
+    q: str  # where queries begin, as a sum of counts in words, such as "seen new" or "seen -one"
+    k: str | None = None  # where new keys begin, if not at their queries
+    flat: bool = False  # all tokens of the call stand at the start
+    since: int = 1  # the first call that is so; those before are right
+    single: bool = False  # only calls of one token are so
+    above: bool = False  # only layers above the first one are so
+    # what cached keys are rotated by once more: their "index", the "offset" of the call, or their index "on reading",
+    # where the cache keeps keys rotated once; "never" takes all rotation away
     again: str = ""
 
     def put(self, sizes: tuple[int, ...], past: Array, layer: int) -> tuple[Array, Array, Array]:
@@ -112,17 +103,11 @@ def faults(encoding: str) -> Iterator[Fault]:
 
 @dataclass
 class Table:
-    """One layer's scores of equal tokens in one pass.
+    """One layer's scores of equal tokens in one pass."""
 
-    Args:
-        at: (heads, queries, keys), less each token's score for itself; NaN where it was not seen.
-        noise: What counts as equal.
-        extra: Columns behind the keys that are no keys.
-    """
-
-    at: Array
-    noise: float
-    extra: int
+    at: Array  # (heads, queries, keys), less each token's score for itself; NaN where it was not seen
+    noise: float  # what counts as equal
+    extra: int  # columns behind the keys that are no keys
 
     def look_up(self, q: Array, k: Array) -> Array:
         """Return scores (heads, queries, keys) at positions, NaN where they are not known."""
@@ -134,18 +119,12 @@ class Table:
 
 @dataclass
 class Tables:
-    """What one pass shows of each layer, and how many keys each call of a schedule had.
+    """What one pass shows of each layer."""
 
-    Args:
-        token: The token (width,) that is said again and again.
-        tables: One for each softmax that shows positions, by its number among all softmaxes.
-        looks: How many softmaxes a call has.
-        keys: Of each schedule, how many keys each call had, in each table.
-    """
-
-    token: Tensor
-    tables: dict[int, Table]
-    looks: int
+    token: Tensor  # (width,), which is said again and again
+    tables: dict[int, Table]  # one for each softmax that shows positions, by its number
+    looks: int  # how many softmaxes a call has
+    # of each schedule how many keys each call had, in each table
     keys: dict[tuple[int, ...], list[list[int]]] = field(default_factory=dict)
 
     def observe(self, b: Bench, sizes: tuple[int, ...]) -> Array:

@@ -26,21 +26,16 @@ NO_FAULT: Mask = ("", 0, 0)
 UNUSED, HIDES = "{}.kv_cache.past_not_seen", "{}.decode.mismatch"  # under the name of an encoding
 MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long", HIDES)
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
-SOFTMAX = ("softmax", "special_softmax")
+SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
 
 
 @dataclass(frozen=True)
 class Look:
-    """One softmax over keys.
+    """One softmax over keys."""
 
-    Args:
-        scores: (heads, queries, keys), NaN where a mask hides the key.
-        product: The same before any mask and scale; None if it was not seen.
-    """
-
-    scores: Tensor
-    product: Tensor | None
+    scores: Tensor  # (heads, queries, keys), NaN where a mask hides the key
+    product: Tensor | None  # the same before any mask and scale; None if it was not seen
 
     def extra(self) -> int:
         """Return how many columns of one pass are no keys, but seen: the sink that gpt-oss puts behind the keys."""
@@ -52,7 +47,7 @@ class Look:
 
 
 class _Watch(TorchFunctionMode):
-    """Keep products, and note every softmax."""
+    """Keep products, and note every softmax, also one by hand, for which the largest score was taken out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,31 +56,24 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        given = args[0] if args else kwargs.get("input")
-        rows = isinstance(given, Tensor) and given.ndim >= 2
+        given, out = args[0] if args else kwargs.get("input"), func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             self.looks.append(_fused(args, kwargs))
-        elif name == "multi_head_attention_forward":  # whose weights' logarithms are scores up to a constant per row
-            weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
-            self.looks.append(_look(weights.log(), None))
-        out = func(*args, **kwargs)
-        if name in PRODUCTS and isinstance(out, Tensor):
+        elif name in PRODUCTS and isinstance(out, Tensor):
             self.products.append(out.detach().clone())
-        elif name in SOFTMAX and rows:
+        elif name in SOFTMAX and isinstance(given, Tensor) and given.ndim > 1:
             at = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-            self._note(given.movedim(-1 if at is None else at, -1))
-        elif name == "exp" and rows and self._of_size(given) is not None:
-            self._note(given)  # a softmax by hand, for which the largest score was taken out
+            self._note(given.movedim(-1 if at is None else at, -1), name == "exp")
         return out
 
-    def _of_size(self, t: Tensor) -> Tensor | None:
-        """Return the product of that many numbers that was made last, if few others came in between."""
-        return next((p for p in reversed(self.products[-3:]) if p.numel() == t.numel()), None)
-
-    def _note(self, t: Tensor) -> None:
-        product = self._of_size(t)
-        is_transposed = product is not None and product.ndim > 1 and product.shape[-1] != t.shape[-1]
-        self.looks.append(_look(t, product.mT if product is not None and is_transposed else product))
+    def _note(self, t: Tensor, only_products: bool) -> None:
+        """Note scores and the product of as many numbers that was made last, if few others came in between."""
+        made = [p for p in self.products[-3:] if p.numel() == t.numel() and p.ndim > 1]
+        product = made[-1] if made else None
+        if product is not None and product.shape[-1] != t.shape[-1]:
+            product = product.mT
+        if made or not only_products:
+            self.looks.append(_look(t, product))
 
 
 def _look(scores: Tensor, product: Tensor | None) -> Look:
