@@ -49,12 +49,8 @@ class Attention(Family):
         self.encoding = str(spec.get("encoding") or "")
         self.heads, self.window = int(spec.get("heads") or 0), int(spec.get("window") or 0)
         self.causal = spec.get("causal") is True or spec.get("bidirectional") is False
-        self.truth = {
-            "moved": (None, 0),  # a key of MOVES and its rows
-            "slopes": "authors",
-            "bias": -1.0,
-            "sums": True,  # the weights of a row add up to 1, or a sink takes the rest
-        }
+        # a key of MOVES and its rows; whether the weights of a row add up to 1, but for what a sink takes
+        self.truth = {"moved": (None, 0), "slopes": "authors", "bias": -1.0, "sums": True}
         self.rotation: Family | None = None
         self.head_dim, score_factor = int(spec.get("head_dim") or 16), 1.0
         if self.encoding in ROTATIONS:
@@ -236,7 +232,7 @@ class Attention(Family):
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the key of a query whose score, less that of the token itself, is farthest from what is right."""
-        at, want = seen.case.args[0], self._scale(seen, predicted) * predicted[0] + predicted[1]
+        at, want = seen.case.args[0], self.scale * predicted[0] + predicted[1]
         less = [t - np.diagonal(t, axis1=-2, axis2=-1)[..., None] for t in (seen.value, want)]
         apart = np.nan_to_num(np.abs(less[0] - less[1]))
         b, h, i, j = np.unravel_index(apart.argmax(), apart.shape)
@@ -285,23 +281,16 @@ def _of_sink(scores: Array, wanted: Array, shown: NDArray[np.bool_]) -> Array:
 
 def _weights(subject: Any, q: Tensor, k: Tensor, positions: Sequence[int]) -> Array:
     """Return the weights (batch, heads, n, n), which are outputs for unit vectors as values."""
-    columns = []
-    for unit in torch.eye(len(positions)).split(q.shape[-1], 1):
-        v = torch.nn.functional.pad(unit, (0, q.shape[-1] - unit.shape[1])).expand(q.shape).clone()
-        columns.append(_call(subject, q, k, v, torch.tensor(positions))[..., : unit.shape[1]])
-    return torch.cat(columns, -1).double().numpy()
-
-
-def _call(subject: Any, q: Tensor, k: Tensor, v: Tensor, p: Tensor) -> Tensor:
-    """Call with positions (seq,), or (batch, seq) where these are refused."""
+    columns, p = [], torch.tensor(positions)
     what = f"attention(q, k, v of {tuple(q.shape)}, positions of ({len(p)},))"
-    try:
-        out = guard.call(subject, q, k, v, p, what=what)
-    except SubjectError as error:
-        if error.cause.code != "subject.raises":
-            raise
+    for unit in torch.eye(len(p)).split(q.shape[-1], 1):
+        v = torch.nn.functional.pad(unit, (0, q.shape[-1] - unit.shape[1])).expand(q.shape).clone()
         try:
-            out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)
-        except SubjectError:
-            raise error from None
-    return guard.shaped(out[0] if isinstance(out, tuple) and out else out, tuple(v.shape), what)
+            out = guard.call(subject, q, k, v, p, what=what)
+        except SubjectError as error:
+            if error.cause.code != "subject.raises":
+                raise
+            out = guard.call(subject, q, k, v, p.expand(len(q), -1), what=what)  # of each row of the batch
+        out = guard.shaped(out[0] if isinstance(out, tuple) and out else out, tuple(v.shape), what)
+        columns.append(out[..., : unit.shape[1]])
+    return torch.cat(columns, -1).double().numpy()

@@ -174,9 +174,7 @@ class Cached(Family):
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the smallest parts that differ from one pass."""
-        found: dict[str, Any] = {"batch": BATCH, "tokens": sum(seen.case.args) or TOKENS}
-        if seen.case.args:
-            found["chunks"] = list(seen.case.args)
+        found: dict[str, Any] = {"batch": BATCH, "chunks": list(seen.case.args) or [TOKENS]}
         if seen.case.kind == MASK:
             _, kept, shown = self.masks[seen.case]
             found |= {"behind": sum(seen.case.args[:-1]), "found": f"{kept} cached keys", "expected": f"{shown}"}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from posenc.verify import guard
 from posenc.verify.engine import CannotTellError
+from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import FLOAT32, Array
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
@@ -34,29 +35,18 @@ class Bench:
     """
 
     def __init__(self, subject: Any, spec: Mapping[str, Any]) -> None:
-        self.subject = subject
+        self.subject = fresh(subject).eval() if isinstance(subject, nn.Module) else subject
         width, dtype = _fit(subject, spec)
         half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
         self.tolerance = 4e-2 if half else 1e-4
         self.farthest, self.slow = TOKENS - 1, False  # up to where steps are right; a longer pass would take long
-        plain = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
-        self.x, effect = plain, -1.0
-        for size in (1.0, 3.0, 10.0, 30.0):
-            seen = self.moved(plain * size)
-            if not seen < float("inf"):
-                break
-            if seen > 1.5 * effect:
-                self.x, effect = plain * size, seen
-            if effect > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
-                break
+        self.x = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
+        effects = {size: self.moved(self.x * size) for size in (1.0, 3.0, 10.0, 30.0)}
+        enough = [size for size, effect in effects.items() if effect > 0.05]  # the last leave all weight to one key
+        self.x = self.x * (enough[0] if enough else max(effects, key=lambda size: effects[size]))
         self.full = self.run(self.x)
-        if self.one_pass("repeat") > self.tolerance and isinstance(subject, nn.Module):
-            subject.eval()
-            self.full = self.run(self.x)
         if self.one_pass("repeat") > self.tolerance and distance(self._seeded(), self._seeded()) <= self.tolerance:
-            raise CannotTellError(
-                "the model draws random numbers (dropout?), so that no two passes can be compared: call eval()"
-            )
+            raise CannotTellError("the model draws random numbers (dropout?), so that no two passes can be compared")
 
     def _seeded(self) -> Tensor:
         torch.manual_seed(3)
@@ -164,11 +154,7 @@ def step(subject: Any, part: Tensor, cache: Any) -> tuple[Tensor, Any]:
 
 
 def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
-    """Call model(x, cache) part by part; return all rows.
-
-    Raises:
-        SubjectError: As of one step.
-    """
+    """Call model(x, cache) part by part, as `step` does; return all rows."""
     cache, rows = None, []
     for part in x.split(list(chunks), 1):
         y, cache = step(subject, part, cache)
@@ -179,17 +165,15 @@ def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
 def _fit(subject: Any, spec: Mapping[str, Any]) -> tuple[int, torch.dtype]:
     """Return the width and the dtype with which a call runs."""
     heads, head_dim = spec.get("heads"), spec.get("head_dim")
-    named = [heads * head_dim, head_dim] if heads and head_dim else [head_dim] if head_dim else []
+    named = [n for n in (head_dim and heads and heads * head_dim, head_dim) if n]
     floats = [p for p in subject.parameters() if p.is_floating_point()] if isinstance(subject, nn.Module) else []
     inside = sorted({n for p in floats for n in p.shape if n > 1}, reverse=True)
-    problem: SubjectError | None = None
+    problems: list[SubjectError] = []
     for width in [spec["dim"]] if spec.get("dim") else dict.fromkeys((*named, *inside, *WIDTHS)):
         for dtype in dict.fromkeys((*(p.dtype for p in floats[:1]), torch.float32, torch.float64)):
             try:
                 run(subject, torch.randn(2, 3, width, generator=torch.Generator().manual_seed(7)).to(dtype), (3,))
-            except SubjectError as error:
-                problem = problem or error
-            else:
                 return width, dtype
-    assert problem is not None
-    raise problem
+            except SubjectError as error:
+                problems.append(error)
+    raise problems[0]

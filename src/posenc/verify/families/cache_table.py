@@ -6,7 +6,7 @@ and a score shows the two positions only. One long pass is the table; a fault sa
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -61,44 +61,43 @@ def _total(words: str, known: Mapping[str, int]) -> int:
 RIGHT = Place("seen")
 
 
-def _places(rotates: bool, apart: str) -> Iterator[tuple[str, Place]]:
-    """Yield the names of faults and where each puts tokens, those first that are seldom mistaken for others."""
-    yield "kv_cache.offset_ignored", Place("")
-    yield "kv_cache.eviction_offset", Place("kept")
-    for by in ("one", "-one", "one one", "-one -one"):
-        yield "kv_cache.off_by_one", Place(f"seen {by}")
-    for since in (1, 0):
-        yield "kv_cache.count_too_early", Place("seen new", since=since)
-        yield "kv_cache.count_too_early", Place("seen new", since=since, above=True)
-    yield "kv_cache.counts_calls", Place("call")
-    for past in range(1, 9):
-        yield "kv_cache.past_constant", Place("one " * past)
-    for at in ("seen seen", "seen prompt", "summed", "seen before", "seen prompt -before", "seen seen new"):
-        yield "kv_cache.offset_double_counted", Place(at)
-    yield f"kv_cache.{apart}", Place("", "seen")
-    yield "kv_cache.offset_ignored", Place("seen", "")
-    for by, name in (("one", "off_by_one"), ("-one", "off_by_one"), ("new", "count_too_early")):
-        yield f"kv_cache.{name}", Place(f"seen {by}", "seen")
-        yield f"kv_cache.{name}", Place("seen", f"seen {by}")
-    if rotates:
-        for again in ("index", "offset", "on reading"):
-            yield "kv_cache.rotated_then_rotated_again", Place("seen", again=again)
-        for at in ("seen", "seen new -one", ""):
-            yield "window.positions_constant", Place(at, flat=True)
+# names of faults and where each puts tokens, those first that are seldom mistaken for others
+PLACES: Mapping[str, Sequence[Place]] = {
+    "kv_cache.offset_ignored": [Place(""), Place("seen", "")],
+    "kv_cache.eviction_offset": [Place("kept")],
+    "kv_cache.off_by_one": [Place(f"seen {by}") for by in ("one", "-one", "one one", "-one -one")],
+    "kv_cache.count_too_early": [Place("seen new", since=n, above=above) for n in (1, 0) for above in (False, True)],
+    "kv_cache.counts_calls": [Place("call")],
+    "kv_cache.past_constant": [Place("one " * past) for past in range(1, 9)],
+    "kv_cache.offset_double_counted": [
+        Place(at)
+        for at in ("seen seen", "seen prompt", "summed", "seen before", "seen prompt -before", "seen seen new")
+    ],
+}
+ROTATED: Mapping[str, Sequence[Place]] = {
+    "kv_cache.query_offset_missing": [Place("", "seen")],
+    "kv_cache.rotated_then_rotated_again": [Place("seen", again=how) for how in ("index", "offset", "on reading")],
+    "window.positions_constant": [Place(at, flat=True) for at in ("seen", "seen new -one", "")],
+}
+SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of queries or keys only
+NOWHERE = Place("", flat=True, again="never")
 
 
 def faults(encoding: str) -> Iterator[Fault]:
     """Yield wrong positions under the names of an encoding."""
-    rotates = encoding in ("rope", "xpos", "model")
-    apart = "query_offset_missing" if rotates else "query_from_zero" if encoding in BIASES else "offset_ignored"
-    how = {"how": "all tokens of a part get one position"}
-    for name, place in _places(rotates, apart):
-        yield Fault(f"{encoding}.{name}", {"place": place}, how)
-    nowhere = {"q": "", "flat": True, "again": "never"}
+    places = [*PLACES.items()]
+    for by, name in SIDES.items():
+        places.append((f"kv_cache.{name}", [Place(f"seen {by}", "seen"), Place("seen", f"seen {by}")]))
+    if encoding in ("rope", "xpos", "model"):
+        places += ROTATED.items()
+    if encoding in BIASES:
+        places.append(("kv_cache.query_from_zero", [Place("", "seen")]))
     if encoding == "alibi":
-        yield Fault("alibi.kv_cache.bias_zero", {"place": Place(**nowhere, single=True)})
+        places.append(("kv_cache.bias_zero", [replace(NOWHERE, single=True)]))
     if encoding in (*BIASES, "model"):
-        yield Fault(f"{encoding}.decode.bias_dropped", {"place": Place(**nowhere)})
+        places.append(("decode.bias_dropped", [NOWHERE]))
+    how = {"how": "all tokens of a part get one position"}
+    yield from (Fault(f"{encoding}.{name}", {"place": place}, how) for name, some in places for place in some)
 
 
 @dataclass
@@ -204,11 +203,9 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
     if not spread > FLAT:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
-    if s.product is not None:
-        products = s.product[..., :n].numpy(), s.product[..., :n].mT.numpy()
-        fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), None)
-        # a bias of keys ahead is hidden: of the distance's size, if any
-        at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
+    fitted = None if s.product is None else _scaled(s.product[..., :n].numpy(), at, max(noise, tolerance))
+    # a bias of keys ahead is hidden: of the distance's size, if any
+    at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
     return Table(_less_itself(at), noise, s.extra())
 
 

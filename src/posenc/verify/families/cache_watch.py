@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from posenc.verify.engine.records import Array
@@ -23,8 +24,8 @@ Shown = NDArray[np.bool_]
 # a code, how many cached keys the last call's first token sees at most, and how many one pass shows it
 Mask = tuple[str, int, int]
 NO_FAULT: Mask = ("", 0, 0)
-UNUSED, HIDES = "{}.kv_cache.past_not_seen", "{}.decode.mismatch"  # under the name of an encoding
-MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long", HIDES)
+UNUSED = "{}.kv_cache.past_not_seen"  # under the name of an encoding
+MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
@@ -84,28 +85,20 @@ def _look(scores: Tensor, product: Tensor | None) -> Look:
 
 
 def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
-    """Form the scores of scaled_dot_product_attention."""
+    """Return logarithms of the weights of scaled_dot_product_attention, which are scores up to a constant per row."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = {**dict(zip(names, args, strict=False)), **named}
-    q, k = (given[name].detach().double() for name in ("query", "key"))
-    scale, mask = given.get("scale"), given.get("attn_mask")
-    if given.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    product = q @ k.mT
-    scores = product * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if given.get("is_causal"):
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
-    return _look(scores, product)
+    given = {**dict(zip(names, args, strict=False)), **named, "dropout_p": 0.0}
+    for name in ("query", "key", "attn_mask"):
+        if given.get(name) is not None and given[name].is_floating_point():
+            given[name] = given[name].detach().double()
+    keys = given["key"].shape[-2]
+    given["value"] = torch.eye(keys, dtype=torch.float64).expand(*given["key"].shape[:-2], keys, keys)
+    every = {**given, "attn_mask": None, "is_causal": False}
+    return _look(*(scaled_dot_product_attention(**options).log() for options in (given, every)))
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
-    """Run tokens in parts; return what each call's softmaxes saw, those over the part's own tokens only.
-
-    Raises:
-        SubjectError: As `run`.
-    """
+    """Run tokens in parts as `run`; return what each call's softmaxes saw, those over the part's own tokens only."""
     seen: list[list[Look]] = []
 
     def call(t: Tensor, cache: Any) -> Any:
@@ -161,5 +154,4 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    hides_newer = (full & ~here & np.maximum.accumulate(here, -1)).any()
-    return HIDES if hides_newer else "decode.window.short"
+    return "decode.window.short"
