@@ -112,12 +112,7 @@ class Attention(Family):
         return 3
 
     def _refuse(self, weights: Array, shown: NDArray[np.bool_]) -> None:
-        """Refuse weights that are no mean, and keys that the specification hides; a window may be counted any way.
-
-        Raises:
-            SubjectError: Likewise.
-            CannotTellError: Each token sees one key only, so that there is no score to read.
-        """
+        """Refuse weights that are no mean, and keys that the specification hides; a window may be counted any way."""
         sums, ahead = weights.sum(-1), bool(np.triu(shown, 1).any())
         if (least := float(weights.min())) < -1e-3:
             raise _refused("weights", f"a weight is {least:.3g}: outputs are no means of v", -least)
@@ -177,11 +172,7 @@ class Attention(Family):
         return rowless(wanted, self.shown[case])
 
     def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return that the scale of the scores is the one that is asked for.
-
-        Raises:
-            CannotTellError: It is another one.
-        """
+        """Return True where the scale of the scores is the one that is asked for; refuse another one."""
         if abs(self._scale(seen, predicted) / self.scale - 1) > 1e-3:
             raise CannotTellError(
                 "the scores have the right shape but another size than q.k / sqrt(head_dim) with this encoding: a gain "
@@ -190,11 +181,7 @@ class Attention(Family):
         return True
 
     def look(self, seen: Sequence[Seen]) -> None:
-        """Refuse an encoding that is not known.
-
-        Raises:
-            CannotTellError: Scores of the encoding are not known here.
-        """
+        """Refuse an encoding that is not known."""
         if self.encoding not in (*ROTATIONS, "alibi"):
             known = ", ".join((*ROTATIONS, "alibi"))
             raise CannotTellError(

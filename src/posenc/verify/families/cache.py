@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
 from posenc.verify.engine.records import Array, Model, kind
 from posenc.verify.families import cache_table
 from posenc.verify.families.cache_runs import BATCH, PARTS, STEPS, TOKENS, Bench
-from posenc.verify.families.cache_watch import MASKS, Mask, mask
+from posenc.verify.families.cache_watch import MASKS, Mask, Shown, mask
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
 FAMILIES = ("rope", "xpos", "alibi", "t5", "sinusoidal", "learned")
@@ -108,8 +108,8 @@ class Cached(Family):
         if what == SCORES and self.tables is not None:
             return self.tables.observe(b, case.args)
         if what == MASK:
-            code, *counts = mask(b, case.args)
-            self.masks[case] = (code.format(self.encoding), *counts)
+            code, kept, shown = mask(b, case.args)
+            self.masks[case] = (code.format(self.encoding), kept, shown)
             return np.array([float(bool(code))])
         if what == OUTPUTS:
             return b.errors(b.x, case.args, b.full)
@@ -157,7 +157,7 @@ class Cached(Family):
             return "decode.single_token_path"
         return "decode.chunk_positions" if parts and not steps else ""
 
-    def _of_steps(self, five: Array, eight: Array, single: Array) -> str:
+    def _of_steps(self, five: Shown, eight: Shown, single: Shown) -> str:
         """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
         if self.tables is not None and self.tables.evicts():
             return "kv_cache.eviction_offset"

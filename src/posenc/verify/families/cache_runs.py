@@ -22,7 +22,6 @@ WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
 STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
 PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
-LONG = 64  # tokens from which on rounded angles count
 SLOW = 0.1  # seconds of processors for a pass, after which no longer one is tried
 
 
@@ -41,9 +40,12 @@ class Bench:
         self.tolerance = 4e-2 if half else 1e-4
         self.farthest, self.slow = TOKENS - 1, False  # up to where steps are right; a longer pass would take long
         self.x = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
-        effects = {size: self.moved(self.x * size) for size in (1.0, 3.0, 10.0, 30.0)}
-        enough = [size for size, effect in effects.items() if effect > 0.05]  # the last leave all weight to one key
-        self.x = self.x * (enough[0] if enough else max(effects, key=lambda size: effects[size]))
+        effects: dict[float, float] = {}
+        for size in (1.0, 3.0, 10.0, 30.0):
+            effects[size] = self.moved(self.x * size)
+            if effects[size] > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
+                break
+        self.x = self.x * max(effects, key=lambda size: effects[size])
         self.full = self.run(self.x)
         if self.one_pass("repeat") > self.tolerance and distance(self._seeded(), self._seeded()) <= self.tolerance:
             raise CannotTellError("the model draws random numbers (dropout?), so that no two passes can be compared")
@@ -86,11 +88,7 @@ class Bench:
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
 
     def kept_apart(self) -> Array:
-        """Return the errors of steps after those of another sequence, and of a copy of the cache.
-
-        Raises:
-            NotAnsweredError: The cache cannot be copied, or is not the model's whole memory.
-        """
+        """Return the errors of steps after those of another sequence, and of a copy of the cache."""
         begin, other, parts = STEPS[0][0], self.x.roll(1, 0), dict[int, Any]()
         kept = step(self.subject, self.x[:, :begin], None)[1]
         try:
@@ -109,18 +107,13 @@ class Bench:
         return np.array(errors)
 
     def far(self, n: int) -> Array:
-        """Return the errors of steps behind a long prefill.
-
-        Raises:
-            SubjectError: One pass refuses that many tokens.
-        """
+        """Return the errors of steps behind a long prefill."""
         x = self.text(n + 3)
         began = time.process_time()
         wanted = self.run(x)
         self.slow = time.process_time() - began > SLOW
-        errors = self.errors(x, (n, 1, 1, 1), wanted)
-        if n > LONG:
-            errors /= 1.0 + 4 * n * FLOAT32 / self.tolerance  # angles are rounded in float32
+        rounding = 1.0 + 4 * n * FLOAT32 / self.tolerance  # of angles in float32
+        errors = self.errors(x, (n, 1, 1, 1), wanted) / rounding
         if errors.max() <= self.tolerance:
             self.farthest = n + 2
         return errors

@@ -50,7 +50,8 @@ class Place:
         each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
         q, k = (_total(words, known) + each for words in (self.q, self.q if self.k is None else self.k))
         index = seen - len(past) + np.arange(len(past))
-        keys = np.append(past + {"": 0, "offset": seen, "never": -past}.get(self.again, index), k)
+        more = {"": 0 * past, "offset": 0 * past + seen, "never": -past}
+        keys = np.append(past + more.get(self.again, index), k)
         return q, keys, np.append(past, k) if self.again == "on reading" else keys
 
 
@@ -59,8 +60,6 @@ def _total(words: str, known: Mapping[str, int]) -> int:
 
 
 RIGHT = Place("seen")
-
-
 # names of faults and where each puts tokens, those first that are seldom mistaken for others
 PLACES: Mapping[str, Sequence[Place]] = {
     "kv_cache.offset_ignored": [Place(""), Place("seen", "")],
@@ -70,8 +69,8 @@ PLACES: Mapping[str, Sequence[Place]] = {
     "kv_cache.counts_calls": [Place("call")],
     "kv_cache.past_constant": [Place("one " * past) for past in range(1, 9)],
     "kv_cache.offset_double_counted": [
-        Place(at)
-        for at in ("seen seen", "seen prompt", "summed", "seen before", "seen prompt -before", "seen seen new")
+        *(Place(f"seen {more}") for more in ("seen", "prompt", "before", "seen new", "prompt -before")),
+        Place("summed"),
     ],
 }
 ROTATED: Mapping[str, Sequence[Place]] = {
@@ -127,11 +126,7 @@ class Tables:
     keys: dict[tuple[int, ...], list[list[int]]] = field(default_factory=dict)
 
     def observe(self, b: Bench, sizes: tuple[int, ...]) -> Array:
-        """Return the scores of a schedule, a row for each layer, call, head and query.
-
-        Raises:
-            NotAnsweredError: Other scores are seen than in one pass.
-        """
+        """Return the scores of a schedule, a row for each layer, call, head and query."""
         calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
         if {len(looks) for looks in calls} != {self.looks}:
             raise NotAnsweredError("other scores are formed than in one pass")
@@ -156,9 +151,7 @@ class Tables:
 
     def evicts(self) -> bool:
         """Return whether a window leaves fewer keys in the cache than there were tokens."""
-        return any(
-            n < sum(sizes[: c + 1]) for sizes, of in self.keys.items() for keys in of for c, n in enumerate(keys)
-        )
+        return any(keys[-1] < sum(sizes) for sizes, layers in self.keys.items() for keys in layers)
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:
@@ -178,19 +171,17 @@ def apart(got: Array, wanted: Array) -> Array:
 
 def read(b: Bench) -> Tables | None:
     """Return the tables of one token; None where no scores are seen, or no positions in them."""
-    for token in b.x[:, 0]:
-        for n in LENGTHS:
-            text = token.expand(1, n, -1)
-            try:
-                (looks,), even = watch(b.subject, text, (n,)), b.run(text)
-            except SubjectError:
-                continue
-            tables = {i: t for i, look in enumerate(looks) if (t := _table(look, n, b.tolerance)) is not None}
-            if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
-                tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
-            if tables:
-                return Tables(token, tables, len(looks))
-            break
+    token = b.x[0, 0]
+    for n in LENGTHS:
+        text = token.expand(1, n, -1)
+        try:
+            (looks,), even = watch(b.subject, text, (n,)), b.run(text)
+        except SubjectError:
+            continue
+        tables = {i: t for i, look in enumerate(looks) if (t := _table(look, n, b.tolerance)) is not None}
+        if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
+            tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
+        return Tables(token, tables, len(looks)) if tables else None
     return None
 
 
