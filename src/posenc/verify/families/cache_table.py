@@ -190,14 +190,16 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
     at = s.scores[..., :n].numpy()
     if at.shape[1] != n or at.shape[2] < n:
         return None
-    spread = float(np.nanmax(np.abs(_less_itself(at)), initial=0.0))
+    at = _less_itself(at)
+    spread = float(np.nanmax(np.abs(at), initial=0.0))
     if not spread > FLAT:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
-    fitted = None if s.product is None else _scaled(s.product[..., :n].numpy(), at, max(noise, tolerance))
-    # a bias of keys ahead is hidden: of the distance's size, if any
-    at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
-    return Table(_less_itself(at), noise, s.extra())
+    if s.product is not None:
+        fitted = _scaled(s.product[..., :n].numpy(), at, max(noise, tolerance))
+        # a bias of keys ahead is hidden: of the distance's size, if any
+        at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
+    return Table(at, noise, s.extra())
 
 
 def _less_itself(at: Array) -> Array:
@@ -210,4 +212,4 @@ def _scaled(product: Array, scores: Array, noise: float) -> Array | None:
     x, y = rowless(product, shown), rowless(scores, shown)
     scale = (x * y).sum() / max((x * x).sum(), 1e-30)
     off = np.abs((scale * x - y) / (1 + np.abs(y)))
-    return scale * product if float(off.max()) <= noise else None
+    return _less_itself(scale * product) if float(off.max()) <= noise else None
