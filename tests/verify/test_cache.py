@@ -132,25 +132,21 @@ def test_a_planted_fault_is_named(fault, layers):
 
 
 class ByHand(Model):
+    """A softmax by hand, or one over a learned sink behind the keys, as gpt-oss has."""
+
+    sink = False
+
     def attend(self, q, k, v, first):
         scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~self.shown(apart(q, k), first), -math.inf)
-        return self.weights(scores) @ v
-
-    def weights(self, scores):
+        if self.sink:
+            sink = torch.full((*scores.shape[:-1], 1), 0.5)
+            return torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ v
         weights = (scores - scores.amax(-1, keepdim=True)).exp()
-        return weights / weights.sum(-1, keepdim=True)
-
-
-class Sink(ByHand):
-    """A learned sink behind the keys, as gpt-oss has."""
-
-    def weights(self, scores):
-        sink = torch.full((*scores.shape[:-1], 1), 0.5)
-        return torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+        return weights / weights.sum(-1, keepdim=True) @ v
 
 
 def with_sink(fault):
-    return (Sink if fault == "again" else like(Sink, window=6, kept=5))(fault)
+    return like(ByHand, sink=True)(fault) if fault == "again" else like(ByHand, sink=True, window=6, kept=5)(fault)
 
 
 def one_at_a_time(fault=""):
@@ -220,12 +216,6 @@ def test_which_keys_are_seen(make, name, says, layers):
     assert not found.causes or (says in found.causes[0].message and found.causes[0].evidence > 1e-3)
 
 
-def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
-    found = check(Spoilt("none next to a cache"), OPEN)
-    assert found.status == "pass"
-    assert "see other keys" in " ".join(found.not_judged)
-
-
 def count_apart(session):
     """Return a model whose counts of tokens lie outside its caches: one for each sequence, or one for all."""
     model, counts = Model(), {}
@@ -239,20 +229,7 @@ def count_apart(session):
     return run
 
 
-def one_block():
-    """Return a model that writes keys and values into one block, of which the cache is a view."""
-    model, block = Model(), torch.zeros(2, 16, 2, 2000, 16)
-
-    def run(x, cache=None):
-        y, held = model(x, cache)
-        rows, n = held["kv"][0][0].shape[0], held["kv"][0][0].shape[2]
-        block[:, :rows, :, :n] = torch.stack(held["kv"][0])
-        return y, {**held, "kv": [tuple(block[:, :rows, :, :n])]}
-
-    return run
-
-
-@pytest.mark.parametrize("model", [count_apart(False), count_apart(True), one_block()])
+@pytest.mark.parametrize("model", [count_apart(False), count_apart(True)])
 def test_what_belongs_to_the_cache_is_kept_on_the_model(model):
     cause = check(model).causes[0]
     assert (cause.code, cause.evidence > 1e-4) == ("decode.cache.shared", True)
@@ -297,6 +274,7 @@ RIGHT = {
     "one at a time": (one_at_a_time(), "parts of several tokens"),
     "locked": (in_place(threading.Lock()), "cannot be copied"),
     "handle": (handle(), "holds no tensors"),
+    "parts of more keys": (Spoilt("none next to a cache"), "see other keys"),
     "room": (like(beyond=room)(), "room for 256"),
 }
 
@@ -310,11 +288,8 @@ def test_caches_that_are_right_in_their_own_way(name):
     assert unjudged in " ".join(found.not_judged)
 
 
-def dropped(always):
-    def model(x, cache=None, inner=Model()):  # noqa: B008
-        return inner(nn.functional.dropout(x, 0.5, always), cache)
-
-    return model
+def noisy(x, cache=None):
+    return RIGHT["plain"][0](nn.functional.dropout(x), cache)
 
 
 @pytest.mark.parametrize(
@@ -323,23 +298,15 @@ def dropped(always):
         (lambda x, cache: (x, cache), {}, "cannot_tell"),
         (lambda x, cache: (x, cache), {"encoding": "nope"}, "pass"),
         (lambda x, cache: (x, cache), ROPE, "rope.not_applied"),
-        (dropped(False), ROPE, "pass"),
-        (dropped(True), ROPE, "cannot_tell"),
+        (noisy, ROPE, "cannot_tell"),
     ],
 )
 def test_no_order_is_seen_or_random_numbers_are_drawn(model, spec, name):
     assert code(model, spec) == name
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("change", "behind"),
-    [
-        (lambda p: p.clamp(max=63), 64),
-        (lambda p: p.clamp(max=1023), 1030),
-        (lambda p: p % 50, 64),
-        (lambda p: p + (p - 99).clamp(min=0) ** 2, 300),
-    ],
+    ("change", "behind"), [(lambda p: p.clamp(max=1023), 1030), (lambda p: p % 50, 64), (lambda p: p + (p > 99), 300)]
 )
 def test_steps_far_into_a_text(change, behind, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
@@ -353,25 +320,23 @@ class Other(Model):
 
     def __init__(self, how, fault=""):
         super().__init__(fault)
-        self.how, self.table = how, nn.Parameter(torch.randn(1100, 32))
+        self.how, self.table = how, nn.Parameter(torch.randn(1100, 32) * (how == "learned"))
 
     def place(self, x, p):
         return x
 
     def forward(self, x, cache=None):
         past = 0 if cache is None or self.fault else cache["seen"]
-        return super().forward(x + self.table[past : past + x.shape[1]] * (self.how == "learned"), cache)
+        return super().forward(x + self.table[past : past + x.shape[1]], cache)
 
     def attend(self, q, k, v, first):
         at = apart(q, k)
         counted = at - at.min() + 1 - at.shape[1] if self.fault else at
-        bias = 0.2 - 0.3 * counted.abs() ** {"alibi": 1.0, "t5": 0.5}.get(self.how, 1.0) * (self.how != "learned")
+        bias = -0.3 * counted.abs() * (self.how == "alibi")
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf))
 
 
-@pytest.mark.parametrize(
-    ("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero"), ("t5", "query_from_zero")]
-)
+@pytest.mark.parametrize(("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero")])
 def test_a_fault_gets_the_code_of_its_encoding(how, name):
     assert code(Other(how), OPEN) == "pass"
     assert code(Other(how, "from zero"), {**OPEN, "encoding": how}) == f"{how}.kv_cache.{name}"
