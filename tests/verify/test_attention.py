@@ -130,9 +130,8 @@ def test_attention(subject, spec, name):
     assert code(subject, spec) == name
 
 
-def test_a_sink_and_its_size_are_reported():
+def test_a_sink_is_reported():
     found = verify.check(attention(sink=[0.5, 1.0, -1.0]), convention="attention", spec=ROPE)
-    assert found.measured["sink"] is True
     assert "sink" in found.not_judged[0]
 
 

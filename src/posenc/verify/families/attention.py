@@ -36,11 +36,6 @@ MOVES = {  # where tokens stand instead
 }
 
 
-def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of `attention(q, k, v, positions)` for a specification."""
-    return Attention(convention, spec)
-
-
 class Attention(Family):
     """Scores of `attention(q, k, v, positions)`, read off its outputs for unit vectors as values."""
 
@@ -229,11 +224,6 @@ class Attention(Family):
         scores = f"of the key at {at[j]} less that of the token itself at {at[i]}, head {h}"
         return {"scores": scores, "positions": [at[i], at[j]], "found": found, "expected": expected}
 
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return the number of heads, the scale, and whether a sink takes a part of the weights."""
-        scales = [self._scale(s, self.predict(model, s.case)) for s in seen]
-        return {"heads": self.heads, "score_scale": float(np.mean(scales)), "sink": self.sink}
-
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what scores up to a constant do not show."""
         if not seen:
@@ -243,6 +233,9 @@ class Attention(Family):
             found.append(f"a window of {self.window}: calls of at most {LONGEST} tokens were looked at")
         farthest = max(s.case.args[0][-1] for s in seen)
         return [*found, f"positions beyond {farthest}", "gradients, and dtypes other than float32"]
+
+
+family = Attention
 
 
 def _refused(code: str, message: str, evidence: float) -> SubjectError:

@@ -28,11 +28,6 @@ KINDS = {
 }
 
 
-def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of `model(x, cache)` for a specification."""
-    return Cached(convention, spec)
-
-
 class Cached(Family):
     """Parts and steps of `model(x, cache or None) -> (y, cache)`, compared with the model's own single pass.
 
@@ -188,3 +183,6 @@ class Cached(Family):
         if not self.several:
             found.append("parts of several tokens: they see other keys than in one pass, and chunked is not said")
         return [*found, "whether one pass is right: steps are compared with it, not with a definition"]
+
+
+family = Cached

@@ -5,7 +5,7 @@ script that torch compiled) is run all the same, and no scores are seen.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,44 +48,43 @@ class Look:
 
 
 class _Watch(TorchFunctionMode):
-    """Keep products, and note every softmax, also one by hand, for which the largest score was taken out."""
+    """Keep products, and note every softmax over n tokens, also one by hand, for which the largest score was taken out.
 
-    def __init__(self) -> None:
+    A model may run older tokens again: the last n rows are those of a call.
+    """
+
+    def __init__(self, n: int) -> None:
         super().__init__()
-        self.products: list[Tensor] = []
-        self.looks: list[Look] = []
+        self.n, self.products, self.looks = n, list[Tensor](), list[Look]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         given, out = args[0] if args else kwargs.get("input"), func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
-            self.looks.append(_fused(args, kwargs))
+            self._note(*_fused(args, kwargs))
         elif name in PRODUCTS and isinstance(out, Tensor):
             self.products.append(out.detach().clone())
         elif name in SOFTMAX and isinstance(given, Tensor) and given.ndim > 1:
             at = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-            self._note(given.movedim(-1 if at is None else at, -1), name == "exp")
+            scores = given.movedim(-1 if at is None else at, -1)
+            made = [p for p in self.products[-3:] if p.numel() == scores.numel() and p.ndim > 1]
+            if made or name != "exp":
+                self._note(scores, made[-1] if made else None)
         return out
 
-    def _note(self, t: Tensor, only_products: bool) -> None:
-        """Note scores and the product of as many numbers that was made last, if few others came in between."""
-        made = [p for p in self.products[-3:] if p.numel() == t.numel() and p.ndim > 1]
-        product = made[-1] if made else None
-        if product is not None and product.shape[-1] != t.shape[-1]:
+    def _note(self, scores: Tensor, product: Tensor | None) -> None:
+        if product is not None and product.shape[-1] != scores.shape[-1]:
             product = product.mT
-        if made or not only_products:
-            self.looks.append(_look(t, product))
+        n, m = scores.shape[-2:]
+        if n >= self.n:
+            shown, *every = (
+                t.detach().double().reshape(-1, n, m)[:, -self.n :] for t in (scores, product) if t is not None
+            )
+            self.looks.append(Look(shown.where(shown > HIDDEN, math.nan), every[0] if every else None))
 
 
-def _look(scores: Tensor, product: Tensor | None) -> Look:
-    n, m = scores.shape[-2:]
-    shown = scores.detach().double().reshape(-1, n, m)
-    shown = torch.where(shown > HIDDEN, shown, math.nan)
-    return Look(shown, None if product is None else product.double().reshape(-1, n, m))
-
-
-def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
-    """Return logarithms of the weights of scaled_dot_product_attention, which are scores up to a constant per row."""
+def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield scores of scaled_dot_product_attention, as logarithms of weights, and then those of all keys."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = {**dict(zip(names, args, strict=False)), **named, "dropout_p": 0.0}
     for name in ("query", "key", "attn_mask"):
@@ -94,7 +93,7 @@ def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
     keys = given["key"].shape[-2]
     given["value"] = torch.eye(keys, dtype=torch.float64).expand(*given["key"].shape[:-2], keys, keys)
     every = {**given, "attn_mask": None, "is_causal": False}
-    return _look(*(scaled_dot_product_attention(**options).log() for options in (given, every)))
+    return (scaled_dot_product_attention(**options).log() for options in (given, every))
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
@@ -102,11 +101,9 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
     seen: list[list[Look]] = []
 
     def call(t: Tensor, cache: Any) -> Any:
-        with _Watch() as inner:
+        with _Watch(t.shape[1]) as inner:
             found = subject(t, cache)
-        n = t.shape[1]  # a model may run the older tokens again
-        rows = [(look.scores[:, -n:], look.product) for look in inner.looks if look.scores.shape[1] >= n]
-        seen.append([Look(scores, None if product is None else product[:, -n:]) for scores, product in rows])
+        seen.append(inner.looks)
         return found
 
     run(call, x, chunks)
