@@ -62,7 +62,12 @@ class Cached(Family):
         yield from (Case(OUTPUTS, chunks, "parts of several tokens next to a cache", optional=True) for chunks in parts)
         if not self.wrong:
             yield Case("back", words="another sequence, and going back", optional=True)
-            yield from self._far()
+            for n in LENGTHS if self.b.tolerance < 1e-3 else LENGTHS[:1]:  # angles of half precision are coarse
+                yield Case(FAR, (n, 1, 1, 1), f"steps behind {n} tokens")
+                if self.b.farthest < n or self.b.slow:
+                    break
+            if FAR in self.wrong:
+                yield Case(MASK, (n, 1))
             return
         yield Case("again")
         yield from (Case(MASK, chunks) for chunks in (STEPS[0], *parts[:2]))
@@ -70,15 +75,6 @@ class Cached(Family):
             self.tables = cache_table.read(self.b)
             schedules = (*SINGLE, *(SEVERAL if parts else ())) if self.tables else ()
             yield from (Case(SCORES, sizes, "scores", optional=True) for sizes in schedules)
-
-    def _far(self) -> Iterator[Case]:
-        """Yield steps far into a text, and why they are wrong."""
-        for n in LENGTHS if self.b.tolerance < 1e-3 else LENGTHS[:1]:  # angles of half precision are coarse
-            yield Case(FAR, (n, 1, 1, 1), f"steps behind {n} tokens")
-            if FAR in self.wrong:
-                yield Case(MASK, (n, 1))
-            if self.b.farthest < n or self.b.slow:
-                break
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return the errors of outputs, whether a mask is wrong, or the scores of one token said again and again."""
@@ -154,7 +150,8 @@ class Cached(Family):
 
     def _of_steps(self, five: Shown, eight: Shown, single: Shown) -> str:
         """Return what shows by which steps are wrong, after five tokens, after eight, or from the first one on."""
-        if self.tables is not None and self.tables.evicts():
+        schedules = self.tables.keys if self.tables else {}
+        if any(keys[-1] < sum(sizes) for sizes, layers in schedules.items() for keys in layers):
             return "kv_cache.eviction_offset"
         if not five[1] or not single.any():
             return "offset.ignored_by_cache" if eight[1] and not five[1] else "kv_cache.counts_calls"

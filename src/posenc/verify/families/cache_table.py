@@ -107,13 +107,6 @@ class Table:
     noise: float  # what counts as equal
     extra: int  # columns behind the keys that are no keys
 
-    def look_up(self, q: Array, k: Array) -> Array:
-        """Return scores (heads, queries, keys) at positions, NaN where they are not known."""
-        n = self.at.shape[-1]
-        i, j = q.astype(int)[:, None], k.astype(int)
-        known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
-        return np.where(known, self.at[:, i.clip(0, n - 1), j.clip(0, n - 1)], math.nan) / self.noise
-
 
 @dataclass
 class Tables:
@@ -145,13 +138,12 @@ class Tables:
             past = np.zeros(0)
             for c, new in enumerate(sizes):
                 past = past[len(past) - max(keys[c] - new, 0) :]
-                q, k, past = place.put(sizes[: c + 1], past, layer)
-                found.append(table.look_up(q, k)[..., : keys[c]])
+                q, k, past = (p.astype(int) for p in place.put(sizes[: c + 1], past, layer))
+                i, j, n = q[:, None], k[: keys[c]], table.at.shape[-1]
+                known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
+                seen = table.at[:, i.clip(0, n - 1), j.clip(0, n - 1)] / table.noise
+                found.append(np.where(known, seen, math.nan))
         return _rows(found, sum(sizes))
-
-    def evicts(self) -> bool:
-        """Return whether a window leaves fewer keys in the cache than there were tokens."""
-        return any(keys[-1] < sum(sizes) for sizes, layers in self.keys.items() for keys in layers)
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:
@@ -196,20 +188,14 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
     if s.product is not None:
-        fitted = _scaled(s.product[..., :n].numpy(), at, max(noise, tolerance))
-        # a bias of keys ahead is hidden: of the distance's size, if any
-        at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
+        product, shown = s.product[..., :n].numpy(), np.isfinite(at)
+        x, y = rowless(product, shown), rowless(at, shown)
+        scale = (x * y).sum() / max((x * x).sum(), 1e-30)
+        is_all = float((np.abs(scale * x - y) / (1 + np.abs(y))).max()) <= max(noise, tolerance)
+        # hidden scores are known from the product; a bias of keys ahead is of the distance's size, if there is any
+        at = _less_itself(scale * product) if is_all else np.where(shown, at, at.swapaxes(-1, -2))
     return Table(at, noise, s.extra())
 
 
 def _less_itself(at: Array) -> Array:
     return at - np.diagonal(at, axis1=-2, axis2=-1)[..., None]
-
-
-def _scaled(product: Array, scores: Array, noise: float) -> Array | None:
-    """Return the product at the scale of the scores if these are no more than that: hidden ones are known, too."""
-    shown = np.isfinite(scores)
-    x, y = rowless(product, shown), rowless(scores, shown)
-    scale = (x * y).sum() / max((x * x).sum(), 1e-30)
-    off = np.abs((scale * x - y) / (1 + np.abs(y)))
-    return _less_itself(scale * product) if float(off.max()) <= noise else None
