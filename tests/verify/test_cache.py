@@ -39,20 +39,17 @@ def rotate(x, p):
 
 
 FAULTS = {  # each with its code and where a call of n tokens begins; programs/ holds those that people reported
-    "ignored": ("kv_cache.offset_ignored", lambda seen, calls, n: 0),
-    "single": ("decode.single_token_path", lambda seen, calls, n: seen * (n > 1)),
-    "part from zero": ("decode.chunk_positions", lambda seen, calls, n: seen * (n == 1)),
-    "one too far": ("kv_cache.off_by_one", lambda seen, calls, n: seen + (calls > 0)),
-    "early": ("kv_cache.count_too_early", lambda seen, calls, n: seen + n),
-    "calls": ("kv_cache.counts_calls", lambda seen, calls, n: calls),
-    "twice": ("kv_cache.offset_double_counted", lambda seen, calls, n: 2 * seen),
-    "squared": ("decode.mismatch", lambda seen, calls, n: seen**2),
+    "ignored": ("kv_cache.offset_ignored", lambda seen, n: 0),
+    "single": ("decode.single_token_path", lambda seen, n: seen * (n > 1)),
+    "part from zero": ("decode.chunk_positions", lambda seen, n: seen * (n == 1)),
+    "one too far": ("kv_cache.off_by_one", lambda seen, n: seen + (seen > 0)),
+    "early": ("kv_cache.count_too_early", lambda seen, n: seen + n),
+    "squared": ("decode.mismatch", lambda seen, n: seen**2),
     "again": ("kv_cache.rotated_then_rotated_again", None),
     "table": ("offset.ignored_by_cache", None),
     "state": ("kv_cache.state_kept", None),
     "unused": ("kv_cache.past_not_seen", None),
     "no mask": ("decode.not_causal", None),
-    "nowhere": ("not_applied", None),
 }
 
 
@@ -60,6 +57,7 @@ class Model(nn.Module):
     """Attention in layers; the cache holds keys and values of each layer and counts of calls and tokens."""
 
     window = kept = 10**6
+    place, beyond = staticmethod(rotate), staticmethod(lambda p: p)
 
     def __init__(self, fault="", layers=1, bias=False, dim=32, heads=2):
         super().__init__()
@@ -71,11 +69,11 @@ class Model(nn.Module):
 
     def forward(self, x, cache=None):
         new, n, fault = cache is None, x.shape[1], self.fault
-        held = {"seen": 0, "calls": 0} if new else dict(cache)
+        held = {"seen": 0} if new else dict(cache)
         held["kv"] = list(held.get("kv", [None] * len(self.qkv)))
         for i, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
             q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv(x).chunk(3, -1))
-            p, late = self.where(i, new, n, held), fault in ("again", "by index")
+            p, late = self.where(new, n, held), fault in ("again", "by index")
             k = k if late else self.place(k, p)
             if not new:
                 k, v = (torch.cat(pair, 2) for pair in zip(held["kv"][i], (k, v), strict=True))
@@ -86,18 +84,16 @@ class Model(nn.Module):
             x = x + y if self.residual else y
             held["kv"][i] = ((k if fault == "again" else kept)[:, :, -self.kept :], v[:, :, -self.kept :])
         self.total += n
-        return x, held | {"seen": held["seen"] + n, "calls": held["calls"] + 1}
+        return x, held | {"seen": held["seen"] + n}
 
-    def where(self, layer, new, n, held):
+    def where(self, new, n, held):
         past = self.total if self.fault == "state" and not new else held["seen"]
         if (rule := FAULTS.get(self.fault, ("", None))[1]) is not None:
-            past = rule(held["seen"], held["calls"], n)
-        if self.fault == "kept" and not new:
-            past = held["kv"][layer][0].shape[2]
+            past = rule(held["seen"], n)
         p = past + torch.arange(n)
         if self.fault == "table":
             return self.tables.setdefault(n, p)
-        return torch.zeros(n) if self.fault == "nowhere" else self.beyond(p) if past else p
+        return self.beyond(p) if past else p
 
     def attend(self, q, k, v, first):
         shown = self.shown(apart(q, k), first) | (self.fault == "no mask")
@@ -105,12 +101,6 @@ class Model(nn.Module):
 
     def shown(self, apart, first):
         return (apart >= 0) & (apart < self.window)
-
-    def beyond(self, p):
-        return p
-
-    def place(self, x, p):
-        return rotate(x, p)
 
 
 def like(base=Model, **methods):
@@ -167,7 +157,7 @@ def test_faults_are_named_however_scores_are_formed(make, fault):
     assert code(make(fault)) == f"rope.{FAULTS[fault][0]}"
 
 
-@pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table", "calls"])
+@pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table"])
 def test_outputs_name_a_fault_where_no_scores_are_seen(fault, monkeypatch):
     monkeypatch.setattr(cache_table, "watch", lambda subject, x, chunks: [[] for _ in chunks])
     assert code(Model(fault)) == f"rope.{FAULTS[fault][0]}"
@@ -177,15 +167,13 @@ class Spoilt(Model):
     """Faults of masks and windows."""
 
     def attend(self, q, k, v, first):
-        if self.fault == "causal flag" or (self.fault == "causal flag of parts" and q.shape[2] > 1):
+        if self.fault == "causal flag":
             return scaled_dot_product_attention(q, k, v, is_causal=True)
         return super().attend(q, k, v, first)
 
     def shown(self, apart, first):
         causal = super().shown(apart, first)
         return {
-            "none next to a cache": causal | (not first),
-            "long": causal & ((apart < 6) | (not first)),
             "window, but one query": causal & ((apart < 6) | (len(apart) == 1)),
             "causal where square": causal | (apart.shape[0] < apart.shape[1]),
         }.get(self.fault, causal)
@@ -197,15 +185,10 @@ class Spoilt(Model):
     ("make", "name", "says"),
     [
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
-        (lambda n: Spoilt("causal flag of parts", n), "decode.mask.top_left", "top left"),
-        (lambda n: Spoilt("none next to a cache", n), "decode.mask.missing", "later tokens of the same part"),
         (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same part"),
-        (lambda n: Spoilt("long", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
         (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
-        (lambda n: like(window=10**6, kept=3)("", n), "decode.window.short", "found 3 cached keys, expected 11"),
         (lambda n: like(window=40, kept=38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
-        (lambda n: like(window=6, kept=5)("kept", n), "model.kv_cache.eviction_offset", ""),
         (lambda n: like(window=6, kept=6)("by index", n), "model.kv_cache.eviction_offset", ""),
         (lambda n: like(window=6, kept=6)("", n), "pass", ""),
     ],
@@ -259,12 +242,6 @@ def handle():
     return run
 
 
-def room(self, p):
-    if p[-1] >= 256:
-        raise RuntimeError("the cache has room for 256 tokens")
-    return p
-
-
 RIGHT = {
     "plain": (Model(), ""),
     "layers": (Model(layers=3), ""),
@@ -274,35 +251,29 @@ RIGHT = {
     "one at a time": (one_at_a_time(), "parts of several tokens"),
     "locked": (in_place(threading.Lock()), "cannot be copied"),
     "handle": (handle(), "holds no tensors"),
-    "parts of more keys": (Spoilt("none next to a cache"), "see other keys"),
-    "room": (like(beyond=room)(), "room for 256"),
+    "parts of more keys": (Spoilt("causal where square"), "see other keys"),
+    "room": (like(beyond=staticmethod(lambda p: torch.arange(256)[p]))(), "size 256"),
 }
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", RIGHT)
-def test_caches_that_are_right_in_their_own_way(name):
-    model, unjudged = RIGHT[name]
+@pytest.mark.parametrize(("model", "unjudged"), RIGHT.values(), ids=RIGHT)
+def test_caches_that_are_right_in_their_own_way(model, unjudged):
     found = check(model)
-    assert (found.status, found.causes) == ("pass", ())
+    assert found.status == "pass"
     assert unjudged in " ".join(found.not_judged)
 
 
-def noisy(x, cache=None):
-    return RIGHT["plain"][0](nn.functional.dropout(x), cache)
-
-
 @pytest.mark.parametrize(
-    ("model", "spec", "name"),
-    [
-        (lambda x, cache: (x, cache), {}, "cannot_tell"),
-        (lambda x, cache: (x, cache), {"encoding": "nope"}, "pass"),
-        (lambda x, cache: (x, cache), ROPE, "rope.not_applied"),
-        (noisy, ROPE, "cannot_tell"),
-    ],
+    ("spec", "name"), [({}, "cannot_tell"), ({"encoding": "nope"}, "pass"), (ROPE, "rope.not_applied")]
 )
-def test_no_order_is_seen_or_random_numbers_are_drawn(model, spec, name):
-    assert code(model, spec) == name
+def test_a_model_that_sees_no_order_never_passes_as_one_that_does(spec, name):
+    assert code(lambda x, cache: (x, cache), spec) == name
+
+
+def test_random_numbers_are_no_fault():
+    model = Model()
+    assert code(lambda x, cache: model(nn.functional.dropout(x), cache)) == "cannot_tell"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +281,7 @@ def test_no_order_is_seen_or_random_numbers_are_drawn(model, spec, name):
 )
 def test_steps_far_into_a_text(change, behind, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
-    cause = check(like(beyond=lambda self, p: change(p))()).causes[0]
+    cause = check(like(beyond=staticmethod(change))()).causes[0]
     assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [behind, 1, 1, 1])
     assert f"behind {behind} tokens" in cause.message
 
@@ -318,12 +289,11 @@ def test_steps_far_into_a_text(change, behind, monkeypatch):
 class Other(Model):
     """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again."""
 
+    place = staticmethod(lambda x, p: x)
+
     def __init__(self, how, fault=""):
         super().__init__(fault)
         self.how, self.table = how, nn.Parameter(torch.randn(1100, 32) * (how == "learned"))
-
-    def place(self, x, p):
-        return x
 
     def forward(self, x, cache=None):
         past = 0 if cache is None or self.fault else cache["seen"]
