@@ -5,7 +5,7 @@ script that torch compiled) is run all the same, and no scores are seen.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.s
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
 SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
+LEAST = -745.0  # the logarithm of the smallest weight in float64
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class _Watch(TorchFunctionMode):
             self.looks.append(Look(shown.where(shown > HIDDEN, math.nan), every[0] if every else None))
 
 
-def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Yield scores of scaled_dot_product_attention, as logarithms of weights, and then those of all keys."""
+def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return scores of scaled_dot_product_attention, as logarithms of weights, and those of all keys."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = {**dict(zip(names, args, strict=False)), **named, "dropout_p": 0.0}
     for name in ("query", "key", "attn_mask"):
@@ -93,7 +94,8 @@ def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
     keys = given["key"].shape[-2]
     given["value"] = torch.eye(keys, dtype=torch.float64).expand(*given["key"].shape[:-2], keys, keys)
     every = {**given, "attn_mask": None, "is_causal": False}
-    return (scaled_dot_product_attention(**options).log() for options in (given, every))
+    shown, all_shown = (scaled_dot_product_attention(**options).log() for options in (given, every))
+    return shown, all_shown.clamp(min=LEAST)
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
