@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.engine.family import Family
-from posenc.verify.engine.observe import observe
+from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
 
 ENOUGH = 16  # numbers of one answer that a fault does not explain by accident
@@ -64,8 +64,9 @@ def judge(family: Family, subject: Any) -> Verdict:
         verdict = settle(family, observed.seen) if observed.seen or observed.refused is None else None
     except CannotTellError as open_:
         return Verdict("cannot_tell", because=str(open_))
-    if observed.refused is not None and (verdict is None or verdict.status != "fail"):
-        cause, case = observed.refused
+    refused = observed.refused
+    if refused is not None and (verdict is None or verdict.status != "fail" or refused[0].code == STATE_KEPT):
+        cause, case = refused
         fault = family.raised(cause, case) or Fault(cause.code)
         values = {"message": cause.message, "fix": cause.help, **fault.values}
         fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
