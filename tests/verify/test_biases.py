@@ -199,6 +199,20 @@ def windowed(window, value=-INF, both=False):
     return alibi(mask=lambda d: (d.abs() >= window) | ((d < 0) & (not both)), value=value)
 
 
+def square_only(hidden):
+    """Return ALiBi of which hidden(distance) is hidden where there are as many queries as keys, and causality."""
+
+    def bias(h, q, k):
+        d = ahead_by(q, k)
+        return alibi()(h, q, k).masked_fill(hidden(d) & (q == k), -INF)
+
+    return bias
+
+
+def one_query_sees_all(h, q, k):
+    return windowed(4)(h, q, k) if q > 1 else alibi()(h, q, k)
+
+
 def windowed_mod(window, value=-INF, n=8):
     return mod(lambda s, m, q, k: torch.where((q >= k) & (q - k < window), s - m * (q - k), value), n)
 
@@ -210,6 +224,8 @@ WINDOWS = {
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
     "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),
+    "none for one query": (one_query_sees_all, {**CAUSAL, "window": 4}, "fail", "mask.window"),
+    "causality of squares alone": (square_only(lambda d: d < 0), CAUSAL, "fail", "mask.shows_ahead"),
     "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.shows_ahead"),
 }
 

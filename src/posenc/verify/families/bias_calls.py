@@ -142,12 +142,12 @@ class Mask:
         seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= self.reach)
         return seen
 
-    def wrong(self, d: Array, gone: Places) -> Places:
+    def wrong(self, d: Array, gone: Places, hides: frozenset[str] = frozenset()) -> Places:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
         see, ahead = self.sees(d), (d < 0) & self.causal
         found: Places = gone & see
-        for alike in (ahead, ~ahead & ~see):
-            found = found | (~gone & alike & (gone & alike).any())
+        for kind, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
+            found = found | (~gone & alike & (kind in hides or (gone & alike).any()))
         return found
 
 
@@ -171,6 +171,7 @@ class Biases(Family):
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
+        self.hides: frozenset[str] = frozenset()  # kinds of keys that a call hides, and so all must
         self.lowest = 0.0  # the least bias of a step
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right),)
@@ -212,7 +213,10 @@ class Biases(Family):
         if size[2] < FAR:
             self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
         # far keys are as low by their distance as near ones that are hidden
-        return Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
+        seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
+        places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
+        self.hides |= {kind for kind, at in places.items() if gone(seen)[:, at].any()}
+        return seen
 
     def count(self, subject: Any) -> int:
         """Return for how many heads a subject is, where it is not said."""
@@ -221,7 +225,7 @@ class Biases(Family):
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
         d, mask = distance(seen.case.args[:3]), model["mask"]
-        if (wrong := mask.wrong(d, gone(seen))).any():
+        if (wrong := mask.wrong(d, gone(seen), self.hides)).any():
             return np.where(wrong, np.inf, 0.0)
         return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
@@ -234,7 +238,7 @@ class Biases(Family):
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong with the keys that a bias hides, if anything is."""
         hidden, d = gone(wrong[0]), distance(wrong[0].case.args[:3])
-        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden))[:1]:
+        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden, self.hides))[:1]:
             ahead = model["mask"].causal and d[i, j] < 0
             code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
             return Fault(f"{self.word}.mask.{code}")
