@@ -12,7 +12,7 @@ import pytest
 
 import posenc.verify
 from posenc.cli import run
-from posenc.verify import formats
+from posenc.verify import sentences
 from posenc.verify.report import Cause, Report
 
 # A check of one sum in place of the families', so that every status can be had at will.
@@ -241,7 +241,7 @@ def test_an_interrupt_ends_the_child_too(tmp_path):
 
 def test_text_of_a_long_report_fits_the_width():
     cause = Cause("a.b.c", "word " * 60, 1.0, {"shape": [1, 2], "dtype": "float32"}, "help " * 40, ("x.y",) * 30)
-    lines = formats.text(Report("fail", "rope_fn", (cause, cause)), "a.py").splitlines()
+    lines = sentences.text(Report("fail", "rope_fn", (cause, cause)), "a.py").splitlines()
     assert max(map(len, lines)) <= 80
     assert lines.count("  a.b.c") == 2
 
@@ -249,12 +249,12 @@ def test_text_of_a_long_report_fits_the_width():
 def test_a_pass_says_what_was_not_read_and_not_judged():
     not_judged = ("'comment' of the specification", "parts of several tokens: raised IndexError")
     report = Report("pass", "cached_model", not_judged=not_judged)
-    assert formats.text(report, "a.py").splitlines()[1:3] == [f"  not judged: {line}" for line in not_judged]
-    assert formats.as_json(report, "a.py")["not_judged"] == list(not_judged)
+    assert sentences.text(report, "a.py").splitlines()[1:3] == [f"  not judged: {line}" for line in not_judged]
+    assert report.to_dict()["not_judged"] == list(not_judged)
 
 
 def test_an_annotation_cannot_be_broken_out_of():
     cause = Cause("a,b::c", "one\r\ntwo % three\n::error::four", 1.0)
-    line = formats.github(Report("fail", "", (cause,)), "m:x", "a,b:c.py", 3)
+    line = sentences.github(Report("fail", "", (cause,)), "m:x", "a,b:c.py", 3)
     assert line == "::error file=a%2Cb%3Ac.py,line=3,title=a%2Cb%3A%3Ac::m:x: one%0Atwo %25 three%0A::error::four"
     assert "\n" not in line

@@ -56,7 +56,7 @@ def verify_implementation(
 
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
     """
-    from posenc.verify import child, conventions, formats
+    from posenc.verify import child, conventions
     from posenc.verify.child.target import parse
 
     wanted = _format(as_json, output_format)
@@ -69,7 +69,7 @@ def verify_implementation(
         raise ValueError("verify: give either TARGET or --exec COMMAND.")
     if command is not None or Path(str(target)).is_dir():
         name, report = _remote(command, target, convention, asked, array_files)
-        _write(report, name, None, wanted, formats)
+        _write(report, name, None, wanted)
     else:
         name = str(target)
         where = parse(name)
@@ -79,7 +79,7 @@ def verify_implementation(
         if found.report is None:
             raise ValueError(found.refused)
         report = found.report
-        _write(report, name, where, wanted, formats)
+        _write(report, name, where, wanted)
     if code := CODES[report.status]:
         raise typer.Exit(code)
 
@@ -184,7 +184,7 @@ def run_here(
 
 def repeat(printed: str) -> None:
     """Show on stderr what the code printed, marked, so that no line of it passes for one of ours."""
-    from posenc.verify.formats import printable
+    from posenc.verify.sentences import printable
 
     lines = printed.rstrip("\n").split("\n") if printed.strip() else []
     for line in lines[:_SHOWN]:
@@ -193,14 +193,16 @@ def repeat(printed: str) -> None:
         sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
 
 
-def _write(report: "Report", target: str, where: "Target | None", wanted: str, formats: Any) -> None:
+def _write(report: "Report", target: str, where: "Target | None", wanted: str) -> None:
+    from posenc.verify import sentences
+
     if wanted == "json":
-        output.write_json(formats.as_json(report, target))
+        output.write_json({"target": target, **report.to_dict()})
     elif wanted == "github":
         file = None if where is None or where.path is None else os.path.relpath(where.path)
-        output.write(formats.github(report, target, file, None if where is None else _line_of_build(where)))
+        output.write(sentences.github(report, target, file, None if where is None else _line_of_build(where)))
     else:
-        output.write(formats.text(report, target))
+        output.write(sentences.text(report, target))
 
 
 def _line_of_build(where: "Target") -> int | None:

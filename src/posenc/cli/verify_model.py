@@ -42,22 +42,24 @@ def verify_model(
     output.complain(
         f"verify-model runs transformers' code for {target} in this process, offline; no code of the directory runs."
     )
-    from posenc.verify import formats, models
+    from posenc.verify import models, sentences
 
     found = models.verify_model(Path(target), small=small)
     if as_json or output_format == "json":
-        output.write_json(formats.as_json(found, target))
+        output.write_json({"target": target, **found.to_dict()})
     elif output_format == "github":
-        output.write(formats.github(found, target, str(Path(target) / "config.json")))
+        output.write(sentences.github(found, target, str(Path(target) / "config.json")))
     else:
-        output.write(_text(found, target, formats))
+        output.write(_text(found, target))
     if code := CODES[found.status]:
         raise typer.Exit(code)
 
 
-def _text(found: "Report", target: str, formats: Any) -> str:
+def _text(found: "Report", target: str) -> str:
     """Return the verdict, what was run, the largest errors, and a line for each layer that is not merely right."""
-    lines: list[str] = [formats.text(found, target, _WIDTH)]
+    from posenc.verify import sentences
+
+    lines: list[str] = [sentences.text(found, target, _WIDTH)]
     seen = found.measured
     if "layers" not in seen:
         return "\n".join(lines)
@@ -78,7 +80,7 @@ def _text(found: "Report", target: str, formats: Any) -> str:
         said = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])
         lines.append(output.wrap(f"mean cos(angle error) by position: {said}", _WIDTH, "    ", "  "))
     lines += ["", *_layers(seen["layers"])]
-    return "\n".join(formats.printable(line) if "\n" not in line else line for line in lines)
+    return "\n".join(sentences.printable(line) if "\n" not in line else line for line in lines)
 
 
 def _layers(layers: list[dict[str, Any]]) -> list[str]:

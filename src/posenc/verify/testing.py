@@ -39,12 +39,12 @@ class Check:
         Raises:
             CheckError: It does not pass; the message is the report's text.
         """
-        from posenc.verify import check, formats
+        from posenc.verify import check, sentences
 
         report = check(self.subject, convention=self.convention, spec=self.spec)
         if report.status in ("pass", "equivalent"):
             return report
-        said = "\n" + formats.text(report, self.name)
+        said = "\n" + sentences.text(report, self.name)
         found = report.causes[0].code if report.causes else report.status
         if self.code is None:
             raise CheckError(said)
