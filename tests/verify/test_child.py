@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from posenc.verify import child
-from posenc.verify.child.answers import outcome_of, plain
+from posenc.verify.child import outcome_of
+from posenc.verify.child.inside import plain
 from posenc.verify.child.target import parse
 from posenc.verify.report import Cause, Report
 
@@ -211,7 +212,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
         ("SPEC = 5\ndef build(): pass", "SPEC must be a dict; got int"),
         ("SPEC = {'base': float('nan')}\ndef build(): pass", "numbers must be finite"),
         ("def build(): return 5", "no convention fits what build() returned, a int."),
-        ("def build(): return lambda q, k: (q, k)", "two conventions fit"),
+        ("def build(): return lambda q, k: (q, k)", "2 conventions fit"),
     ],
 )
 def test_wrong_use_is_refused_and_is_no_finding(tmp_path, code, said):

@@ -12,10 +12,7 @@ from posenc.verify import FAMILIES, conventions
 
 
 def infer(subject, spec=None):
-    fits, named = conventions.by_signature(subject, spec or {})
-    if len(fits) != 1 or not named:
-        fits = conventions.by_trial(subject, fits, spec or {}) or (fits if named else [])
-    return fits
+    return conventions.fitting(subject, spec or {})[0]
 
 
 def turned(x, positions):
@@ -154,7 +151,7 @@ def test_the_width_of_the_specification_is_tried():
 )
 def test_two_that_fit_are_both_named(subject, fitting):
     assert infer(subject) == fitting
-    with pytest.raises(ValueError, match="two conventions fit") as told:
+    with pytest.raises(ValueError, match="2 conventions fit") as told:
         conventions.only(fitting, subject)
     assert all(name in str(told.value) for name in fitting)
 

@@ -12,7 +12,7 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.verify.child.answers import Outcome, Task
+    from posenc.verify.child import Outcome
     from posenc.verify.child.target import Target
     from posenc.verify.report import Report
 
@@ -171,9 +171,7 @@ def announce(command: str, target: str, in_process: bool, seconds: float, memory
     output.complain(f"{command} imports and runs the code of {target} {how}; run only code that you trust.")
 
 
-def run_here(
-    where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: "Task" = "check"
-) -> "Outcome":
+def run_here(where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: str = "check") -> "Outcome":
     """Check or identify in this process; what the code prints goes to stderr, since stdout is the report's."""
     from posenc.verify import child
     from posenc.verify.child.inside import examine

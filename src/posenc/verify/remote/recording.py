@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.verify.child.running import parse
+from posenc.verify.child.process import parse
 from posenc.verify.engine import CannotTellError, Case, Family
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.remote import messages
@@ -129,20 +129,11 @@ class Recording(_Calls):
                 raise ValueError(f"verify: {directory / QUESTIONS} holds a line that is no question.") from None
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the recorded answer to a call.
-
-        Raises:
-            NotAnsweredError: This was not asked, or is not answered.
-            SubjectError: The answer is none.
-            RuntimeError: The subject reported an error.
-        """
+        """Return the recorded answer to a call."""
         number = self.numbers.get(self.key(self.call(0, function, instance, args)))
         if number is None or number not in self.answers:
             raise NotAnsweredError("the recording has no answer")
-        try:
-            found = messages.result(self.answers[number], number, self.home)
-        except ValueError as error:
-            raise SubjectError(messages.unusable(function, number, error)) from None
+        found = messages.answered(function, number, self.home, lambda: self.answers[number])
         self.keep(instance, number, found)
         return found
 
