@@ -43,7 +43,7 @@ ODD = {
     "original_is_max": (with_rope(YARN, **{LENGTH: 8192}), LENGTH, 8192, "2048 positions are stretched"),
     "original_unread": (with_rope(DYNAMIC, **{LENGTH: 4096}), LENGTH, 4096, "up to 8192 nothing"),
     "dynamic_cache": (llama(DYNAMIC), "rope_type", "dynamic", "cached keys"),
-    "list_length": (with_rope(LONG, long_factor=[1.0] * 31), "long_factor", 31, "62 lanes"),
+    "list_length": (with_rope(LONG, long_factor=[1.0] * 31), "long_factor", 31, "62 head dimensions"),
     "list_missing": (with_rope(LONG, long_factor=None), "long_factor", None, "longer texts"),
     "long_unread": ({**with_rope(LONG), "model_type": "phimoe"}, "long_factor", [2.0] * 32, "longer"),
     "window_scaled": ({**with_rope(YARN), "layer_types": ["sliding_attention"] * 4, "sliding_window": 512},

@@ -65,31 +65,30 @@ LAYOUTS = {"half", "interleaved"}
 SCALINGS = {"none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "su", "proportional"}
 ONLY_CONFIG = {"mrope", "ntk_alpha"}  # a scaling that has parameters, which only a configuration gives
 _BY_BEGINNING = re.compile("learned|sinusoid|relative_sinusoid")  # whatever comes after it, as in "learned_1d"
-_MEANT = {  # what others call our words
-    **dict.fromkeys(("theta", "rope_theta", "rotary_base"), "base"),
-    **dict.fromkeys(("n_heads", "num_heads", "num_attention_heads", "nheads"), "heads"),
-    **dict.fromkeys(("n_buckets", "relative_attention_num_buckets"), "num_buckets"),
-    "pairing": "layout",
-    **dict.fromkeys(("max_position_embeddings", "max_len", "max_seq_len"), "max_positions"),
-    **dict.fromkeys(("rope_scaling", "rope_type"), "scaling"),
-    **dict.fromkeys(("sliding_window", "window_size"), "window"),
-    "mrope_section": "section",
-    "mrope_interleaved": "interleaved",
-    "rope_parameters": "scaling",
-}
+
+
+def _ours(**others: str) -> dict[str, str]:
+    return {name: ours for ours, names in others.items() for name in names.split()}
+
+
+_MEANT = _ours(  # what others call our words, and what they say by them
+    base="theta rope_theta rotary_base",
+    heads="n_heads num_heads num_attention_heads nheads",
+    num_buckets="n_buckets relative_attention_num_buckets",
+    layout="pairing",
+    max_positions="max_position_embeddings max_len max_seq_len",
+    scaling="rope_scaling rope_type rope_parameters",
+    window="sliding_window window_size",
+    section="mrope_section",
+    interleaved="mrope_interleaved",
+)
+_LAYOUTS_MEANT = _ours(
+    half="neox gpt_neox gpt-neox rotate_half halves split",
+    interleaved="gptj gpt_j gpt-j meta complex pairs adjacent rotate_every_two",
+)
+_ENCODINGS_MEANT = _ours(rope="rotary rope1d", rope2d="rope_2d rope-2d", mrope="m_rope m-rope")
+_DTYPES_MEANT = _ours(bfloat16="bf16", float16="fp16 half", float32="fp32 float")
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # of head_dim, which others say for rotary_dim
-_LAYOUTS_MEANT = {
-    **dict.fromkeys(("neox", "gpt_neox", "gpt-neox", "rotate_half", "halves", "split"), "half"),
-    **dict.fromkeys(
-        ("gptj", "gpt_j", "gpt-j", "meta", "complex", "pairs", "adjacent", "rotate_every_two"), "interleaved"
-    ),
-}
-_ENCODINGS_MEANT = {
-    **dict.fromkeys(("rotary", "rope1d"), "rope"),
-    **dict.fromkeys(("rope_2d", "rope-2d"), "rope2d"),
-    **dict.fromkeys(("m_rope", "m-rope"), "mrope"),
-}
-_DTYPES_MEANT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # near ours, and no misspelt ones
 _NEAR = 0.75  # of two words, from which on one is taken for the other misspelt
 # as people name the lanes of sinusoids: sines and cosines in two blocks or taking turns, either of them first
@@ -102,65 +101,55 @@ _FORMULAS = (
 )
 
 
-def _is_whole(said: Any) -> bool:
-    return not isinstance(said, bool) and isinstance(said, Integral) and abs(int(said)) < 1 << 40
+def _is_whole(said: Any, low: int = -(1 << 40), high: int = 1 << 40) -> bool:
+    return not isinstance(said, bool) and isinstance(said, Integral) and low <= int(said) <= high
 
 
-def _is_count(said: Any) -> bool:
-    return _is_whole(said) and said > 0
+def _is_number(said: Any, low: float = -1e300) -> bool:
+    is_one = not isinstance(said, bool) and isinstance(said, Real)
+    return is_one and low <= said <= 1e300  # not NaN
 
 
-def _is_number(said: Any) -> bool:
-    return not isinstance(said, bool) and isinstance(said, Real) and bool(abs(said) < 1e300)  # type: ignore[operator] # no NaN
+def _is_list(said: Any, fits: Callable[[Any], bool] = _is_whole) -> bool:
+    return isinstance(said, list | tuple) and all(map(fits, said))
 
 
-def _is_pair(said: Any) -> bool:
-    return isinstance(said, list | tuple) and len(said) == 2 and all(map(_is_count, said))
-
-
-def _are(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda said: isinstance(said, list | tuple) and all(map(fits, said))
-
-
-def _is_any(*kinds: type) -> Callable[[Any], bool]:
-    return lambda said: isinstance(said, kinds)
+def _is_extent(said: Any) -> bool:
+    pair = list(said) if isinstance(said, list | tuple) and len(said) == 2 else [said]
+    return all(_is_whole(one, 1) for one in pair)
 
 
 # what each word may say: a kind, one of a few names, or either of them; a convention may have its own
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    word: (fits, must_be)
-    for words, fits, must_be in (
+_KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    word: (must_be, fits)
+    for words, must_be, fits in (
         (
             "heads head_dim dim d_model rotary_dim layers num_buckets",
-            lambda said: _is_count(said) and said <= 1 << 16,
-            "a whole number from 1 to 65,536",
+            *("a whole number from 1 to 65,536", lambda said: _is_whole(said, 1, 1 << 16)),
         ),
         (
             "max_distance table_rows max_positions original_max_position_embeddings attention.window "
             "cached_model.window",
-            _is_count,
-            "a whole number from 1 on",
+            *("a whole number from 1 on", lambda said: _is_whole(said, 1)),
         ),
-        ("padding padding_idx offset", _is_whole, "a whole number"),
-        ("base temperature scale_base bias_max", lambda said: _is_number(said) and said > 0, "a number above 0"),
+        ("padding padding_idx offset", "a whole number", _is_whole),
+        ("base temperature scale_base bias_max", "a number above 0", lambda said: _is_number(said, 1e-300)),
         (
             "start scale gamma factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow mscale "
             "mscale_all_dim alpha",
-            _is_number,
-            "a number",
+            *("a number", _is_number),
         ),
         (
             "causal bidirectional chunked interleaved packed cls truncate normalize normalise normalized normalised",
-            lambda said: isinstance(said, int) and said in (0, 1),
-            "true or false",
+            *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
         ),
-        ("window", lambda said: _is_count(said) or _is_pair(said), "how many keys a query sees, or rows and columns"),
-        ("grid", lambda said: _is_count(said) or _is_pair(said), "rows and columns of an image"),
-        ("section", _are(_is_whole), "a list of whole numbers"),
-        ("short_factor long_factor", _are(_is_number), "a list of numbers"),
-        ("config", _is_any(Mapping), "a dict"),
-        ("scaling", _is_any(str, Mapping), "a word or a dict"),
-        ("encoding layout variant order ladder next_after", _is_any(str), "a word"),
+        ("window", "how many keys a query sees, or rows and columns", _is_extent),
+        ("grid", "rows and columns of an image", _is_extent),
+        ("section", "a list of whole numbers", _is_list),
+        ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, _is_number)),
+        ("config", "a dict", lambda said: isinstance(said, Mapping)),
+        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
+        ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
     )
     for word in words.split()
 }
@@ -230,15 +219,15 @@ def _value(word: str, said: Any, convention: str) -> Any:
     """Return what a word says in our words; refuse what it cannot say."""
     own = f"{convention}.{word}"
     names = _NAMES.get(own, _NAMES.get(word, "")).split()
-    fits, must_be = _KINDS.get(own, _KINDS.get(word, (None, "")))
+    must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
     if names:
         name = str(said).lower().removeprefix("torch.")
         name = _DTYPES_MEANT.get(name, name)
         if name.removeprefix("alibi@") in names:
             return name
-        must_be = f"one of {', '.join(map(repr, names))}" + (f", or {must_be}" if word == "padding" else "")
-        fits = fits if word == "padding" else None
-    if fits is None or not fits(said):
+        listed = f"one of {', '.join(map(repr, names))}"
+        must_be, fits = (f"{listed}, or {must_be}", fits) if word == "padding" else (listed, lambda said: False)
+    if not fits(said):
         raise ValueError(f"verify: {word} must be {must_be}; got {said!r:.60}.")
     return bool(said) if must_be == "true or false" else said
 

@@ -22,8 +22,6 @@ from posenc.verify.sentences import finding
 
 Answers = Callable[[dict[str, Any]], None]
 _MACHINERY = {"posenc", "torch", "numpy", "functools", "contextlib", "importlib", "runpy"}
-_DEEPEST = 16
-_MOST = 1 << 16  # values in what was measured
 
 
 def examine(
@@ -189,27 +187,17 @@ def plain(value: Any) -> Any:
     >>> plain({"shape": (2, 3), "error": float("nan")})
     {'shape': [2, 3], 'error': None}
     """
-    left = _MOST
-
-    def inner(value: Any, depth: int) -> Any:
-        nonlocal left
-        left -= 1
-        if value is None or type(value) in (bool, str):
-            return value
-        if isinstance(value, int):
-            return int(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
-        if left < 0 or depth > _DEEPEST:
-            return "..."
-        value = value.tolist() if hasattr(value, "tolist") else value
-        if isinstance(value, Mapping):
-            return {str(key): inner(one, depth + 1) for key, one in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [inner(one, depth + 1) for one in value]
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else None
-        return string(value)
-
-    return inner(value, 0)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple | set) else string(value)
 
 
 def string(value: Any, kind: str = "") -> str:

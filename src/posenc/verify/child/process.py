@@ -69,14 +69,13 @@ class Running:
         """Give it so much time from now on."""
         self.seconds, self.until = seconds, time.monotonic() + seconds
 
-    def limit_memory(self, limit: int, *, more: bool) -> None:
-        """Limit what it may map, or how much more than now; a system without such limits goes without."""
+    def limit_memory(self, limit: int) -> None:
+        """Limit how much more than now it may map; a system without such limits goes without."""
         with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
             import resource
 
             pid, kind = self.process.pid, resource.RLIMIT_AS
-            if more:
-                limit += int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            limit += int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             _, hard = resource.prlimit(pid, kind)
             limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.prlimit(pid, kind, (limit, limit))
@@ -239,7 +238,7 @@ def run(
     try:
         doing, known = "", ""
         if child.stdout.readline(_LONGEST_LINE):  # torch is there
-            child.limit_memory(MEMORY_LIMIT, more=True)
+            child.limit_memory(MEMORY_LIMIT)
             child.limit_time(time_limit)
             child.send(json.dumps(request).encode() + b"\n")
         while line := child.stdout.readline(_LONGEST_LINE):

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ def parse(text: str) -> Target:
     """
     place, colon, name = (text, ":", "build") if text.endswith(".py") else text.rpartition(":")
     is_file = place.endswith(".py")
-    if is_file and not _is_file(place):  # a pipe or a device would block
+    if is_file and not os.path.isfile(place):  # Path would raise; a pipe or a device would block
         raise ValueError(f"verify: there is no file {short(place)}. Name a file of Python code.")
     if not colon or not all(part.isidentifier() for part in (name if is_file else f"{place}.{name}").split(".")):
         raise ValueError(f"verify: TARGET must be FILE.py or package.module:OBJECT; got {short(text)}.")
@@ -80,13 +81,6 @@ def spec_of(value: Any) -> dict[str, Any]:
 
     dtypes = {k: str(v).removeprefix("torch.") for k, v in value.items() if isinstance(v, torch.dtype)}
     return read({**value, **dtypes})
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # too long, or a NUL in it
-        return False
 
 
 def _module(name: str) -> ModuleType:

@@ -77,7 +77,7 @@ class Program:
     Args:
         command: The program and its arguments, as a shell splits them; no shell runs.
         seconds: How long it may run in all.
-        memory: Bytes that it may map, where the system has such limits.
+        memory: Bytes that it may map besides what it needs to start, where the system has such limits.
         files: Pass arrays as .npy files in a directory, whose path is in POSENC_ARRAYS, not in line.
 
     Raises:
@@ -96,7 +96,7 @@ class Program:
             raise ValueError(
                 f"verify: --exec {command!r:.100} cannot be started: {error}. Give a program and its arguments."
             ) from None
-        self.running.limit_memory(memory, more=False)
+        self.running.limit_memory(memory)
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Return the program's answer to one call."""
