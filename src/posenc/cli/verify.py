@@ -59,7 +59,7 @@ def verify_implementation(
     from posenc.verify import child, conventions
     from posenc.verify.child.target import parse
 
-    wanted = _format(as_json, output_format)
+    wanted = format_of("verify", as_json, output_format)
     asked = None if spec is None else _read_spec(spec)
     named = None if asked is None else asked.pop("convention", None)
     convention = convention or named
@@ -132,11 +132,12 @@ def write_cases(
     output.write(f"{out / 'questions.jsonl'}: {count:,} calls by {name}. Write answers.jsonl next to it.")
 
 
-def _format(as_json: bool, named: str | None) -> str:
+def format_of(command: str, as_json: bool, named: str | None) -> str:
+    """Return the format that two options ask for."""
     if named not in (None, "text", "json", "github"):
-        raise ValueError(f"verify: --output-format must be text, json or github; got {named}.")
+        raise ValueError(f"{command}: --output-format must be text, json or github; got {named}.")
     if as_json and named not in (None, "json"):
-        raise ValueError(f"verify: --json and --output-format {named} exclude each other. Give one.")
+        raise ValueError(f"{command}: --json and --output-format {named} exclude each other. Give one.")
     return "json" if as_json else named or "text"
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.cli.verify import CODES, format_of
 
 if TYPE_CHECKING:
     from posenc.verify.report import Report
 
-CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
 _WIDTH = 100
 
 
@@ -33,10 +33,7 @@ def verify_model(
     none, are replaced by random ones in a small model. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use,
     3 cannot tell.
     """
-    if output_format not in (None, "text", "json", "github"):
-        raise ValueError(f"verify-model: --output-format must be text, json or github; got {output_format}.")
-    if as_json and output_format not in (None, "json"):
-        raise ValueError(f"verify-model: --json and --output-format {output_format} exclude each other. Give one.")
+    wanted = format_of("verify-model", as_json, output_format)
     # set before transformers is imported, which reads them then
     os.environ.update(dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"))
     output.complain(
@@ -45,9 +42,9 @@ def verify_model(
     from posenc.verify import models, sentences
 
     found = models.verify_model(Path(target), small=small)
-    if as_json or output_format == "json":
+    if wanted == "json":
         output.write_json({"target": target, **found.to_dict()})
-    elif output_format == "github":
+    elif wanted == "github":
         output.write(sentences.github(found, target, str(Path(target) / "config.json")))
     else:
         output.write(_text(found, target))

@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,14 +31,16 @@ _NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+)(?![\w.])")
 
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
-    """Run the laws on an encoding; each law that does not hold is a cause `laws.NAME`."""
+    """Run the laws on an encoding, or on one of a class; each law that does not hold is a cause `laws.NAME`."""
+    card = _card(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
     try:
-        encoding = copy.deepcopy(_encoding(subject))
+        made = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
     except TypeError as error:
-        message = f"The convention 'encoding' takes a posenc Encoding, or a class of one; got {error}."
+        message = f"The laws need an encoding, or a class of one that is made without arguments; got {error}."
         found.causes = [Cause("laws.no_encoding", message, 1.0)]
         return found.report(convention)
+    encoding: Encoding = copy.deepcopy(made)
     try:
         broken = dict(reversed([*_breaks(encoding)]))  # the first of each law
     except ValueError as error:  # too few positions to look at
@@ -45,7 +48,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         return found.report(convention)
     found.measured = {"laws": len(_known()), "not_run": [n for n, law in laws.LAWS.items() if law.compiles]}
     causes = [_cause(law, seen, encoding) for law, seen in reversed(broken.items())]
-    if (card := _card(type(encoding))) is not None:
+    if card is not None:
         found.definitions.append(f"{card.name}@posenc")
     elif (name := spec.get("encoding")) in registry.names():
         found.definitions.append(f"{name}@posenc")
@@ -53,19 +56,15 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         if isinstance(off, str):
             found.unknown = off
         elif off > TOLERANCE[torch.float64]:
-            message = (
-                f"{encoding.name} gives other scores than {name!r} with the same options: they differ by {off:.3g} of "
-                "the largest."
-            )
+            own = f"{encoding.name} gives other scores than {name!r} with the same options"
             case = {"encoding": repr(encoding), "reference": name, "tokens": 2}
+            message = f"{own}: they differ by {off:.3g} of the largest."
             causes.insert(0, Cause("laws.definition", message, off, case))
     elif not causes:
         traits = character.measure(encoding).traits()
         found.measured["traits"] = {name: traits[name] for name in ("shift_invariant", "symmetric") if name in traits}
-    if causes:
-        first, *rest = causes
-        others = tuple(dict.fromkeys(cause.code for cause in rest))
-        found.causes = [Cause(first.code, first.message, first.evidence, first.smallest_case, consequences=others)]
+    consequences = tuple(dict.fromkeys(cause.code for cause in causes[1:]))
+    found.causes = [replace(cause, consequences=consequences) for cause in causes[:1]]
     return found.report(convention)
 
 
@@ -111,23 +110,6 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
     if found[0].shape != found[1].shape:
         return f"Its scores have shape {tuple(found[0].shape)}, those of {card.name!r} {tuple(found[1].shape)}."
     return float((found[0] - found[1]).abs().max() / found[1].abs().max().clamp(min=1.0))
-
-
-def _encoding(subject: Any) -> Encoding:
-    """Return the encoding, made from its class where that needs nothing.
-
-    Raises:
-        TypeError: It is none; says what it is.
-    """
-    if isinstance(subject, Encoding):
-        return subject
-    if not inspect.isclass(subject) or not issubclass(subject, Encoding):
-        raise TypeError(type(subject).__name__)
-    card = _card(subject)
-    try:
-        return subject(**(card.example if card else {}))
-    except TypeError as error:
-        raise TypeError(f"class {subject.__name__}, which cannot be made without arguments ({error})") from None
 
 
 def _card(cls: type) -> registry.Card | None:
