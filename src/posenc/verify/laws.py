@@ -35,7 +35,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
     card = _card(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
     try:
-        made = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
+        made: Any = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
     except TypeError as error:
         message = f"The laws need an encoding, or a class of one that is made without arguments; got {error}."
         found.causes = [Cause("laws.no_encoding", message, 1.0)]
