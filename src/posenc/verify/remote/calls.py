@@ -3,10 +3,11 @@
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,34 +20,30 @@ from posenc.verify.remote import messages
 NOISE = 1000  # lines that are no answers and may stand between two answers
 
 
-class Channel(Protocol):
-    """What answers calls."""
-
-    def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the answer to one call.
-
-        Raises:
-            NotAnsweredError: There is no answer to this call.
-            SubjectError: The subject cannot be asked any more.
-            RuntimeError: The subject reports an error of its own.
-        """
-
-
+@dataclass(eq=False)
 class Remote:
-    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start."""
+    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start.
 
-    def __init__(
-        self, channel: Channel, function: str, names: tuple[str, ...], instances: Iterator[int], instance: int = 0
-    ) -> None:
-        self.channel, self.function, self.names = channel, function, names
-        self.instances, self.instance = instances, instance
+    Args:
+        channel: What answers: `ask(function, instance, arguments by name)`.
+        function: Its name.
+        names: Of its arguments.
+        instances: Numbers of new instances.
+        instance: Its own number.
+    """
+
+    channel: Any
+    function: str
+    names: tuple[str, ...]
+    instances: Iterator[int]
+    instance: int = 0
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> "Remote":
         """Return a new instance; functions that are copied together share it."""
         key = ("posenc instance", self.instance)
         if key not in memo:
             memo[key] = next(self.instances)
-        return Remote(self.channel, self.function, self.names, self.instances, memo[key])
+        return replace(self, instance=memo[key])
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Return the answer to a call."""
@@ -56,7 +53,7 @@ class Remote:
         return self.channel.ask(self.function, self.instance, given)
 
 
-def subject(convention: str, channel: Channel) -> Any:
+def subject(convention: str, channel: Any) -> Any:
     """Return what a check of a convention calls, answered by a channel.
 
     Raises:
@@ -99,7 +96,7 @@ class Program:
         self.running.limit_memory(memory)
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the program's answer to one call."""
+        """Return the program's answer to one call; a RuntimeError is one of its own."""
         self.number += 1
         self.running.send(messages.line(messages.call(self.number, function, instance, args, self.arrays)))
         return messages.answered(function, self.number, self.place, lambda: self._answer(function))

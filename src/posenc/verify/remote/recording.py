@@ -19,7 +19,6 @@ from posenc.verify.remote.calls import subject
 from posenc.verify.remote.messages import Answer
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
-MOST = 20_000  # questions of one recording
 ADAPTIVE = {
     "meta_complex": "rows are taken out of the table",
     "cached_model": "what is asked follows from earlier answers",
@@ -75,8 +74,6 @@ class Recorder(_Calls):
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Write a call down."""
-        if len(self.lines) >= MOST:
-            raise NotAnsweredError(f"a recording has at most {MOST:,} questions")
         self.lines.append(self.call(len(self.lines) + 1, function, instance, args))
         found = self._result(function, args)
         self.keep(instance, len(self.lines), found)
@@ -120,7 +117,7 @@ class Recording(_Calls):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.home, self.numbers = directory, dict[str, int]()
-        self.answers = {fields.get("call"): fields for fields in _lines(directory / ANSWERS)}
+        self.answers = {str(fields.get("call")): fields for fields in _lines(directory / ANSWERS)}
         asked = _Calls()
         for fields in _lines(directory / QUESTIONS):
             try:
@@ -131,9 +128,9 @@ class Recording(_Calls):
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Return the recorded answer to a call."""
         number = self.numbers.get(self.key(self.call(0, function, instance, args)))
-        if number is None or number not in self.answers:
+        if number is None or (answer := self.answers.get(str(number))) is None:
             raise NotAnsweredError("the recording has no answer")
-        found = messages.answered(function, number, self.home, lambda: self.answers[number])
+        found = messages.answered(function, number, self.home, lambda: answer)
         self.keep(instance, number, found)
         return found
 
