@@ -37,12 +37,7 @@ _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside i
 
 
 class Running:
-    """A process in a group of its own, which is ended when its time is up.
-
-    Args:
-        command: The program and its arguments.
-        seconds: How long it may run.
-        environment: Variables that it gets besides ours.
+    """A process in a group of its own, with more variables in its environment; it is ended when its time is up.
 
     Raises:
         OSError: It cannot be started.
@@ -171,18 +166,11 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check or an identification, or why there was nothing to do.
-
-    Args:
-        report: The report, or None if the use was wrong or nothing was checked.
-        refused: What was wrong with the use.
-        printed: What the user's code wrote to stdout and stderr, the beginning of it.
-        identified: What was found without a spec, or None if that was not asked for.
-    """
+    """What came of a check or an identification, or why there was nothing to do."""
 
     report: Report | None
-    refused: str = ""
-    printed: str = ""
+    refused: str = ""  # what was wrong with the use
+    printed: str = ""  # the beginning of what the user's code wrote to stdout and stderr
     identified: Identification | None = None
 
 
@@ -214,14 +202,9 @@ def run(
     task: str = "check",
     time_limit: float = TIME_LIMIT,
 ) -> Outcome:
-    """Check or identify a target in a child process, and end all that it started.
+    """Do what `inside.examine` does in a child process, and end all that it started.
 
-    Args:
-        target: Where the subject stands.
-        convention: How it is called; None to find out.
-        spec: What it should be; None for the target's own SPEC.
-        task: "check", or "identify".
-        time_limit: In seconds, from where the user's code starts.
+    The time limit counts from where the user's code starts.
     """
     token, path = secrets.token_hex(16), None if target.path is None else str(target.path.resolve())
     request: dict[str, Any] = {"token": token, "target": [path, target.module, target.name], "task": task}

@@ -16,13 +16,7 @@ _LOADED_AS = "posenc_subject"  # not "__main__": what stands under that guard is
 
 
 class Target(NamedTuple):
-    """Where the subject stands.
-
-    Args:
-        path: Its file, or None for a module by name.
-        module: The module's dotted name, empty for a file.
-        name: The object in it, dotted.
-    """
+    """Where the subject stands: an object, by its dotted name, in a file or else in a module."""
 
     path: Path | None
     module: str
@@ -52,7 +46,6 @@ def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
 
     Raises:
         ValueError: It has no such object, or none that can be built without arguments.
-        BaseException: Whatever the code raises.
     """
     module = found = _module(target.module) if target.path is None else _file(target.path.resolve())
     for part in target.name.split("."):
@@ -67,12 +60,7 @@ def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
 
 
 def spec_of(value: Any) -> dict[str, Any]:
-    """Return a file's SPEC as plain values within the limits of a configuration.
-
-    Raises:
-        ValueError: It is no mapping, or exceeds a limit.
-        TypeError: It holds what JSON has not.
-    """
+    """Return a file's SPEC as plain values, or refuse what is none within the limits of a configuration."""
     if not isinstance(value, Mapping):
         raise ValueError(f"verify: SPEC must be a dict; got {type(value).__name__}. Write SPEC = {{...}}.")
     import torch

@@ -22,20 +22,12 @@ NOISE = 1000  # lines that are no answers and may stand between two answers
 
 @dataclass(eq=False)
 class Remote:
-    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start.
+    """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start."""
 
-    Args:
-        channel: What answers: `ask(function, instance, arguments by name)`.
-        function: Its name.
-        names: Of its arguments.
-        instances: Numbers of new instances.
-        instance: Its own number.
-    """
-
-    channel: Any
+    channel: Any  # answers by `ask(function, instance, arguments by name)`
     function: str
-    names: tuple[str, ...]
-    instances: Iterator[int]
+    names: tuple[str, ...]  # of the arguments
+    instances: Iterator[int]  # numbers of new ones
     instance: int = 0
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> "Remote":

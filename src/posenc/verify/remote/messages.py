@@ -29,12 +29,7 @@ MOST = 1 << 24  # numbers of one array
 
 @dataclass(frozen=True)
 class Answer:
-    """A part of an answer that only the subject understands, such as a cache: it is passed back by its place.
-
-    Args:
-        call: The number of the call that returned it.
-        item: Which part of the answer it is; None for the whole.
-    """
+    """A part of the answer to a call that only the subject understands, such as a cache: passed back by its place."""
 
     call: int
     item: int | None = None

@@ -60,11 +60,7 @@ class _Calls:
 
 
 class Recorder(_Calls):
-    """Writes down calls and returns results of the right shape.
-
-    Args:
-        spec: The specification; its widths give shapes.
-    """
+    """Writes down calls and returns results of the right shape, by the widths of a specification."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__()
@@ -105,14 +101,7 @@ class Recorder(_Calls):
 
 
 class Recording(_Calls):
-    """Answers out of a directory that holds questions and answers.
-
-    Args:
-        directory: Where they lie.
-
-    Raises:
-        ValueError: A file is missing, too large, or holds no such lines.
-    """
+    """Answers out of a directory with questions and answers; a ValueError if they are missing, too large or none."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -150,10 +139,8 @@ def write_questions(family: Family, directory: Path) -> int:
     for case in family.cases():
         asked: Case | None = case
         while asked is not None:
-            with contextlib.suppress(
-                SubjectError, NotAnsweredError, CannotTellError
-            ):  # the stand-in's answers mean nothing
-                family.observe(stand_in, asked)
+            with contextlib.suppress(SubjectError, NotAnsweredError, CannotTellError):
+                family.observe(stand_in, asked)  # whose answers mean nothing
             asked = asked.otherwise
     try:
         directory.mkdir(parents=True, exist_ok=True)
