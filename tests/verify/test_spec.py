@@ -41,7 +41,7 @@ def test_what_is_misspelt_is_refused_by_name(name):
 
 
 ODD = {  # by convention: what a word cannot say, of each kind
-    "rope_fn": {"head_dim": [0, -8, "64", 64.0, True, [64], 1 << 20], "base": ["1e4", 0, True, float("nan")]}
+    "rope_fn": {"head_dim": [0, -8, "64", 64.0, True, [64], 1 << 20], "base": ["1e4", 0, True, float("nan"), 1e300]}
     | {"max_positions": [0, "4096"], "truncate": ["no", 2], "short_factor": [1.0, ["a"]], "config": ["llama", []]}
     | {"activation_dtype": ["bfloat", 16], "rotary_side": ["left"], "layout": [5], "scaling": [["yarn"], 5]}
     | {"encoding": [5, ["rope"]], "kind": ["position"]},

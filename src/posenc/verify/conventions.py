@@ -113,14 +113,7 @@ CONVENTIONS: Mapping[str, Convention] = {
 
 
 def named(name: object, where: str) -> str:
-    """Return the name of a convention if it is one.
-
-    Args:
-        name: What was given.
-        where: Where it was given, for the message.
-
-    Raises:
-        ValueError: No convention is called so.
+    """Return the name of a convention if it is one; the message of the ValueError says where it was given.
 
     >>> named("rope_fn", "STYLE")
     'rope_fn'

@@ -105,9 +105,9 @@ def _is_whole(said: Any, low: int = -(1 << 40), high: int = 1 << 40) -> bool:
     return not isinstance(said, bool) and isinstance(said, Integral) and low <= int(said) <= high
 
 
-def _is_number(said: Any, low: float = -1e300) -> bool:
+def _is_number(said: Any, low: float = -1e30) -> bool:
     is_one = not isinstance(said, bool) and isinstance(said, Real)
-    return is_one and low <= said <= 1e300  # not NaN
+    return is_one and low <= said <= 1e30  # not NaN
 
 
 def _is_list(said: Any, fits: Callable[[Any], bool] = _is_whole) -> bool:
@@ -133,7 +133,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
             *("a whole number from 1 on", lambda said: _is_whole(said, 1)),
         ),
         ("padding padding_idx offset", "a whole number", _is_whole),
-        ("base temperature scale_base bias_max", "a number above 0", lambda said: _is_number(said, 1e-300)),
+        ("base temperature scale_base bias_max", "a number above 0", lambda said: _is_number(said, 1e-30)),
         (
             "start scale gamma factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow mscale "
             "mscale_all_dim alpha",
