@@ -196,7 +196,7 @@ def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], boo
     """Return the conventions that fit the arguments of a callable, and whether their names say so or only a count."""
     signature, own = _signature_of(subject), str(getattr(subject, "__name__", "")).lower()
     plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
-    if _is_module(subject) and spec.get("encoding") != "xpos":
+    if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
         plain.pop("xpos_fn", None)  # a function; modules on (q, k) are another convention
     plain.pop("rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn", None)  # both take (x, positions)
     spoken = [name for name, c in plain.items() if signature and _speaks(signature, c.words or ())]
@@ -208,15 +208,9 @@ def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], boo
 def _signature_of(subject: Any) -> inspect.Signature | None:
     """Return how a subject is called, of a module its forward; None where that cannot be seen."""
     try:
-        return inspect.signature(subject.forward if _is_module(subject) else subject)
+        return inspect.signature(getattr(subject, "forward", subject))
     except Exception:  # built in, or one that lies about itself
         return None
-
-
-def _is_module(subject: Any) -> bool:
-    from torch import nn
-
-    return isinstance(subject, nn.Module)
 
 
 def _takes(signature: inspect.Signature | None, count: int) -> bool:
@@ -235,9 +229,8 @@ def _speaks(signature: inspect.Signature, words: tuple[str, ...]) -> bool:
     """Return whether the names of the arguments speak for a convention: each that has words is one of them."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [p.name.lower().strip("_") for p in signature.parameters.values() if p.kind not in starred]
-    if len(names) < len(words):
-        return False
-    return all(not word or name in word.split() for name, word in zip(names, words, strict=False))
+    fits = all(not word or name in word.split() for name, word in zip(names, words, strict=False))
+    return fits and len(names) >= len(words)
 
 
 def _describe(subject: Any) -> str:
