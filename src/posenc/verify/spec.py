@@ -5,10 +5,11 @@ one. Any other word that no convention reads is reported.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from numbers import Integral, Real
 from typing import Any
+
+from posenc.verify import values
 
 # what describes a model or a test and changes nothing of what is right where a convention does not read it
 DESCRIBE = {
@@ -87,7 +88,6 @@ _LAYOUTS_MEANT = _ours(
     interleaved="gptj gpt_j gpt-j meta complex pairs adjacent rotate_every_two",
 )
 _ENCODINGS_MEANT = _ours(rope="rotary rope1d", rope2d="rope_2d rope-2d", mrope="m_rope m-rope")
-_DTYPES_MEANT = _ours(bfloat16="bf16", float16="fp16 half", float32="fp32 float")
 SHARES = {"partial_rotary_factor", "rotary_pct", "rotary_percent"}  # of head_dim, which others say for rotary_dim
 _OTHERS = {"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}  # near ours, and no misspelt ones
 _NEAR = 0.75  # of two words, from which on one is taken for the other misspelt
@@ -99,72 +99,6 @@ _FORMULAS = (
     "paper vaswani original standard attention tensor2tensor t2t fairseq m2m halfminusone half1 timingsignal detr "
     "maskformer loftr mae vit moco norm raw sin cos xl espnet conformer interleaved half blocks flip"
 )
-
-
-def _is_whole(said: Any, low: int = -(1 << 40), high: int = 1 << 40) -> bool:
-    return not isinstance(said, bool) and isinstance(said, Integral) and low <= int(said) <= high
-
-
-def _is_number(said: Any, low: float = -1e30) -> bool:
-    is_one = not isinstance(said, bool) and isinstance(said, Real)
-    return is_one and low <= said <= 1e30  # not NaN
-
-
-def _is_list(said: Any, fits: Callable[[Any], bool] = _is_whole) -> bool:
-    return isinstance(said, list | tuple) and all(map(fits, said))
-
-
-def _is_extent(said: Any) -> bool:
-    pair = list(said) if isinstance(said, list | tuple) and len(said) == 2 else [said]
-    return all(_is_whole(one, 1) for one in pair)
-
-
-# what each word may say: a kind, one of a few names, or either of them; a convention may have its own
-_KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    word: (must_be, fits)
-    for words, must_be, fits in (
-        (
-            "heads head_dim dim d_model rotary_dim layers num_buckets",
-            *("a whole number from 1 to 65,536", lambda said: _is_whole(said, 1, 1 << 16)),
-        ),
-        (
-            "max_distance table_rows max_positions original_max_position_embeddings attention.window "
-            "cached_model.window",
-            *("a whole number from 1 on", lambda said: _is_whole(said, 1)),
-        ),
-        ("padding padding_idx offset", "a whole number", _is_whole),
-        ("base temperature scale_base bias_max", "a number above 0", lambda said: _is_number(said, 1e-30)),
-        (
-            "start scale gamma factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow mscale "
-            "mscale_all_dim alpha",
-            *("a number", _is_number),
-        ),
-        (
-            "causal bidirectional chunked interleaved packed cls truncate normalize normalise normalized normalised",
-            *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
-        ),
-        ("window", "how many keys a query sees, or rows and columns", _is_extent),
-        ("grid", "rows and columns of an image", _is_extent),
-        ("section", "a list of whole numbers", _is_list),
-        ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, _is_number)),
-        ("config", "a dict", lambda said: isinstance(said, Mapping)),
-        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
-        ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
-    )
-    for word in words.split()
-}
-_ALIBIS = "authors geometric paper falcon"
-_NAMES = {
-    "kind": "positions decode_equivalence",
-    "padding": "left right both none",
-    "rotary_side": "first last",
-    "slopes": _ALIBIS,
-    **dict.fromkeys(
-        ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
-    ),
-    **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
-    "activation_dtype": "float32 float64 bfloat16 float16",
-}
 
 
 def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str, Any], list[str]]:
@@ -190,7 +124,7 @@ def read(spec: Mapping[str, Any] | None, convention: str = "") -> tuple[dict[str
     if not isinstance(spec, Mapping) or not all(isinstance(word, str) for word in spec):
         raise TypeError(f"verify: the spec must be a dict of words; got {type(spec).__name__}. Give a JSON object.")
     asked, notes = _translated(spec)
-    asked = {word: _value(word, said, convention) for word, said in asked.items()}
+    asked = {word: values.said(word, said, convention) for word, said in asked.items()}
     _share(asked, spec)
     if "layout" in asked:
         asked["layout"] = _layout(asked, convention)
@@ -215,28 +149,11 @@ def _translated(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return asked, notes
 
 
-def _value(word: str, said: Any, convention: str) -> Any:
-    """Return what a word says in our words; refuse what it cannot say."""
-    own = f"{convention}.{word}"
-    names = _NAMES.get(own, _NAMES.get(word, "")).split()
-    must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
-    if names:
-        name = str(said).lower().removeprefix("torch.")
-        name = _DTYPES_MEANT.get(name, name)
-        if name.removeprefix("alibi@") in names:
-            return name
-        listed = f"one of {', '.join(map(repr, names))}"
-        must_be, fits = (f"{listed}, or {must_be}", fits) if word == "padding" else (listed, lambda said: False)
-    if not fits(said):
-        raise ValueError(f"verify: {word} must be {must_be}; got {said!r:.60}.")
-    return bool(said) if must_be == "true or false" else said
-
-
 def _share(asked: dict[str, Any], spec: Mapping[str, Any]) -> None:
     """Put the share of dimensions that rotate into our words, as their number."""
     for word in SHARES & set(spec):
         whole, share = asked.get("head_dim"), spec[word]
-        if whole is None or not _is_number(share) or not 0 < share <= 1:
+        if whole is None or not values.is_number(share) or not 0 < share <= 1:
             raise ValueError(
                 f"verify: {word} must be a share of head_dim, from 0 to 1; got {share!r:.40} of {whole!r}."
             )
