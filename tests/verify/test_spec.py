@@ -26,7 +26,7 @@ MISSPELT = {
     "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
     "version": ({"encoding": "alibi@nobody"}, "no definition 'alibi@nobody'. Use one of alibi@"),
-    "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Use one of default, dynamic"),
+    "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Did you mean 'yarn'"),
     "a scaling without parameters": ({**ROPE, "scaling": "ntk_alpha"}, "'ntk_alpha' needs parameters. Give the model"),
     "layout": ({**ROPE, "layout": "neo"}, "layout cannot be 'neo'. Use 'half' or 'interleaved'"),
     "layout of waves": ({**ROPE, "layout": "cos_first"}, "layout cannot be 'cos_first'"),

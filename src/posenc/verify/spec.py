@@ -217,6 +217,7 @@ def _scaling(asked: Mapping[str, Any]) -> None:
             factor = asked["factor"]
             raise ValueError(f"verify: factor {factor!r:.40} has no scaling that it is of. Name one: {_list(known)}.")
     if not isinstance(said, str) or said not in known:
+        _unknown("scaling cannot be", str(said), known)
         raise ValueError(f"verify: scaling cannot be {said!r:.60}. Use one of {_list(known)}, or give a config.")
 
 
