@@ -173,7 +173,7 @@ TABLES = {
     "encoder": (T5(), ENCODER, "pass", ""),
     "decoder": (T5(False), DECODER, "pass", ""),
     "hidden": (hidden(T5()), ENCODER, "pass", ""),
-    "ends": (lambda h, q, k, of=hidden(T5()): of(h, q, k) if k <= 100 else 1 / 0, ENCODER, "pass", ""),
+    "ends": (hidden(T5(), lambda t, q, k: t if k <= 100 else 1 / 0), ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),

@@ -146,8 +146,8 @@ class Mask:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
         see, ahead = self.sees(d), (d < 0) & self.causal
         found: Places = gone & see
-        for kind, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
-            found = found | (~gone & alike & (kind in hides or (gone & alike).any()))
+        for where, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
+            found = found | (~gone & alike & (where in hides or (gone & alike).any()))
         return found
 
 
@@ -171,7 +171,7 @@ class Biases(Family):
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
-        self.hides: frozenset[str] = frozenset()  # kinds of keys that a call hides, and so all must
+        self.hides: frozenset[str] = frozenset()  # where a call hides keys, and so all must
         self.lowest = 0.0  # the least bias of a step
         right = "near cached" if self.causal and convention != "slopes_fn" else "near"
         self.kinds = (kind(self.state, "again", right),)
@@ -215,7 +215,7 @@ class Biases(Family):
         # far keys are as low by their distance as near ones that are hidden
         seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
         places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
-        self.hides |= {kind for kind, at in places.items() if gone(seen)[:, at].any()}
+        self.hides |= {where for where, at in places.items() if gone(seen)[:, at].any()}
         return seen
 
     def count(self, subject: Any) -> int:
