@@ -204,7 +204,7 @@ def axes_in_bfloat16():
     return angles
 
 
-@fault("score_mod", ("alibi.axis.batch",), encoding="alibi", heads=8, causal=True)
+@fault("score_mod", ("alibi.slopes.shared",), encoding="alibi", heads=8, causal=True)
 def slopes_by_row_of_the_batch():
     return lambda score, b, h, q_idx, kv_idx: score + torch.exp2(-(b + 1.0)) * (kv_idx - q_idx)
 

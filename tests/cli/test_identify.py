@@ -155,7 +155,7 @@ def test_wrong_use_runs_nothing(identify, arguments, said):
     [
         ("x = 1", "has no build. Define build()"),
         ("STYLE = 'ropefn'\ndef build(): pass", "did you mean 'rope_fn'"),
-        ("def build(): return lambda q, k: (q, k)", "two conventions fit"),
+        ("def build(): return lambda q, k: (q, k)", "2 conventions fit"),
     ],
 )
 def test_files_that_are_no_subject_are_wrong_use(identify, code, said):

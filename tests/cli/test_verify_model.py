@@ -83,7 +83,7 @@ def test_what_cannot_be_told(folder, capsys):
         (["--output-format", "xml"], "--output-format must be text, json or github; got xml."),
         (["--json", "--output-format", "github"], "exclude each other"),
         (["auto_map"], "config.json has auto_map"),
-        (["pickle"], "pytorch_model.bin' may be pickled code"),
+        (["pickle"], "pytorch_model.bin', which may be pickled code"),
         (["nowhere"], "is no directory"),
     ],
 )

@@ -40,15 +40,6 @@ class ByBatch(Learned):
         return x + self.table(torch.arange(x.shape[0]))[:, None]
 
 
-class Flat(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.pe = nn.Parameter(torch.zeros(1, 40, D))
-
-    def forward(self, x):
-        return x + self.pe[:, : x.shape[1]]
-
-
 class Grows(nn.Module):
     """A table of 12 rows that makes `more(table, n)` of them for longer texts; it may keep them."""
 
@@ -85,36 +76,32 @@ def stretched(corners):
     return more
 
 
-def without_middles(t, n):
-    """Stretch by t * rows / n, which is neither of the two rules."""
-    at = torch.arange(n) * len(t) / n
-    low = at.long()
-    return torch.lerp(t[low], t[(low + 1).clamp(max=len(t) - 1)], (at - low)[:, None])
-
-
 def short(p):
     return p.to(torch.int16).long() % 40_000  # as a table that is indexed from behind
 
 
-LINEAR, FREE = nn.Linear(D, D), nn.Parameter(torch.randn(30, D))
+LINEAR, FREE, EMPTY = nn.Linear(D, D), nn.Parameter(torch.randn(30, D)), nn.Parameter(torch.zeros(1, 40, D))
 TEXTS = [
     ("pass", Learned(), LEARNED),
     ("pass", Learned(zeros=True), LEARNED),
-    ("pass", Flat(), LEARNED),
+    ("pass", lambda x: x + EMPTY[:, : x.shape[1]], LEARNED),
     ("pass", Learned(lambda p: p + 2), {**LEARNED, "offset": 2}),
     ("pass", Learned(lambda p: p + 2, padding=1), {**LEARNED, "padding": 1}),
     ("pass", Learned(tail=lambda x, c: F.dropout(x + c, 0.0)), LEARNED),
     ("pass", Learned(rows=40_000), {**LEARNED, "max_positions": 40_000}),
     ("pass", Learned(rows=40_000, longest=30_000), LEARNED),
+    ("pass", Learned(rows=40, longest=30), {**LEARNED, "table_rows": 40}),
+    ("pass", Learned(rows=5), LEARNED),
     ("learned.table_too_short", Learned(rows=40_000, longest=30_000), {**LEARNED, "max_positions": 40_000}),
-    ("learned.wrapped", Learned(short, rows=40_000), LEARNED),
+    ("learned.mismatch", Learned(short, rows=40_000), LEARNED),
     ("learned.offset_missing", Learned(), {**LEARNED, "offset": 2}),
     ("learned.offset_hardwired", Learned(lambda p: p + 2), LEARNED),
     ("learned.padding_idx_as_offset", Learned(lambda p: p + 1, padding=0), LEARNED),
     ("learned.start", Learned(lambda p: p + 1), LEARNED),
     ("learned.axis.batch", ByBatch(), LEARNED),
-    ("learned.slice.single_row", Learned(lambda p: p[-1:] + 1), LEARNED),
-    ("learned.position.reversed", Learned(lambda p: p.flip(0)), LEARNED),
+    ("learned.slice.tail", Learned(lambda p: p + 40 - len(p)), LEARNED),
+    ("positions.reversed", Learned(lambda p: p.flip(0)), LEARNED),
+    ("positions.constant_in_chunk", Learned(lambda p: p[-1:] + 1), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=0), LEARNED),
     ("learned.padding_row_zeroed", Learned(padding=3), LEARNED),
     ("learned.offset_missing", Learned(rows=20), {**LEARNED, "max_positions": 20, "offset": 2}),
@@ -130,12 +117,12 @@ TEXTS = [
     ("learned.not_used", Learned(tail=lambda x, c: x * 1), LEARNED),
     # tables that grow, with and without a length that is asked for
     ("pass", Grows(new_rows, keeps=True), {**LEARNED, "max_positions": 30}),
+    ("pass", Grows(new_rows), {**LEARNED, "table_rows": 12}),
     ("pass", Grows(stretched(False)), LEARNED),
     ("pass", Grows(stretched(True)), {**LEARNED, "max_positions": 30}),
     ("learned.wrapped", Grows(restarted), LEARNED),
     ("learned.wrapped", Grows(restarted, keeps=True), {**LEARNED, "max_positions": 30}),
     ("learned.table_too_short", Grows(repeated), LEARNED),
-    ("learned.grid.interpolated_wrong", Grows(without_middles), LEARNED),
     ("learned.mismatch", Learned(lambda p: p + (p >= 12)), {**LEARNED, "max_positions": 30}),
     # what is no table by itself
     ("cannot_tell", Learned(tail=lambda x, c: x + LINEAR(c)), LEARNED),
@@ -157,11 +144,12 @@ def test_a_function_keeps_its_numbers():
 
 
 def test_a_finding_of_a_far_row_says_which_it_is():
-    report = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED)
-    assert "token 32768 gets row 7232 of the table, where row 32768 is its own" in report.causes[0].message
-    report = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED)
-    assert "token 12 gets row 0 of the table" in report.causes[0].message
-    assert "refuse longer texts" in report.causes[0].help
+    cause = verify.check(Learned(short, rows=40_000), convention="additive_module", spec=LEARNED).causes[0]
+    assert "found 7232, expected 32768" in cause.message
+    assert cause.smallest_case["x"] == [1, 40_009, D]
+    cause = verify.check(Grows(restarted), convention="additive_module", spec=LEARNED).causes[0]
+    assert "at position 12; found 0, expected 12" in cause.message
+    assert "refuse longer texts" in cause.help
 
 
 class Table(nn.Module):
@@ -221,18 +209,15 @@ def line(table, h, w):
     return F.interpolate(table.T[None], size=h * w, mode="linear")[0].reshape(D, h, w)
 
 
-def viewed(table, h, w):
-    return F.interpolate(table.reshape(1, D, 7, 7), size=(h, w), mode="bilinear")[0]
-
-
 def small_with_class(table, h, w):
     """Bicubic weights of a corner are negative, and none is of the class's row."""
-    return F.interpolate(table[1:].T.reshape(1, D, 4, 4), size=(h, w), mode="bicubic")[0]
+    grid = (3, 5) if len(table) == 16 else (4, 4)
+    return F.interpolate(table[1:].T.reshape(1, D, *grid), size=(h, w), mode="bicubic")[0]
 
 
-def by_height(rows, columns, h, w):
-    number = torch.arange(h * w)
-    return torch.cat([columns[number % h], rows[number // h]], -1).T.reshape(D, h, w)
+def width_first(table, h, w):
+    """Resize to (w, h), but for the size that the table has."""
+    return table[0] if (h, w) == (3, 5) else F.interpolate(table, (w, h), mode="bilinear").reshape(D, h, w)
 
 
 def only(table, h, w):
@@ -240,6 +225,16 @@ def only(table, h, w):
     if (h, w) != (6, 9):
         raise ValueError("another image")
     return numbered(None)(table, h, w)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 8), nn.Linear(8, D)
+
+    def forward(self, x):
+        at = torch.stack(cells(*x.shape[-2:]), -1).float()
+        return x + self.second(self.first(at).tanh()).permute(2, 0, 1)
 
 
 TURNED = Table((1, D, 9, 9), lambda t, h, w: t[0, :, :w, :h].transpose(1, 2))
@@ -265,6 +260,7 @@ IMAGES = [
     ("pass", Table((49, D), lambda t, h, w: resized(t, h, w, mode="bilinear", antialias=True)), {}),
     ("pass", Table((50, D), lambda t, h, w: resized(t, h, w, first=1, mode="bicubic")), {}),
     ("pass", Table((17, D), small_with_class), {"cls": True, "grid": [4, 4]}),
+    ("pass", Table((16, D), small_with_class), {"grid": [3, 5]}),  # whose entries may be a square, too
     ("pass", Table((36, D), lambda t, h, w: t.T.reshape(D, h, w)), {}),
     ("pass", Table((40, D), lambda r, c, gate, h, w: (1 + gate.sum()) * added(r, c, h, w), (40, D), (1, 2)), {}),
     ("pass", Table((54, D), only), {"grid": [6, 9]}),
@@ -273,15 +269,16 @@ IMAGES = [
     ("learned.grid.axes_swapped", TURNED, {"order": "yx"}),
     ("learned.grid.stride", Table((400, D), numbered(None)), {}),
     ("learned.grid.stride", Table((49, D), numbered(None)), {}),
-    ("learned.grid.stride", Table((40, D // 2), by_height, (40, D // 2)), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), sides), {}),
     ("learned.grid.interpolated_wrong", Table((49, D), line), {}),
-    ("learned.grid.lanes_mixed", Table((49, D), viewed), {}),
+    ("learned.grid.interpolated_wrong", Table((1, D, 3, 5), width_first), {"grid": [3, 5]}),
+    ("learned.grid.lanes_mixed", Table((49, D), lambda t, h, w: F.interpolate(t.reshape(1, D, 7, 7), (h, w))[0]), {}),
     ("learned.grid.class_row", Table((50, D), numbered(7)), {"cls": True}),
     ("learned.table_too_short", Table((1, D, 9, 9), lambda t, h, w: t[0, :, :h, :w]), {"grid": [9, 12]}),
     ("learned.cells_collide", Table((40, D), lambda t, h, w: t[:h].T[:, :, None].expand(D, h, w)), {}),
     ("learned.added_twice", Table((40, D), lambda r, c, h, w: 2 * added(r, c, h, w), (40, D)), {}),
     ("learned.not_used", Table((40, D), lambda t, h, w: 0 * t[0][:, None, None]), {}),
+    ("cannot_tell", Net(), {}),  # what passes through a network is no table
 ]
 
 
@@ -295,19 +292,3 @@ def test_what_is_only_another_name_is_said():
     assert "another name for its entries" in judge(TURNED, "additive_2d_module", IMAGE)[1]
     with pytest.raises(ValueError, match="order cannot be 'snake'"):
         judge(TURNED, "additive_2d_module", IMAGE | {"order": "snake"})
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(2, 8), nn.Linear(8, D)
-
-    def forward(self, x):
-        at = torch.stack(cells(*x.shape[-2:]), -1).float()
-        return x + self.second(self.first(at).tanh()).permute(2, 0, 1)
-
-
-def test_what_passes_through_a_network_is_no_table():
-    status, because = judge(Net(), "additive_2d_module", IMAGE)
-    assert status == "cannot_tell"
-    assert "no trained table was found" in because

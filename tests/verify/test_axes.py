@@ -12,30 +12,33 @@ from posenc.verify.engine.judge import settle
 SECTION = [8, 12, 12]
 
 
-def table(order="xy", alternate=False, ladder="axis", n=16, base=10000.0, place=lambda t, h, w: (t // w, t % w)):
-    """Return table(h, w): each pair of dimensions reads a row or a column at a frequency of its own."""
+def of_pairs(order="xy", alternate=False, ladder="axis", n=16, base=10000.0):
+    """Return angles(row, column): each pair of dimensions reads one of them at a frequency of its own."""
     pair = torch.arange(n).double()
     first = pair % 2 == 0 if alternate else pair < n // 2
     number = pair // 2 if alternate else pair % (n // 2)
     exponents = {"axis": 2 * number, "shared": pair, "dealt": 2 * number + (pair >= n // 2), "width": number}
     freq = base ** (-exponents[ladder] / n)
 
-    def angles(h, w):
-        row, column = (t[:, None].double() for t in place(torch.arange(h * w), h, w))
+    def angles(row, column):
         one, other = (row, column) if order == "yx" else (column, row)
-        return torch.where(first, one, other) * freq
+        return torch.where(first, one[..., None].double(), other[..., None].double()) * freq
 
     return angles
 
 
+def table(*switches, place=lambda t, h, w: (t // w, t % w), **more):
+    """Return table(h, w), the angles of all patches."""
+    angles = of_pairs(*switches, **more)
+    return lambda h, w: angles(*place(torch.arange(h * w), h, w))
+
+
 def rotate(order="yx", base=100.0, pairing="block", graded=True, clockwise=False):
     """Return rope(x, positions) on rows and columns, as vision towers write it."""
-    pairs = table(order=order, base=base)
+    angles = of_pairs(order=order, base=base)
 
     def rope(x, positions):
-        rows, columns = positions[..., 0].reshape(-1), positions[..., 1].reshape(-1)
-        angle = torch.stack([pairs(int(r) + 1, int(c) + 1)[-1] for r, c in zip(rows, columns, strict=True)])
-        angle = angle.reshape(*positions.shape[:2], -1)[:, None].to(x.dtype) * (-1 if clockwise else 1)
+        angle = angles(positions[..., 0], positions[..., 1])[:, None].to(x.dtype) * (-1 if clockwise else 1)
         cos, sin = angle.cos(), angle.sin()
         x = x if graded else x.detach()
         if pairing == "head":
@@ -69,6 +72,7 @@ TABLES = {
     "one series, not asked": (table("yx", False, "shared"), ROWS, "rope2d.frequency.shared"),
     "down columns": (table(place=lambda t, h, w: (t % h, t // h)), ROPE2D, "rope2d.grid_transposed"),
     "flat": (table(place=lambda t, h, w: (t, t)), ROPE2D, "rope2d.flat_index"),
+    "whole rotations off": (lambda h, w: table()(h, w) % (2 * np.pi), ROPE2D, "pass"),
     "halved": (table(place=lambda t, h, w: (t // w / 2, t % w / 2)), ROPE2D, "rope2d.coordinates_wrong"),
     "base": (table(base=500000.0), ROPE2D, "rope2d.config.theta_not_read"),
     "odd base": (table(base=777.0), ROPE2D, "rope2d.frequency.mismatch"),
@@ -83,7 +87,15 @@ FUNCTIONS = {
     "clockwise": (rotate(clockwise=True), PLACED, "equivalent"),
     "places from 1": (lambda x, p: rotate()(x, p + 1), PLACED, "equivalent"),
     "columns first": (rotate("xy"), PLACED, "rope2d.axes_swapped"),
-    "exponents": (rotate(base=1e4), PLACED, "rope2d.frequency.exponents"),
+    "exponents": (rotate(base=0.01), PLACED, "rope2d.frequency.exponents"),
+    "base": (rotate(base=1e4), PLACED, "rope2d.config.theta_not_read"),
+    "one axis": (lambda x, p: rotate()(x, p[..., :1].expand_as(p)), PLACED, "rope2d.axis_repeated"),
+    "double steps": (lambda x, p: rotate()(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
+    "double steps over the head": (lambda x, p: rotate(pairing="head")(x, p * 2), PLACED, "rope2d.coordinates_wrong"),
+    "rows share": (lambda x, p: rotate()(x, p[:1].expand_as(p)), PLACED, "rope.batch.rows_share"),
+    "over the head": (rotate(pairing="head"), PLACED | {"layout": "interleaved"}, "rope2d.layout.wrong_pairing"),
+    "rows first, not asked": (rotate(), {n: v for n, v in PLACED.items() if n != "order"}, "pass"),
+    "columns first, not asked": (rotate("xy"), {n: v for n, v in PLACED.items() if n != "order"}, "pass"),
     "other pairs": (rotate(pairing="interleaved"), PLACED, "rope2d.layout.wrong_pairing"),
     "no gradient": (rotate(graded=False), PLACED, "rope2d.grad.severed"),
 }
@@ -99,9 +111,14 @@ BLOCKS = np.repeat(range(3), SECTION)
 WEAVE = np.array([i % 3 if i < 3 * SECTION[i % 3] else 0 for i in range(32)])
 NUMBER = torch.cat([torch.arange(s) for s in SECTION]).double()
 MROPE = {"encoding": "mrope", "head_dim": 64, "base": 50000.0, "section": SECTION}
+SCALED = {"encoding": "mrope", "head_dim": 64, "base": 50000.0}
+PARAMETERS = {"mrope_interleaved": True, "mrope_section": SECTION}
 SECTIONS = {
     "blocks": (mrope(BLOCKS), MROPE, "pass"),
     "interleaved": (mrope(WEAVE), MROPE | {"mrope_interleaved": True}, "pass"),
+    "whole rotations off": (lambda ids: mrope(BLOCKS)(ids) % (2 * np.pi), MROPE, "pass"),
+    "rope_scaling": (mrope(BLOCKS), SCALED | {"rope_scaling": {"type": "mrope", "mrope_section": SECTION}}, "pass"),
+    "rope_parameters": (mrope(WEAVE), SCALED | {"config": {"rope_parameters": PARAMETERS}}, "pass"),
     "interleaved for blocks": (mrope(WEAVE), MROPE, "mrope.interleaved_where_blocked"),
     "blocks for interleaved": (mrope(BLOCKS), MROPE | {"interleaved": True}, "mrope.interleaving_ignored"),
     "one axis": (mrope(BLOCKS * 0 + 1), MROPE, "mrope.axes_collapsed"),
@@ -111,6 +128,7 @@ SECTIONS = {
     "exponents": (mrope(BLOCKS, base=50000.0**0.5), MROPE, "mrope.frequency.exponents"),
     "odd base": (mrope(BLOCKS, base=777.0), MROPE, "mrope.frequency.mismatch"),
     "one pair": (mrope(np.where(np.arange(32) == 9, 2, BLOCKS)), MROPE, "mrope.mismatch"),
+    "rounded, in two ways": (lambda i: mrope(BLOCKS, None, 1e4)(i.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
     "rounded": (lambda ids: mrope(BLOCKS)(ids.bfloat16()), MROPE, "mrope.precision.positions_bf16"),
 }
 
@@ -167,7 +185,9 @@ def test_axes(convention, subject, spec, want):
     assert not report.causes or "{" not in report.causes[0].message
 
 
-def test_the_series_that_is_not_asked_for_is_not_judged():
+def test_what_is_not_asked_for_is_not_judged():
+    report = check(rotate(), convention="rope_axes_fn", spec={**ROPE2D, "base": 100.0})
+    assert any("say order" in line for line in report.not_judged)
     report = check(table("yx", True, "shared"), convention="rope2d_table_fn", spec=WOVEN)
     assert any("ladder" in line for line in report.not_judged)
     assert report.measured["ladder"] == "shared"
@@ -202,10 +222,16 @@ def test_the_unfaulted_builder_is_the_definition(after):
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("section", [1, 2, 3]), ("order", "rows"), ("ladder", "both"), ("padding", "left")]
+    ("word", "value"),
+    [
+        ("section", [1, 2, 3]),
+        ("scaling", {"rope_type": "yarn", "factor": 4.0}),
+        ("order", "rows"),
+        ("ladder", "both"),
+        ("padding", "left"),
+    ],
 )
 def test_a_specification_that_says_something_impossible_is_refused(word, value):
-    convention = "mrope_fn" if word == "section" else "rope2d_table_fn"
-    spec = (MROPE if word == "section" else ROPE2D) | {word: value}
+    convention, spec = ("mrope_fn", MROPE) if word in ("section", "scaling") else ("rope2d_table_fn", ROPE2D)
     with pytest.raises(ValueError, match=word):
-        check(table(), convention=convention, spec=spec)
+        check(table(), convention=convention, spec=spec | {word: value})

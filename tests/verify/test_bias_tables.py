@@ -40,11 +40,14 @@ def past(rel):
     return bucket(rel, False)
 
 
+def by_all(ratio, exact, side, top):
+    return torch.log(ratio) / math.log(top) * (side - exact)
+
+
 BUCKETS = {
     "both": (bucket, BOTH, "pass", ""),
     "not said": (bucket, {}, "pass", ""),
     "past": (past, PAST, "pass", ""),
-    "log2": (partial(bucket, log=lambda x, e, b, m: torch.log2(x) / math.log2(m / e) * (b - e)), BOTH, "pass", ""),
     "any direction": (lambda r: bucket(-r), {**BOTH, "direction": "any"}, "equivalent", ""),
     "deberta": (deberta, {"encoding": "deberta"}, "pass", ""),
     "direction": (lambda r: bucket(-r), BOTH, "fail", "t5.bucket.direction"),
@@ -53,14 +56,10 @@ BUCKETS = {
     "past for both": (past, BOTH, "fail", "t5.bucket.bidirectional"),
     "no sign": (lambda r: bucket(-r.abs()), BOTH, "fail", "t5.bucket.sign_lost"),
     "always 128": (bucket, {**BOTH, "max_distance": 256}, "fail", "t5.bucket.max_distance_hardwired"),
+    "always 32": (bucket, {**BOTH, "num_buckets": 64}, "fail", "t5.bucket.num_buckets_hardwired"),
     "key + 1": (lambda r: bucket(r + 1), BOTH, "fail", "t5.bucket.off_by_one"),
-    "span": (
-        partial(bucket, log=lambda x, e, b, m: torch.log(x) / math.log(m) * (b - e)),
-        BOTH,
-        "fail",
-        "t5.bucket.formula",
-    ),
-    "negative": (lambda r: torch.where(r > 0, -r, past(r)), PAST, "fail", "t5.bucket.out_of_table"),
+    "span": (partial(bucket, log=by_all), BOTH, "fail", "t5.bucket.formula"),
+    "within the exact ones": (partial(bucket, md=4), {**BOTH, "max_distance": 4}, "cannot_tell", ""),
     "by the longest": (lambda r: r.abs() * 31 // r.abs().max(), BOTH, "fail", "t5.bucket.not_by_distance"),
     "float": (lambda r: bucket(r).float(), BOTH, "fail", "t5.bucket.not_integer"),
     "no deberta": (lambda r: r, {"encoding": "deberta"}, "fail", "deberta.mismatch"),
@@ -83,9 +82,8 @@ def test_every_fault_of_a_bucket_is_named_by_its_own_code_or_by_one_that_predict
         seen = [Seen(case, family.predict({**family.truth, **fault.change}, case), 0.0)]
         verdict = settle(family, seen)
         if verdict.status != "fail":
-            assert any(explains(family, {**family.truth, **c.change}, seen) for c in (Choice({}), *family.free())), (
-                fault
-            )
+            right = ({**family.truth, **choice.change} for choice in (Choice({}), *family.free()))
+            assert any(explains(family, model, seen) for model in right), fault
         elif verdict.faults[0].code != fault.code:
             assert explains(family, {**family.truth, **verdict.faults[0].change}, seen), (fault, verdict.faults)
 
@@ -107,16 +105,12 @@ def each_pair(h, w):
     return torch.arange((h * w) ** 2).reshape(h * w, h * w) % ((2 * h - 1) * (2 * w - 1))
 
 
-def of_h(h, w):
-    return 2 * h - 1
-
-
 INDICES = {
     "plain": (index, {}, "pass", ""),
     "other sign": (partial(index, sign=-1), {}, "equivalent", ""),
     "shuffled": (shuffled, {}, "equivalent", ""),
     "columns": (partial(index, by_columns=True), {}, "fail", "swin.index.axes_swapped"),
-    "step of h": (partial(index, step=of_h), {"window": (3, 5)}, "fail", "swin.index.collision"),
+    "step of h": (partial(index, step=lambda h, w: 2 * h - 1), {"window": (3, 5)}, "fail", "swin.index.collision"),
     "no sign": (partial(index, absolute=True), {}, "fail", "swin.index.collision"),
     "step long": (partial(index, step=lambda h, w: 2 * w), {}, "fail", "swin.index.out_of_table"),
     "each pair": (each_pair, {}, "fail", "swin.index.not_by_distance"),
@@ -167,10 +161,6 @@ def own_number(h, q, k):
     return torch.sin(torch.arange(1, 5).double()[:, None, None] * (d + 1000) ** 2)
 
 
-def random(h, q, k):
-    return torch.rand(h, q, k, generator=torch.Generator().manual_seed(q))
-
-
 def swin(**options):
     table = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
     return lambda h, q, k: table[index(3, 5, **options)].permute(2, 0, 1)
@@ -183,41 +173,31 @@ TABLES = {
     "encoder": (T5(), ENCODER, "pass", ""),
     "decoder": (T5(False), DECODER, "pass", ""),
     "hidden": (hidden(T5()), ENCODER, "pass", ""),
-    "ends": (lambda h, q, k: hidden(T5())(h, q, k) if k <= 100 else 1 / 0, ENCODER, "pass", ""),
+    "ends": (hidden(T5(), lambda t, q, k: t if k <= 100 else 1 / 0), ENCODER, "pass", ""),
     "empty": (hidden(T5(), lambda t, q, k: t * 0), ENCODER, "cannot_tell", ""),
     "other sign": (T5(sign=-1), ENCODER, "fail", "t5.bucket.direction"),
     "from 0": (T5(False, local=True), DECODER, "fail", "t5.kv_cache.query_from_zero"),
     "dropped": (hidden(T5(False), lambda t, q, k: t * (q > 1)), DECODER, "fail", "t5.decode.bias_dropped"),
     "kept": (ByKeys(), DECODER, "fail", "t5.bias.state_kept"),
-    "random": (random, DECODER, "fail", "t5.bias.not_by_distance"),
+    "by places": (lambda *n: torch.arange(math.prod(n)).reshape(n), DECODER, "fail", "t5.bias.not_by_distance"),
     "window": (hidden(T5(False), decoder(64)), {**DECODER, "window": 64}, "pass", ""),
     "one key more": (hidden(T5(False), decoder(65)), {**DECODER, "window": 64}, "fail", "t5.mask.window"),
     "window not said": (hidden(T5(False), decoder(64)), DECODER, "fail", "t5.mask.hides_visible"),
     "both sides": (hidden(T5(), both_sides), {**ENCODER, "window": 20}, "pass", ""),
-    "both sides of a decoder": (
-        hidden(T5(False), both_sides),
-        {**DECODER, "window": 21},
-        "fail",
-        "t5.mask.shows_ahead",
-    ),
+    "both sides, past": (hidden(T5(False), both_sides), {**DECODER, "window": 21}, "fail", "t5.mask.shows_ahead"),
     "mask off by one": (hidden(T5(False), masked(lambda d: d < -1)), DECODER, "fail", "t5.mask.shows_ahead"),
     "own numbers, clipped": (own_number, {**CLIPPED, "max_distance": 16}, "fail", "relative_bias.mismatch"),
     "swin": (swin(), SWIN, "pass", ""),
     "swin, no window": (swin(), {"encoding": "swin"}, "cannot_tell", ""),
-    "swin, collision": (swin(step=of_h), SWIN, "fail", "swin.index.collision"),
+    "swin, collision": (swin(step=lambda h, w: 2 * h - 1), SWIN, "fail", "swin.index.collision"),
 }
 
 
+ALL = (("bucket_fn", "t5", BUCKETS), ("relative_index_fn", "swin", INDICES), ("bias_fn", "", TABLES))
 ROWS = [
-    *(
-        ("bucket_fn", name, subject, {"encoding": "t5", **spec}, *want)
-        for name, (subject, spec, *want) in BUCKETS.items()
-    ),
-    *(
-        ("relative_index_fn", name, subject, {"encoding": "swin", **spec}, *want)
-        for name, (subject, spec, *want) in INDICES.items()
-    ),
-    *(("bias_fn", name, *row) for name, row in TABLES.items()),
+    (convention, name, subject, {"encoding": encoding, **spec}, *want)
+    for convention, encoding, table in ALL
+    for name, (subject, spec, *want) in table.items()
 ]
 
 
@@ -240,4 +220,9 @@ def test_what_is_not_judged_of_a_table():
     report = judged(hidden(T5()), "bias_fn", ENCODER, "pass", "")
     assert report.not_judged == ("which row of the table a distance has: the table is not shown",)
     assert judged(T5(), "bias_fn", ENCODER, "pass", "").not_judged == ()
-    assert "dy" in judged(partial(index, step=of_h), "relative_index_fn", SWIN, "fail", "").causes[0].message
+    assert "dy" in judged(partial(index, absolute=True), "relative_index_fn", SWIN, "fail", "").causes[0].message
+
+
+def test_buckets_must_leave_some_to_each_side():
+    with pytest.raises(ValueError, match="num_buckets must be 2 or more for a side; got 1 in all"):
+        verify.check(bucket, convention="bucket_fn", spec={"encoding": "t5", "num_buckets": 1})

@@ -16,8 +16,8 @@ INF = math.inf
 CAUSAL, BOTH, EIGHT = {"causal": True}, {"causal": False}, {"heads": 8}
 
 
-def series(n, top=8.0, first=1, base=2.0, over=None):
-    return [base ** (-top * (h + first) / (over or n)) for h in range(n)]
+def series(n, top=8.0, first=1, over=None):
+    return [2.0 ** (-top * (h + first) / (over or n)) for h in range(n)]
 
 
 def authors(n, power=series):
@@ -26,18 +26,10 @@ def authors(n, power=series):
     return power(n) if low == n else power(low) + power(2 * low)[0::2][: n - low]
 
 
-def next_power(n):
-    return series(2 ** math.ceil(math.log2(n)))[:n]
-
-
 def raising(n):
     if n & (n - 1):
         raise ValueError("log2(num_heads) is not an integer")
     return series(n)
-
-
-def of_ranks(n, ranks=2):
-    return authors(n)[: n // ranks] * ranks
 
 
 def kept_slopes(kept):
@@ -49,27 +41,27 @@ def kept_slopes(kept):
     return slopes
 
 
+def kept_ratio(kept):
+    return lambda n: [(kept or kept.append(2 ** (-8 / n)) or kept)[0] ** (h + 1) for h in range(n)]
+
+
 SLOPES = {
     "list": (authors, {}, "pass", ""),
     "tensor": (lambda n: torch.tensor(authors(n), dtype=torch.float64).view(1, n, 1, 1), {}, "pass", ""),
     "sorted, any order": (lambda n: sorted(authors(n)), {"order": "any"}, "equivalent", ""),
     "sorted": (lambda n: sorted(authors(n), reverse=True), {}, "fail", "slopes.head_order"),
-    "next power": (next_power, {}, "fail", "slopes.not_power_of_two"),
+    "next power": (lambda n: series(2 ** math.ceil(math.log2(n)))[:n], {}, "fail", "slopes.not_power_of_two"),
     "cut": (lambda n: authors(2 ** math.floor(math.log2(n))), {}, "fail", "slopes.not_power_of_two"),
     "raising": (raising, {}, "fail", "slopes.not_power_of_two"),
     "off by one": (lambda n: authors(n, partial(series, first=0)), {}, "fail", "slopes.exponent_off_by_one"),
-    "another branch wrong": (
-        lambda n: series(n, first=0) if n & (n - 1) == 0 else [0.1] * n,
-        {},
-        "fail",
-        "slopes.exponent_off_by_one",
-    ),
     "hardwired": (partial(series, over=8), {}, "fail", "slopes.heads_hardwired"),
+    "of the first call": (kept_ratio([]), {}, "fail", "slopes.heads_hardwired"),
     "bias_max 4": (lambda n: authors(n, partial(series, top=4.0)), {}, "fail", "slopes.bias_max"),
     "one for all": (lambda n: [0.25] * n, {}, "fail", "slopes.shared"),
     "half": (lambda n: torch.tensor(authors(n)).half().float(), {}, "fail", "precision.slopes_fp16"),
     "linear": (lambda n: [(h + 1) / n for h in range(n)], {}, "fail", "mismatch"),
-    "first of each rank": (of_ranks, {}, "fail", "tensor_parallel.head_offset"),
+    "NaN": (lambda n: [math.nan] * n, {}, "fail", "subject.shape"),
+    "first of each rank": (lambda n: authors(n)[: n // 2] * 2, {}, "fail", "tensor_parallel.head_offset"),
     "kept": (kept_slopes([]), {}, "fail", "mask_cached_on_class"),
     "array": (lambda n: torch.tensor(authors(n)).numpy(), {}, "pass", ""),
     "raises": (lambda n: 1 / 0, {}, "fail", "subject.raises"),
@@ -91,24 +83,8 @@ def alibi(of=torch.abs, rule=authors, d=ahead_by, mask=None, value=-INF, out=lam
     return bias
 
 
-def linear(t):
-    return t
-
-
-def behind(t):
-    return t.clamp(min=0)
-
-
-def future(t):
-    return t < 0
-
-
 def local(q, k):
     return (torch.arange(q)[:, None] - torch.arange(k)).float()
-
-
-def masked_from_zero(h, q, k):
-    return alibi(linear)(h, q, k).masked_fill(torch.ones(q, k, dtype=torch.bool).triu(1), -INF)
 
 
 def bf16_positions(h, q, k):
@@ -116,65 +92,50 @@ def bf16_positions(h, q, k):
     return -torch.tensor(authors(h))[:, None, None] * (at[k - q :, None] - at).float()
 
 
-def where_cached(right, wrong):
-    return lambda h, q, k: (right if q == k else wrong)(h, q, k)
-
-
-def nothing(h, q, k):
-    return torch.zeros(h, q, k)
-
-
-def along(axis):
-    """Return a bias whose slopes lie along the queries (1) or the keys (2), as far as the numbers fit."""
-    shape = (1, -1, 1) if axis == 1 else (1, 1, -1)
-    return lambda h, q, k: (-torch.tensor(series(h)).reshape(shape) * ahead_by(q, k)).expand(h, q, k)
-
-
-def half(t):
-    return t.bfloat16()
-
-
-def rounded(t):
-    return t.bfloat16().float()
+def of_queries(h, q, k):
+    return (-torch.tensor(series(h))[:, None] * ahead_by(q, k)).expand(h, q, k)
 
 
 BIASES = {
     "symmetric": (alibi(), {}, "pass", ""),
     "fixed heads": (lambda h, q, k: alibi()(6, q, k), {"heads": 6}, "pass", ""),
-    "masked by the least": (alibi(linear, mask=future, value=torch.finfo(torch.float32).min), {}, "pass", ""),
+    "masked by the least": (
+        alibi(torch.clone, mask=lambda d: d < 0, value=torch.finfo(torch.float32).min),
+        {},
+        "pass",
+        "",
+    ),
     "batch of one": (alibi(out=lambda t: t[None]), {}, "pass", ""),
-    "bfloat16": (alibi(out=half), {}, "pass", ""),
-    "one-sided encoder": (alibi(behind), BOTH, "pass", ""),
+    "bfloat16": (alibi(out=torch.Tensor.bfloat16), {}, "pass", ""),
+    "one-sided encoder": (alibi(torch.relu), BOTH, "pass", ""),
     "learned": (alibi(rule=lambda n: [0.1 * h for h in range(1, n + 1)]), {"variant": "learned"}, "pass", ""),
-    "learned, still 0": (nothing, {"variant": "learned"}, "cannot_tell", ""),
+    "learned, still 0": (lambda *size: torch.zeros(size), {"variant": "learned"}, "cannot_tell", ""),
     "a table that ends": (lambda h, q, k: alibi()(h, 64, 64)[:, :k, :k][:, -q:], EIGHT, "pass", ""),
     "array": (alibi(out=lambda t: t.numpy()), {}, "pass", ""),
     "window of 1": (alibi(mask=lambda d: d != 0), {**CAUSAL, "window": 1}, "cannot_tell", ""),
     "sign": (alibi(lambda d: -d), {}, "fail", "sign"),
-    "sign, then squares": (where_cached(alibi(lambda d: -d), alibi(lambda d: d**2)), {}, "fail", "sign"),
+    "sign, then squares": (lambda h, q, k: alibi(lambda d: -d if q == k else d**2)(h, q, k), {}, "fail", "sign"),
     "first rows": (alibi(d=local), {}, "fail", "buffer_slice_shifted"),
-    "mask from 0": (masked_from_zero, {}, "fail", "buffer_slice_shifted"),
-    "mask off by one": (alibi(linear, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
-    "encoder masked": (alibi(linear, mask=future), BOTH, "fail", "mask.hides_visible"),
-    "clamped": (alibi(lambda d: d.clamp(0, 64)), {}, "fail", "distance.clamped"),
+    "mask off by one": (alibi(torch.clone, mask=lambda d: d < -1), {}, "fail", "mask.shows_ahead"),
+    "encoder masked": (alibi(torch.clone, mask=lambda d: d < 0), BOTH, "fail", "mask.hides_visible"),
     "bfloat16 positions": (bf16_positions, {}, "fail", "precision.positions_bf16"),
-    "bfloat16 product": (alibi(linear, out=rounded), {"heads": 12}, "fail", "precision.product_bf16"),
-    "encoder, linear": (alibi(linear), BOTH, "fail", "bidirectional.ahead_favoured"),
+    "bfloat16 product": (
+        alibi(torch.clone, out=lambda t: t.bfloat16().float()),
+        {"heads": 12},
+        "fail",
+        "precision.product_bf16",
+    ),
+    "encoder, linear": (alibi(torch.clone), BOTH, "fail", "bidirectional.ahead_favoured"),
     "encoder, shifted": (alibi(lambda d: (d + 1).abs()), BOTH, "fail", "distance.shifted"),
     "root, the same in all heads": (alibi(lambda d: d.abs() ** 0.5, lambda n: [1.0]), CAUSAL, "fail", "mismatch"),
-    "queries' slopes": (along(1), {**CAUSAL, **EIGHT}, "fail", "axis.queries"),
+    "geometric, sign": (alibi(lambda d: -d, series), {"heads": 12}, "fail", "sign"),
+    "geometric, scaled": (alibi(lambda d: d / 8, series), {"heads": 12}, "fail", "scale.applied_to_bias"),
+    "one-sided": (alibi(torch.relu), {**BOTH, "variant": "symmetric"}, "fail", "definition.other_version"),
+    "encoder, distance - 1": (alibi(lambda d: (d.abs() - 1).clamp(min=0)), BOTH, "fail", "distance.shifted"),
+    "encoder, distance + 1": (alibi(lambda d: d.abs() + (d != 0)), BOTH, "fail", "distance.shifted"),
+    "queries' slopes": (of_queries, {**CAUSAL, **EIGHT}, "fail", "axis.queries"),
     "NaN": (alibi(lambda d: d / 0 * 0), {}, "fail", "subject.not_finite"),
 }
-
-
-class Kept:
-    """Keeps a bias by what `by` returns of the call."""
-
-    def __init__(self, by):
-        self.by, self.kept = by, {}
-
-    def __call__(self, h, q, k):
-        return self.kept.setdefault(self.by(h, q, k), alibi()(h, q, k))
 
 
 class Cut:
@@ -193,19 +154,15 @@ def rows(t, q, k):
     return t[:, k - q : k, :k]
 
 
-HANDED_ON = {}
-
-
-def global_by_lengths(h, q, k):
-    return HANDED_ON.setdefault((q, k), alibi()(h, q, k))
+def kept_by(key, kept):
+    return lambda *size: kept.setdefault(key(*size), alibi()(*size))
 
 
 STATE = {
-    "by all": (Kept(lambda h, q, k: (h, q, k)), {}, "pass", ""),
+    "by all": (kept_by(lambda *size: size, {}), {}, "pass", ""),
     "last rows of a longer one": (Cut(lambda t, q, k: t[:, -q:, :k]), {}, "equivalent", ""),
     "fewer heads": (Cut(rows, fewer=True), {}, "fail", "mask_cached_on_class"),
-    "by lengths": (Kept(lambda h, q, k: (q, k)), {}, "fail", "mask_cached_on_class"),
-    "by lengths, no object": (global_by_lengths, {}, "fail", "mask_cached_on_class"),
+    "by lengths": (kept_by(lambda h, *lengths: lengths, {}), {}, "fail", "mask_cached_on_class"),
 }
 
 
@@ -232,15 +189,28 @@ MODS = {
     "formula, heads not said": (lambda s, b, h, q, k: s + torch.exp2(-(h + 1.0)) * (k - q), {}, "pass", ""),
     "no number of heads": (lambda s, b, h, q, k: s + 0.7 * (k - q), {}, "cannot_tell", ""),
     "branching": (branching, EIGHT, "pass", ""),
-    "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "scale.applied_to_bias"),
+    "scaled": (mod(lambda s, m, q, k: added(s, m, q, k) * 0.125), EIGHT, "fail", "score.not_added"),
     "bent": (mod(lambda s, m, q, k: 30 * torch.tanh(s / 30) + m * (k - q)), EIGHT, "fail", "score.not_added"),
-    "by batch": (lambda s, b, h, q, k: s + torch.exp2(-(b + 1.0)) * (k - q), EIGHT, "fail", "axis.batch"),
     "int16": (int16, EIGHT, "fail", "mismatch"),
 }
 
 
 def windowed(window, value=-INF, both=False):
-    return alibi(mask=lambda d: (d.abs() >= window) | (future(d) & (not both)), value=value)
+    return alibi(mask=lambda d: (d.abs() >= window) | ((d < 0) & (not both)), value=value)
+
+
+def square_only(hidden):
+    """Return ALiBi of which hidden(distance) is hidden where there are as many queries as keys, and causality."""
+
+    def bias(h, q, k):
+        d = ahead_by(q, k)
+        return alibi()(h, q, k).masked_fill(hidden(d) & (q == k), -INF)
+
+    return bias
+
+
+def one_query_sees_all(h, q, k):
+    return windowed(4)(h, q, k) if q > 1 else alibi()(h, q, k)
 
 
 def windowed_mod(window, value=-INF, n=8):
@@ -249,10 +219,13 @@ def windowed_mod(window, value=-INF, n=8):
 
 WINDOWS = {
     "one more, by -10,000": (windowed(65, -1e4), {**CAUSAL, "window": 64}, "fail", "mask.window"),
+    "one more, and the sign": (alibi(lambda d: -d, mask=lambda d: (d < 0) | (d > 4)), {"window": 4}, "fail", "sign"),
     "not declared": (windowed(5), CAUSAL, "fail", "mask.hides_visible"),
     "both sides": (windowed(5, both=True), {**BOTH, "window": 5}, "pass", ""),
     "both sides, not said": (windowed(5, both=True), {"window": 5}, "pass", ""),
     "both sides, another size": (windowed(9, both=True), {"window": 5}, "fail", "mask.window"),
+    "none for one query": (one_query_sees_all, {**CAUSAL, "window": 4}, "fail", "mask.window"),
+    "causality of squares alone": (square_only(lambda d: d < 0), CAUSAL, "fail", "mask.shows_ahead"),
     "both sides of a decoder": (windowed(5, both=True), {**CAUSAL, "window": 5}, "fail", "mask.shows_ahead"),
 }
 
@@ -304,13 +277,25 @@ def test_what_a_window_and_an_order_cannot_be():
         judged(authors, "slopes_fn", {"order": "sorted"}, "", "")
 
 
-def test_words_of_findings():
-    report = judged(lambda n: [2.0**-h for h in range(n)], "slopes_fn", EIGHT, "fail", "slopes.exponent_off_by_one")
-    assert "the exponent is -8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5" in report.causes[0].message
-    report = judged(lambda n: authors(n)[::-1], "slopes_fn", EIGHT, "fail", "slopes.head_order")
-    assert "another order: the exponents are [8.0, 7.0, 6.0" in report.causes[0].message
-    assert '"order": "any"' in report.causes[0].help
+WORDS = [
+    (lambda n: [2.0**-h for h in range(n)], "slopes_fn", "-8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5"),
+    (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
+    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be seen; found hidden, expected seen"),
+    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 comes back as 0 next to the bias"),
+    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is divided by sqrt(64)"),
+]
+
+
+@pytest.mark.parametrize(("subject", "convention", "words"), WORDS)
+def test_words_of_findings(subject, convention, words):
+    report = verify.check(subject, convention=convention, spec={"encoding": "alibi", **EIGHT})
+    assert words in report.causes[0].message
+    assert ('"order": "any"' in report.causes[0].help) == ("order" in words)
+
+
+def test_what_is_said_of_what_is_right():
     assert judged(alibi(), "bias_fn", {}, "pass", "").not_judged == ("distances from 1,414 on",)
+    assert judged(alibi(torch.relu), "bias_fn", BOTH, "pass", "").definitions == ("alibi@one-sided",)
 
 
 SPECS = [("slopes_fn", {}), ("bias_fn", {**CAUSAL, "heads": 12}), ("bias_fn", BOTH), ("score_mod", EIGHT)]
@@ -324,7 +309,7 @@ def test_a_window_that_the_bias_leaves_to_others_is_not_judged(subject, is_left)
     assert ["window of 4" in said for said in report.not_judged] == ([True, False] if is_left else [False])
 
 
-UNSEEN = {"alibi.distance.shifted", "alibi.buffer_slice_shifted", "alibi.kv_cache.query_off_by_one"}
+UNSEEN = {"alibi.distance.shifted", "alibi.buffer_slice_shifted", "alibi.definition.other_version"}
 
 
 @pytest.mark.parametrize(("convention", "spec"), SPECS)
@@ -334,8 +319,7 @@ def test_every_fault_is_named_by_its_own_code_or_by_one_that_predicts_the_same(c
         family = make()
         model = {**family.truth, **fault.change}
         cases = [case for case in family.cases() if case.kind != "other" and case.args[-1] != PAST_INT16]
-        notes = [1e-3 if case.kind in ("score", "batch") else -1e30 for case in cases]
-        seen = [Seen(c, family.predict(model, c), note=note) for c, note in zip(cases, notes, strict=True)]
+        seen = [Seen(case, family.predict(model, case), note=-1e30) for case in cases]
         verdict = settle(family, seen)
         if verdict.status != "fail":
             assert fault.code in UNSEEN or explains(family, family.truth, seen), fault

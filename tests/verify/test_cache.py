@@ -2,6 +2,7 @@
 
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from posenc import verify
 from posenc.verify.engine.judge import settle
 from posenc.verify.engine.records import Seen
 from posenc.verify.families import cache_runs, cache_table
-from posenc.verify.families.cache import FAMILIES, INSIDE, Cached
+from posenc.verify.families.cache import FAMILIES, MASK, SCORES, Cached
 from posenc.verify.rules import known
 
 ROPE = {"kind": "decode_equivalence", "encoding": "rope"}
@@ -37,153 +38,105 @@ def rotate(x, p):
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
 
 
+FAULTS = {  # each with its code and where a call of n tokens begins; programs/ holds those that people reported
+    "ignored": ("kv_cache.offset_ignored", lambda seen, n: 0),
+    "single": ("decode.single_token_path", lambda seen, n: seen * (n > 1)),
+    "part from zero": ("decode.chunk_positions", lambda seen, n: seen * (n == 1)),
+    "one too far": ("kv_cache.off_by_one", lambda seen, n: seen + (seen > 0)),
+    "early": ("kv_cache.count_too_early", lambda seen, n: seen + n),
+    "squared": ("decode.mismatch", lambda seen, n: seen**2),
+    "again": ("kv_cache.rotated_then_rotated_again", None),
+    "table": ("offset.ignored_by_cache", None),
+    "state": ("kv_cache.state_kept", None),
+    "unused": ("kv_cache.past_not_seen", None),
+    "no mask": ("decode.not_causal", None),
+}
+
+
 class Model(nn.Module):
     """Attention in layers; the cache holds keys and values of each layer and counts of calls and tokens."""
 
     window = kept = 10**6
-    by_hand = False
+    place, beyond = staticmethod(rotate), staticmethod(lambda p: p)
 
-    def __init__(self, fault="", layers=1, bias=False, residual=False, dim=32, heads=2):
+    def __init__(self, fault="", layers=1, bias=False, dim=32, heads=2):
         super().__init__()
         torch.manual_seed(0)
-        self.fault, self.heads, self.residual = fault, heads, residual or layers > 1
+        self.fault, self.heads, self.residual = fault, heads, layers > 1
         self.qkv = nn.ModuleList(nn.Linear(dim, 3 * dim, bias=bias) for _ in range(layers))
         self.out = nn.ModuleList(nn.Linear(dim, dim, bias=bias) for _ in range(layers))
         self.tables, self.total = {}, 0
 
     def forward(self, x, cache=None):
         new, n, fault = cache is None, x.shape[1], self.fault
-        held = {"seen": 0, "calls": 0, "added": 0} if new else dict(self.read(cache))
+        held = {"seen": 0} if new else dict(cache)
         held["kv"] = list(held.get("kv", [None] * len(self.qkv)))
-        past = self.total if fault == "state" and not new else held["seen"]
         for i, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
             q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv(x).chunk(3, -1))
-            p = self.where(i, new, n, past, held)
-            k = k if fault == "again" else self.place(k, p)
-            if held["kv"][i] is not None:
+            p, late = self.where(new, n, held), fault in ("again", "by index")
+            k = k if late else self.place(k, p)
+            if not new:
                 k, v = (torch.cat(pair, 2) for pair in zip(held["kv"][i], (k, v), strict=True))
-            k = self.place(k, torch.arange(k.shape[2])) if fault == "again" else k
-            q = self.place(q, torch.arange(n) if fault == "query" and not new else p)
-            if fault == "first row" and n == 1:
-                q = torch.cat((q[:1], 0 * q[1:]))
+            kept, k = k, self.place(k, torch.arange(k.shape[2])) if late else k
+            q = self.place(q, p)
             seen = (k[:, :, -n:], v[:, :, -n:]) if fault == "unused" else (k, v)
             y = out(self.attend(q, *seen, new).transpose(1, 2).flatten(2))
             x = x + y if self.residual else y
-            held["kv"][i] = (k[:, :, -self.kept :], v[:, :, -self.kept :])
-        held["added"] += held["seen"] + n
-        held |= {"seen": held["seen"] + n, "calls": held["calls"] + 1}
+            held["kv"][i] = ((k if fault == "again" else kept)[:, :, -self.kept :], v[:, :, -self.kept :])
         self.total += n
-        return x, self.write(held)
+        return x, held | {"seen": held["seen"] + n}
 
-    def where(self, layer, new, n, past, held):
-        offset = {
-            "ignored": 0,
-            "single": past * (n > 1),
-            "one too far": past + (not new),
-            "early": past + n,
-            "early above": past + n * (layer > 0),
-            "calls": held["calls"],
-            "double": held["added"],
-            "twice": 2 * past,
-            "kept": past if new else held["kv"][layer][0].shape[2],
-            "batch": past if new else 3,
-            "squared": past * past,
-        }.get(self.fault, past)
-        p = offset + torch.arange(n)
-        if self.fault == "chunk" and n > 1 and not new:
-            return torch.full((n,), offset)
-        if self.fault == "two branches" and not new:
-            return torch.arange(n) ** 2 * 3 + past // 2 if n > 1 else p + 1
-        if self.fault == "part from zero" and n > 1:
-            return torch.arange(n)
+    def where(self, new, n, held):
+        past = self.total if self.fault == "state" and not new else held["seen"]
+        if (rule := FAULTS.get(self.fault, ("", None))[1]) is not None:
+            past = rule(held["seen"], n)
+        p = past + torch.arange(n)
         if self.fault == "table":
             return self.tables.setdefault(n, p)
-        return torch.zeros(n) if self.fault == "nowhere" else self.beyond(p) if past else p
-
-    def beyond(self, p):
-        return p
-
-    def place(self, x, p):
-        return rotate(x, p)
+        return self.beyond(p) if past else p
 
     def attend(self, q, k, v, first):
-        n, m = q.shape[2], k.shape[2]
-        apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
-        shown = self.shown(apart, first) | (self.fault == "no mask")
-        if self.by_hand:
-            scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~shown, -math.inf)
-            weights = (scores - scores.amax(-1, keepdim=True)).exp()
-            return weights / weights.sum(-1, keepdim=True) @ v
+        shown = self.shown(apart(q, k), first) | (self.fault == "no mask")
         return scaled_dot_product_attention(q, k, v, attn_mask=shown)
 
     def shown(self, apart, first):
         return (apart >= 0) & (apart < self.window)
 
-    def read(self, cache):
-        return cache
 
-    def write(self, held):
-        return held
+def like(base=Model, **methods):
+    """Return a model with some attributes or methods of its own."""
+    return type("Like", (base,), methods)
 
 
-FAULTS = {
-    "ignored": "kv_cache.offset_ignored",
-    "single": "decode.single_token_path",
-    "first row": "decode.single_token_path",
-    "one too far": "kv_cache.off_by_one",
-    "early": "kv_cache.count_too_early",
-    "early above": "kv_cache.count_too_early",
-    "calls": "kv_cache.counts_calls",
-    "double": "kv_cache.offset_double_counted",
-    "twice": "kv_cache.offset_double_counted",
-    "chunk": "window.positions_constant",
-    "part from zero": "decode.chunk_positions",
-    "query": "kv_cache.query_offset_missing",
-    "again": "kv_cache.rotated_then_rotated_again",
-    "table": "offset.ignored_by_cache",
-    "state": "kv_cache.state_kept",
-    "unused": "kv_cache.past_not_seen",
-    "batch": "kv_cache.past_constant",
-    "no mask": "decode.not_causal",
-    "nowhere": "not_applied",
-    "squared": "decode.mismatch",
-    "two branches": "kv_cache.off_by_one",  # the other branch has no name
-}
-DEEP = ["single", "early", "early above", "double", "again", "table", "state"]
+def apart(q, k):
+    n, m = q.shape[2], k.shape[2]
+    return torch.arange(m - n, m)[:, None] - torch.arange(m)
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize(
-    ("fault", "layers"), [*((fault, 1) for fault in FAULTS if fault != "early above"), *((fault, 2) for fault in DEEP)]
-)
+@pytest.mark.parametrize(("fault", "layers"), [*((fault, 1) for fault in FAULTS), ("again", 2), ("table", 2)])
 def test_a_planted_fault_is_named(fault, layers):
-    cause = check(Model(fault, layers, bias=layers > 1), {**ROPE, "layers": layers}).causes[0]
-    assert cause.code == f"rope.{FAULTS[fault]}"
+    cause = check(Model(fault, layers, bias=layers > 1)).causes[0]
+    assert cause.code == f"rope.{FAULTS[fault][0]}"
     assert cause.evidence > 1e-3
 
 
-def windowed(window, kept):
-    return type("Windowed", (Model,), {"window": window, "kept": kept})
+class ByHand(Model):
+    """A softmax by hand, or one over a learned sink behind the keys, as gpt-oss has."""
 
+    sink = False
 
-def by_hand(fault):
-    model = Model(fault)
-    model.by_hand = True
-    return model
+    def attend(self, q, k, v, first):
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~self.shown(apart(q, k), first), -math.inf)
+        if self.sink:
+            sink = torch.full((*scores.shape[:-1], 1), 0.5)
+            return torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ v
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        return weights / weights.sum(-1, keepdim=True) @ v
 
 
 def with_sink(fault):
-    class Sink(windowed(6, 5) if fault != "again" else Model):
-        """A window, and a learned sink behind the keys, as gpt-oss has."""
-
-        def attend(self, q, k, v, first):
-            n, m = q.shape[2], k.shape[2]
-            apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
-            scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~self.shown(apart, first), -math.inf)
-            sink = torch.full((*scores.shape[:-1], 1), 0.5)
-            return torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ v
-
-    return Sink(fault)
+    return like(ByHand, sink=True)(fault) if fault == "again" else like(ByHand, sink=True, window=6, kept=5)(fault)
 
 
 def one_at_a_time(fault=""):
@@ -198,37 +151,32 @@ def one_at_a_time(fault=""):
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("make", [by_hand, one_at_a_time, with_sink])
+@pytest.mark.parametrize("make", [ByHand, one_at_a_time, with_sink])
 @pytest.mark.parametrize("fault", ["ignored", "again", "early"])
 def test_faults_are_named_however_scores_are_formed(make, fault):
-    assert code(make(fault)) == f"rope.{FAULTS[fault]}"
+    assert code(make(fault)) == f"rope.{FAULTS[fault][0]}"
 
 
-@pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table", "calls"])
+@pytest.mark.parametrize("fault", ["single", "part from zero", "ignored", "table"])
 def test_outputs_name_a_fault_where_no_scores_are_seen(fault, monkeypatch):
     monkeypatch.setattr(cache_table, "watch", lambda subject, x, chunks: [[] for _ in chunks])
-    assert code(Model(fault)) == f"rope.{FAULTS[fault]}"
+    assert code(Model(fault)) == f"rope.{FAULTS[fault][0]}"
 
 
 class Spoilt(Model):
     """Faults of masks and windows."""
 
     def attend(self, q, k, v, first):
-        if self.fault == "causal flag" or (self.fault == "causal flag of parts" and q.shape[2] > 1):
+        if self.fault == "causal flag":
             return scaled_dot_product_attention(q, k, v, is_causal=True)
         return super().attend(q, k, v, first)
 
     def shown(self, apart, first):
         causal = super().shown(apart, first)
         return {
-            "none next to a cache": causal | (not first),
-            "hides old": causal & (first | (apart != 3)),
-            "long": causal & ((apart < 6) | (not first)),
-            "both": causal | (not first),
+            "window, but one query": causal & ((apart < 6) | (len(apart) == 1)),
+            "causal where square": causal | (apart.shape[0] < apart.shape[1]),
         }.get(self.fault, causal)
-
-    def beyond(self, p):
-        return p + 1 if self.fault == "both" else p
 
 
 @pytest.mark.sample(6)
@@ -237,224 +185,144 @@ class Spoilt(Model):
     ("make", "name", "says"),
     [
         (lambda n: Spoilt("causal flag", n), "decode.mask.top_left", "top left"),
-        (lambda n: Spoilt("causal flag of parts", n), "decode.mask.top_left", "top left"),
-        (lambda n: Spoilt("none next to a cache", n), "decode.mask.missing", "later tokens of the same part"),
-        (lambda n: Spoilt("hides old", n), "model.decode.mismatch", "found 10 cached keys, expected 11"),
-        (lambda n: Spoilt("long", n), "decode.window.long", "found 11 cached keys, expected 5"),
-        (lambda n: windowed(6, 4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
-        (lambda n: windowed(10**6, 3)("", n), "decode.window.short", "found 3 cached keys, expected 11"),
-        (lambda n: windowed(40, 38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
-        (lambda n: windowed(6, 5)("kept", n), "model.kv_cache.eviction_offset", ""),
-        (lambda n: windowed(6, 6)("", n), "pass", ""),
+        (lambda n: Spoilt("causal where square", n), "decode.mask.missing", "later tokens of the same part"),
+        (lambda n: Spoilt("window, but one query", n), "decode.window.long", "found 11 cached keys, expected 5"),
+        (lambda n: like(window=6, kept=4)("", n), "decode.window.short", "found 4 cached keys, expected 5"),
+        (lambda n: like(window=40, kept=38)("", n), "decode.window.short", "found 38 cached keys, expected 39"),
+        (lambda n: like(window=6, kept=6)("by index", n), "model.kv_cache.eviction_offset", ""),
+        (lambda n: like(window=6, kept=6)("", n), "pass", ""),
     ],
 )
 def test_which_keys_are_seen(make, name, says, layers):
-    found = check(make(layers), {**CHUNKED, "layers": layers})
+    found = check(make(layers), CHUNKED)
     assert (found.causes[0].code if found.causes else found.status) == name
     assert not found.causes or (says in found.causes[0].message and found.causes[0].evidence > 1e-3)
 
 
-def test_masks_of_parts_are_reported_where_no_parts_are_asked_for():
-    found = check(Spoilt("none next to a cache"), OPEN)
-    assert found.status == "pass"
-    assert "see other keys" in found.not_judged[0]
+def count_apart(session):
+    """Return a model whose counts of tokens lie outside its caches: one for each sequence, or one for all."""
+    model, counts = Model(), {}
 
-
-def test_steps_and_parts_may_be_wrong_in_two_ways():
-    causes = check(Spoilt("both"), CHUNKED).causes
-    assert [cause.code for cause in causes] == ["model.kv_cache.off_by_one", "decode.mask.missing"]
-
-
-class CountOnModel(Model):
-    def read(self, cache):
-        return {**cache, "seen": self.seen}
-
-    def write(self, held):
-        self.seen = held["seen"]
-        return held
-
-
-class BufferOnModel(Model):
-    """Keys are written into one block of the model, and the cache is a view of it."""
-
-    def write(self, held):
-        self.block = self.__dict__.get("block", torch.zeros(2, 16, 2, 2000, 16))
-        for block, t in zip(self.block, held["kv"][0], strict=True):
-            block[: len(t), :, : t.shape[2]] = t
-        rows, n = len(t), t.shape[2]
-        return {**held, "kv": [tuple(self.block[:, :rows, :, :n])]}
-
-
-class CountBySession(Model):
-    """Each sequence has a count under a number in the cache, so that it does not go back with the cache."""
-
-    def write(self, held):
-        counts = self.__dict__.setdefault("counts", {})
-        number = held.setdefault("session", len(counts))
+    def run(x, cache=None):
+        number, held = (len(counts) * session, None) if cache is None else cache
+        y, held = model(x, held and {**held, "seen": counts[number]})
         counts[number] = held["seen"]
-        return held
+        return y, (number, held)
 
-    def read(self, cache):
-        return {**cache, "seen": self.counts[cache["session"]]}
-
-
-class Held:
-    __slots__ = ("held", "lock")
+    return run
 
 
-class InPlace(Model):
-    """The cache is an object that every call writes into."""
-
-    def read(self, cache):
-        self.object = cache
-        return cache.held
-
-    def forward(self, x, cache=None):
-        self.object = Held()
-        if self.fault == "locked":
-            self.object.lock = threading.Lock()
-        return super().forward(x, cache)
-
-    def write(self, held):
-        self.object.held = held
-        return self.object
+@pytest.mark.parametrize("model", [count_apart(False), count_apart(True)])
+def test_what_belongs_to_the_cache_is_kept_on_the_model(model):
+    cause = check(model).causes[0]
+    assert (cause.code, cause.evidence > 1e-4) == ("decode.cache.shared", True)
 
 
-class Handle(Model):
-    """The cache is a number, and all that it stands for lies on the model."""
+def in_place(lock=None):
+    """Return a model whose cache is an object that every call writes into."""
+    model = Model()
 
-    def read(self, cache):
-        return self.all[cache]
+    def run(x, cache=None):
+        cache = cache or SimpleNamespace(lock=lock, held=None)
+        y, cache.held = model(x, cache.held)
+        return y, cache
 
-    def write(self, held):
-        self.__dict__.setdefault("all", []).append(held)
-        return len(self.all) - 1
+    return run
 
 
-class Room(Model):
-    def beyond(self, p):
-        if p[-1] >= 256:
-            raise RuntimeError("the cache has room for 256 tokens")
-        return p
+def handle():
+    """Return a model whose cache is a number, while all that it stands for lies on the model."""
+    model, kept = Model(), [None]
+
+    def run(x, cache=0):
+        y, held = model(x, kept[cache or 0])
+        kept.append(held)
+        return y, len(kept) - 1
+
+    return run
 
 
 RIGHT = {
     "plain": (Model(), ""),
     "layers": (Model(layers=3), ""),
-    "float64": (Model(bias=True, residual=True, dim=48, heads=3).double(), ""),
+    "float64": (Model(bias=True, dim=48, heads=3).double(), ""),
     "bfloat16": (Model().bfloat16(), ""),
-    "in place": (InPlace(), ""),
+    "in place": (in_place(), ""),
     "one at a time": (one_at_a_time(), "parts of several tokens"),
-    "locked": (InPlace("locked"), "cannot be copied"),
-    "handle": (Handle(), "holds no tensors"),
-    "room": (Room(), "room for 256"),
+    "locked": (in_place(threading.Lock()), "cannot be copied"),
+    "handle": (handle(), "holds no tensors"),
+    "parts of more keys": (Spoilt("causal where square"), "see other keys"),
+    "room": (like(beyond=staticmethod(lambda p: torch.arange(256)[p]))(), "size 256"),
 }
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", RIGHT)
-def test_caches_that_are_right_in_their_own_way(name):
-    model, unjudged = RIGHT[name]
+@pytest.mark.parametrize(("model", "unjudged"), RIGHT.values(), ids=RIGHT)
+def test_caches_that_are_right_in_their_own_way(model, unjudged):
     found = check(model)
-    assert (found.status, found.causes) == ("pass", ())
+    assert found.status == "pass"
     assert unjudged in " ".join(found.not_judged)
 
 
-def dropped(always):
-    def model(x, cache=None, inner=Model()):  # noqa: B008
-        return inner(nn.functional.dropout(x, 0.5, always), cache)
-
-    return model
-
-
-@pytest.mark.parametrize(("spec", "status"), [({}, "cannot_tell"), ({"encoding": "nope"}, "pass"), (ROPE, "fail")])
-def test_a_model_that_sees_no_order_never_passes_as_one_that_does(spec, status):
-    assert check(lambda x, cache: (x, cache), spec).status == status
+@pytest.mark.parametrize(
+    ("spec", "name"), [({}, "cannot_tell"), ({"encoding": "nope"}, "pass"), (ROPE, "rope.not_applied")]
+)
+def test_a_model_that_sees_no_order_never_passes_as_one_that_does(spec, name):
+    assert code(lambda x, cache: (x, cache), spec) == name
 
 
 def test_random_numbers_are_no_fault():
-    assert (code(dropped(False)), code(dropped(True))) == ("pass", "cannot_tell")
+    model = Model()
+    assert code(lambda x, cache: model(nn.functional.dropout(x), cache)) == "cannot_tell"
 
 
-@pytest.mark.parametrize("model", [CountOnModel, CountBySession, BufferOnModel])
-def test_what_belongs_to_the_cache_is_kept_on_the_model(model):
-    cause = check(model()).causes[0]
-    assert (cause.code, cause.smallest_case["error"] > 1e-4) == ("decode.cache.shared", True)
-
-
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("change", "first"),
-    [
-        (lambda p: p.clamp(max=63), 64),
-        (lambda p: p.clamp(max=1023), 1024),
-        (lambda p: p % 50, 50),
-        (lambda p: p + (p - 99).clamp(min=0) ** 2, 100),
-    ],
+    ("change", "behind"), [(lambda p: p.clamp(max=1023), 1030), (lambda p: p % 50, 64), (lambda p: p + (p > 99), 300)]
 )
-def test_steps_far_into_a_text(change, first, monkeypatch):
+def test_steps_far_into_a_text(change, behind, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
-    cause = check(type("Far", (Model,), {"beyond": lambda self, p: change(p)})()).causes[0]
-    assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [first, 1])
+    cause = check(like(beyond=staticmethod(change))()).causes[0]
+    assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [behind, 1, 1, 1])
+    assert f"behind {behind} tokens" in cause.message
 
 
 class Other(Model):
     """Positions that are added to tokens, or a bias of distances; the fault begins at 0 again."""
 
+    place = staticmethod(lambda x, p: x)
+
     def __init__(self, how, fault=""):
         super().__init__(fault)
-        self.how, self.table = how, nn.Parameter(torch.randn(1100, 32))
-
-    def place(self, x, p):
-        return x
+        self.how, self.table = how, nn.Parameter(torch.randn(1100, 32) * (how == "learned"))
 
     def forward(self, x, cache=None):
         past = 0 if cache is None or self.fault else cache["seen"]
-        return super().forward(x + self.table[past : past + x.shape[1]] * (self.how == "learned"), cache)
+        return super().forward(x + self.table[past : past + x.shape[1]], cache)
 
     def attend(self, q, k, v, first):
-        n, m = q.shape[2], k.shape[2]
-        apart = torch.arange(m - n, m)[:, None] - torch.arange(m)
-        counted = torch.arange(n)[:, None] - torch.arange(m) if self.fault else apart
-        bias = 0.2 - 0.3 * counted.abs() ** {"alibi": 1.0, "t5": 0.5}.get(self.how, 1.0) * (self.how != "learned")
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(apart < 0, -math.inf))
+        at = apart(q, k)
+        counted = at - at.min() + 1 - at.shape[1] if self.fault else at
+        bias = -0.3 * counted.abs() * (self.how == "alibi")
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(at < 0, -math.inf))
 
 
-@pytest.mark.parametrize(
-    ("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero"), ("t5", "query_from_zero")]
-)
+@pytest.mark.parametrize(("how", "name"), [("learned", "offset_ignored"), ("alibi", "query_from_zero")])
 def test_a_fault_gets_the_code_of_its_encoding(how, name):
     assert code(Other(how), OPEN) == "pass"
     assert code(Other(how, "from zero"), {**OPEN, "encoding": how}) == f"{how}.kv_cache.{name}"
 
 
-def _known(judge):
-    """Return the cases that a judge asked of a model whose steps are wrong: masks and scores."""
-    model, cases = Model("one too far"), []
-    for case in judge.cases():
-        judge.observe(model, case)
-        cases.append(case)
-    return [case for case in cases if case.kind in INSIDE]
-
-
-@pytest.mark.parametrize("encoding", [*FAMILIES, None])
-def test_every_code_has_a_rule(encoding):
-    judge = Cached("cached_model", {"encoding": encoding, "window": 4})
-    _known(judge)
-    assert {judge.mismatch, *(one.code for one in judge.kinds), *(f.code for f in judge.faults())} <= set(known())
-
-
 def test_each_fault_is_told_from_all_others():
     """Scores as a fault predicts them get its code, or that of an earlier fault with the same scores."""
-    judge = Cached("cached_model", {**ROPE, "chunked": True})
-    cases = _known(judge)
+    judge, model = Cached("cached_model", {**ROPE, "chunked": True}), Model("one too far")
+    cases = [case for case in judge.cases() if judge.observe(model, case) and case.kind in (MASK, SCORES)]
     faults = list(judge.faults())
-    names = [fault.code for fault in faults]
-    named = 0
+    names, named = [fault.code for fault in faults], 0
+    assert {f.code for encoding in (*FAMILIES, "model") for f in cache_table.faults(encoding)} <= set(known())
     for fault in faults:
         seen = [Seen(case, judge.predict({**judge.truth, **fault.change}, case)) for case in cases]
         verdict = settle(judge, seen)
         if verdict.status == "fail":  # else it changes nothing in these cases
             named += verdict.faults[0].code == fault.code
             assert names.index(verdict.faults[0].code) <= names.index(fault.code), fault
-    assert named > 0.6 * len(faults) > 20
+    assert named > 0.6 * len(faults) > 15

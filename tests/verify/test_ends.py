@@ -8,11 +8,6 @@ from posenc import verify
 from posenc.verify import spec as words
 
 
-def status(subject, convention, **spec):
-    report = verify.check(subject, convention=convention, spec=spec)
-    return report.status, report.causes[0].code if report.causes else ""
-
-
 def rates(d, base=10000.0):
     return base ** (-torch.arange(0, d, 2).double() / d)
 
@@ -43,45 +38,9 @@ class Attention:
         return scores.softmax(-1).to(v.dtype) @ v
 
 
-@pytest.mark.parametrize("end", [256, 512, 2048, 10**6])
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_attention_with_a_table(layout, end):
-    rope = {"encoding": "rope", "head_dim": 16, "layout": layout}
-    assert status(Attention(layout, end), "attention", **rope) == ("pass", "")
-    assert status(Attention(layout, end), "attention", **rope, max_positions=end) == ("pass", "")
-    if end < 10**6:
-        assert status(Attention(layout, end - 1), "attention", **rope, max_positions=end) == ("fail", "subject.raises")
-
-
-def test_attention_whose_pairing_nobody_asked_about():
-    for layout in ("half", "interleaved"):
-        assert status(Attention(layout, 10**6), "attention", encoding="rope", head_dim=16) == ("pass", "")
-        found = status(Attention(layout, 10**6, 500000.0), "attention", encoding="rope", head_dim=16, base=20000.0)
-        assert found == ("fail", "rope.config.theta_not_read")
-        other = status(Attention(layout, 10**6), "attention", encoding="rope", head_dim=16, base=20000.0)
-        assert other == ("fail", "rope.config.theta_not_read")
-    wrong = status(Attention("half", 10**6), "attention", encoding="rope", head_dim=16, layout="interleaved")
-    assert wrong == ("fail", "rope.layout.wrong_pairing")
-
-
-def test_a_configuration_without_a_type_leaves_the_pairing_to_the_spec():
-    config = {"head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 4096}
-    rope = {"encoding": "rope", "head_dim": 16, "config": config}
-    assert status(Attention("interleaved", 10**6), "attention", **rope, layout="interleaved") == ("pass", "")
-
-
 def mrope_within(end, base=1e6):
     axis = torch.tensor([0] * 2 + [1] * 3 + [2] * 3)
     return lambda ids: within(ids, end).T[:, axis] * rates(16, base)
-
-
-@pytest.mark.parametrize("end", [100, 4096, 5000])
-def test_mrope_with_a_table(end):
-    mrope = {"encoding": "mrope", "head_dim": 16, "base": 1e6, "section": [2, 3, 3]}
-    assert status(mrope_within(end), "mrope_fn", **mrope) == ("pass", "")
-    assert status(mrope_within(end), "mrope_fn", **mrope, max_positions=end) == ("pass", "")
-    assert status(mrope_within(end, 1e4), "mrope_fn", **mrope, max_positions=end)[0] == "fail"
-    assert status(mrope_within(end - 1), "mrope_fn", **mrope, max_positions=32769)[1] == "subject.raises"
 
 
 def picture_within(end, base=10000.0):
@@ -92,16 +51,6 @@ def picture_within(end, base=10000.0):
         return torch.cat((x[:, None] * rates(8, base), y[:, None] * rates(8, base)), 1)
 
     return table
-
-
-@pytest.mark.parametrize("end", [8, 32, 100])
-def test_pictures_with_a_table(end):
-    rope2d = {"encoding": "rope2d", "head_dim": 16}
-    assert status(picture_within(end), "rope2d_table_fn", **rope2d) == ("pass", "")
-    assert status(picture_within(end), "rope2d_table_fn", **rope2d, max_positions=end) == ("pass", "")
-    assert status(picture_within(end, 100.0), "rope2d_table_fn", **rope2d)[0] == "fail"
-    assert status(picture_within(6), "rope2d_table_fn", **rope2d) == ("fail", "subject.raises")
-    assert status(picture_within(30), "rope2d_table_fn", **rope2d, max_positions=70)[1] == "subject.raises"
 
 
 class Slots(nn.Module):
@@ -131,12 +80,6 @@ class Slots(nn.Module):
         return (q @ k.mT / 4).masked_fill(~seen, -torch.inf).softmax(-1) @ v, (kept, past + n)
 
 
-def test_a_cache_with_room_for_few_rows():
-    decode = {"kind": "decode_equivalence", "encoding": "rope", "dim": 16, "heads": 1}
-    assert status(Slots(), "cached_model", **decode) == ("pass", "")
-    assert status(Slots(1), "cached_model", **decode) == ("fail", "rope.kv_cache.off_by_one")
-
-
 def window_of(size, wide=0):
     def index(h, w):
         y, x = (t.flatten() for t in torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij"))
@@ -145,15 +88,68 @@ def window_of(size, wide=0):
     return index
 
 
-def test_one_table_for_the_largest_window():
-    assert status(window_of(16), "relative_index_fn", encoding="swin_bias", window=[16, 16])[0] in (
-        "pass",
-        "equivalent",
-    )
-    assert status(window_of(16), "relative_index_fn", encoding="swin_bias", table_rows=961)[0] in ("pass", "equivalent")
-    assert status(window_of(16), "relative_index_fn", encoding="swin_bias", table_rows=500)[0] == "fail"
-    assert status(window_of(16, 3), "relative_index_fn", encoding="swin_bias", window=[16, 16])[0] == "fail"
-    assert status(window_of(17), "relative_index_fn", encoding="swin_bias", window=[16, 16])[0] == "fail"
+ROPE = {"encoding": "rope", "head_dim": 16}
+MROPE = {"encoding": "mrope", "head_dim": 16, "base": 1e6, "section": [2, 3, 3]}
+ROPE2D = {"encoding": "rope2d", "head_dim": 16}
+CONFIG = {"config": {"head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 4096}}
+DECODE = {"kind": "decode_equivalence", "encoding": "rope", "dim": 16, "heads": 1}
+SWIN = {"encoding": "swin_bias"}
+LAYOUTS = ("half", "interleaved")
+MANY = 10**6
+CASES = [  # convention, subject, specification, status or code
+    *(
+        ("attention", Attention(name, end - less), ROPE | {"layout": name} | more, want)
+        for name in LAYOUTS
+        for end in (256, 2048, MANY)
+        for less, more, want in (
+            (0, {}, "pass"),
+            (0, {"max_positions": end}, "pass"),
+            (1, {"max_positions": end}, "subject.raises" if end < MANY else "pass"),
+        )
+    ),
+    *(("attention", Attention(name, MANY), ROPE, "pass") for name in LAYOUTS),
+    *(
+        ("attention", Attention(name, MANY, base), ROPE | {"base": 20000.0}, "rope.config.theta_not_read")
+        for name in LAYOUTS
+        for base in (10000.0, 500000.0)
+    ),
+    ("attention", Attention("half", MANY), ROPE | {"layout": "interleaved"}, "rope.layout.wrong_pairing"),
+    ("attention", Attention("interleaved", MANY), ROPE | CONFIG | {"layout": "interleaved"}, "pass"),
+    *(
+        ("mrope_fn", mrope_within(*args), MROPE | more, want)
+        for end in (100, 4096, 5000)
+        for args, more, want in (
+            ((end,), {}, "pass"),
+            ((end,), {"max_positions": end}, "pass"),
+            ((end, 1e4), {"max_positions": end}, "fail"),
+            ((end - 1,), {"max_positions": 32769}, "subject.raises"),
+        )
+    ),
+    *(
+        ("rope2d_table_fn", picture_within(*args), ROPE2D | more, want)
+        for end in (8, 32, 100)
+        for args, more, want in (
+            ((end,), {}, "pass"),
+            ((end,), {"max_positions": end}, "pass"),
+            ((end, 100.0), {}, "fail"),
+        )
+    ),
+    ("rope2d_table_fn", picture_within(6), ROPE2D, "subject.raises"),
+    ("rope2d_table_fn", picture_within(30), ROPE2D | {"max_positions": 70}, "subject.raises"),
+    ("cached_model", Slots(), DECODE, "pass"),
+    ("cached_model", Slots(1), DECODE, "rope.kv_cache.off_by_one"),
+    ("relative_index_fn", window_of(16), SWIN | {"window": [16, 16]}, "pass equivalent"),
+    ("relative_index_fn", window_of(16), SWIN | {"table_rows": 961}, "pass equivalent"),
+    ("relative_index_fn", window_of(16), SWIN | {"table_rows": 500}, "fail"),
+    ("relative_index_fn", window_of(16, 3), SWIN | {"window": [16, 16]}, "fail"),
+    ("relative_index_fn", window_of(17), SWIN | {"window": [16, 16]}, "fail"),
+]
+
+
+@pytest.mark.parametrize(("convention", "subject", "spec", "want"), CASES)
+def test_ends(convention, subject, spec, want):
+    report = verify.check(subject, convention=convention, spec=spec)
+    assert {report.status, report.causes[0].code if report.causes else ""} & set(want.split()), report
 
 
 def test_words_near_ours_that_mean_something_else():

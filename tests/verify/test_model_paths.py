@@ -1,6 +1,5 @@
 """Models of transformers in padded batches and with a cache: right as they are, and found where spoilt."""
 
-import functools
 import json
 
 import pytest
@@ -45,18 +44,16 @@ def test_what_differs_by_design_is_said_and_not_judged(name, options, left):
     assert (report.causes, report.not_judged) == ((), tuple(f"{what}: {why}" for what, why in left.items()))
 
 
+def raises_for_one_token(model):
+    def hook(_module, _args, given):
+        if given["input_ids"].shape[1] == 1:
+            raise TypeError("one token is too few")
+
+    model.register_forward_pre_hook(hook, with_kwargs=True)
+
+
 def test_a_path_that_raises_is_not_judged():
-    def spoil(model):
-        whole = model.forward
-
-        def forward(**given):
-            if given["input_ids"].shape[1] == 1:
-                raise TypeError("one token is too few")
-            return whole(**given)
-
-        model.forward = forward
-
-    report = judged("llama", spoil)
+    report = judged("llama", raises_for_one_token)
     assert report.status == "pass"
     paths = "decoding token by token with a cache, decoding with a cache in a batch padded on the left"
     assert report.not_judged == (f"{paths}: TypeError: one token is too few",)
@@ -93,14 +90,15 @@ def from_zero(pos):
     return pos - pos[:, :1] if 1 < pos.shape[1] < 24 else pos
 
 
-def without_mask(model):
-    whole = model.forward
-    model.forward = lambda attention_mask=None, **given: whole(**given)
+def without(key):
+    def spoil(model):
+        whole = model.forward
+        model.forward = lambda **given: whole(**{name: value for name, value in given.items() if name != key})
+
+    return spoil
 
 
-def without_positions(model):
-    whole = model.forward
-    model.forward = lambda position_ids=None, **given: whole(**given)
+without_mask = without("attention_mask")
 
 
 def all_but_the_last_layer(model):
@@ -119,11 +117,9 @@ def distances_off_by_one(model):
     """Form T5's bias of a step for the query before."""
     for module in model.modules():
         if hasattr(module, "compute_bias"):
-            module.compute_bias = functools.partial(by_one_less, module.compute_bias)
-
-
-def by_one_less(formed, query_length, *args, past_seen_tokens=0, **named):
-    return formed(query_length, *args, past_seen_tokens=past_seen_tokens - (query_length == 1), **named)
+            module.compute_bias = lambda n, *args, formed=module.compute_bias, past_seen_tokens=0, **named: formed(
+                n, *args, past_seen_tokens=past_seen_tokens - (n == 1), **named
+            )
 
 
 @pytest.mark.sample(8)
@@ -135,7 +131,7 @@ def by_one_less(formed, query_length, *args, past_seen_tokens=0, **named):
         ("qwen3", positions(from_zero), [CHUNK]),
         ("llama", without_mask, [LEFT]),
         ("llama", all_but_the_last_layer, [LEFT]),
-        ("gpt2", without_positions, [LEFT]),
+        ("gpt2", without("position_ids"), [LEFT]),
         ("opt", without_mask, [LEFT]),
         ("bert", without_mask, [LEFT, RIGHT]),
         ("t5", without_mask, [LEFT, RIGHT]),

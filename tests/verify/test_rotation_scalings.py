@@ -78,7 +78,7 @@ SCALED = {  # subject, spec, code or status, words
     "longrope, swapped": (longrope(lambda p: p.max() < 512), LONGROPE, "rope.longrope.lists_swapped", ""),
     "longrope, by token": (longrope(lambda p: (p >= 512)[:, None]), LONGROPE, "rope.longrope.list_by_token", ""),
     "longrope, by offset": (longrope(lambda p: p.min() >= 512), LONGROPE, "rope.longrope.by_offset", ""),
-    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.factor", "1.5 times"),
+    "a factor": (rope(freq=FREQ * 1.5), SPEC, "rope.frequency.mismatch", "by no rule"),
     "nothing that is known": (rope(freq=FREQ * torch.linspace(1, 2, 16)), SPEC, "rope.frequency.mismatch", "pair 15"),
 }  # fmt: skip
 BARE = {name: value for name, value in SPEC.items() if name != "base"}
@@ -145,14 +145,16 @@ def test_what_a_specification_cannot_say(spec, message):
 XPOS = {"encoding": "xpos", "head_dim": DIM, "base": 10000.0, "layout": "half", "scale_base": 100.0, "gamma": 0.4}
 
 
-def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), gamma=0.4, centred=True, first=0):
+def xpos(
+    power=lambda t: t / 100.0, sides=(1.0, -1.0), gamma=0.4, centred=True, first=0, tiled=True, dtype=torch.float64
+):
     """Return xpos(q, k) with a power of positions, on the sides to the power of `sides`."""
 
     def call(q, k):
-        t = torch.arange(q.shape[-2]).double()
+        t = torch.arange(q.shape[-2]).to(dtype).double()
         zeta = (torch.arange(0, DIM, 2).double() / DIM + gamma) / (1 + gamma)
         log = power(t - len(t) // 2 * centred)[:, None] * zeta.log()
-        log = torch.cat((log, log), -1)
+        log = torch.cat((log, log), -1) if tiled else log.repeat_interleave(2, -1)
         angle = (t + first)[:, None] * FREQ
         return tuple(
             (rotate(x.double(), angle) * (side * log).exp()).to(x) for x, side in zip((q, k), sides, strict=True)
@@ -176,6 +178,8 @@ def xpos(power=lambda t: t / 100.0, sides=(1.0, -1.0), gamma=0.4, centred=True, 
         ({"power": lambda t: t / 512}, "xpos.scale_base.too_large"),
         ({"power": lambda t: t}, "xpos.power.precedence"),
         ({"power": lambda t: t // 100}, "xpos.power.stepped"),
+        ({"tiled": False}, "rope.layout.mixed"),
+        ({"dtype": torch.bfloat16}, "rope.precision.positions_bf16"),
         ({"power": lambda t: t // 16 * 16 / 100}, "xpos.scale.mismatch"),
     ],
 )

@@ -46,12 +46,6 @@ def refuses(end, **switches):
 CUT = {"table": True, "dtype": BF16}
 
 
-def two_bases(x, positions):
-    a, b = (positions.double()[:, None] * f for f in (FREQ, 333.0 ** (-torch.arange(16).double() / 16)))
-    u, v = x.double().chunk(2, -1)
-    return torch.cat((u * a.cos() - v * a.sin(), v * b.cos() + u * b.sin()), -1).to(x.dtype)
-
-
 def at_start(x):
     return rope()(x.transpose(1, 2), torch.arange(x.shape[1])).transpose(1, 2)
 
@@ -161,10 +155,13 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "a copied line": (
         "bshd_module", lambda q, k: (at_start(q), at_start(k) + at_start(q) - q), {}, "rope.side.mixed", "keys"
     ),
+    "along the batch": (
+        "bshd_module", lambda *sides: [rope()(x.transpose(0, 2), torch.arange(len(x))).transpose(0, 2) for x in sides],
+        {}, "rope.axis.batch", "by itself",
+    ),
     "contiguous memory": ("rope_fn", viewed, {}, "pass", ""),
     "strides not read": ("rope_fn", blind_to_strides, {}, "rope.input.strides", ""),
     "a second wrong branch": ("rope_fn", one_new_token, {}, "rope.config.theta_not_read", "500,000"),
-    "bases of two": ("rope_fn", two_bases, {}, "rope.mismatch", ""),
     "clockwise": ("rope_fn", rope(freq=-FREQ), {}, "equivalent", "clockwise"),
     "from seven": ("rope_fn", rope(place=lambda p: p + 7), {}, "equivalent", "position 0 is rotated as well"),
     "permuted": ("rope_fn", rope(after=lambda out, p: out.roll(1, -1)), {}, "equivalent", "another order"),
@@ -173,7 +170,6 @@ CALLS = {  # convention, subject, more of the spec, code or status, words
     "counting object": ("rope_fn", Counting(), {}, "rope.state_kept", ""),
     "plus one": ("rope_fn", rope(after=lambda o, p: o + 1), {}, "rope.not_linear", "something is added"),
     "a bound": ("rope_fn", rope(after=lambda o, p: o.clamp(-10, 10)), {}, "rope.not_linear", ""),
-    "a norm": ("rope_fn", rope(before=lambda x: x / x.norm(dim=-1).clamp(1e-6)[..., None]), {}, "rope.not_linear", ""),
     "all heads": ("rope_fn", over_all_heads, {}, "rope.heads.differ", ""),
     "keys in the other layout": (
         "bshd_module", Sides(rope(), rope(layout="interleaved")), {}, "rope.layout.mixed", "keys"

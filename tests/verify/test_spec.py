@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import posenc
 from posenc import registry, verify
@@ -24,17 +25,11 @@ MISSPELT = {
     "a letter more": ({**ROPE, "rotary_dims": 32}, "word 'rotary_dims'. Did you mean 'rotary_dim'"),
     "two words for one": ({**ROPE, "theta": 5e5}, "says 'base' twice, also as 'theta'"),
     "encoding": ({**ROPE, "encoding": "rpoe"}, "encoding cannot be 'rpoe'. Did you mean 'rope'"),
-    "encoding of numbers": ({**ROPE, "encoding": 5}, "encoding must be a word; got int"),
-    "encoding of lists": ({**ROPE, "encoding": ["rope"]}, "encoding must be a word; got list"),
     "version": ({"encoding": "alibi@nobody"}, "no definition 'alibi@nobody'. Use one of alibi@"),
-    "kind": ({"kind": "position"}, "kind cannot be 'position'. Did you mean 'positions'"),
     "scaling": ({**ROPE, "scaling": "yarnn"}, "scaling cannot be 'yarnn'. Did you mean 'yarn'"),
-    "scaling in a list": ({**ROPE, "scaling": ["yarn"]}, "scaling must be a word or a dict; got list"),
-    "a scaling that nobody knows": ({**ROPE, "scaling": "xyzzy"}, "cannot be 'xyzzy'. Use one of default, dynamic"),
     "a scaling without parameters": ({**ROPE, "scaling": "ntk_alpha"}, "'ntk_alpha' needs parameters. Give the model"),
     "layout": ({**ROPE, "layout": "neo"}, "layout cannot be 'neo'. Use 'half' or 'interleaved'"),
     "layout of waves": ({**ROPE, "layout": "cos_first"}, "layout cannot be 'cos_first'"),
-    "padding": ({"kind": "positions", "padding": "rigth"}, "padding cannot be 'rigth'. Did you mean 'right'"),
 }
 
 
@@ -43,6 +38,35 @@ def test_what_is_misspelt_is_refused_by_name(name):
     words, message = MISSPELT[name]
     with pytest.raises(ValueError, match=message):
         verify.check(lambda x, positions: x, convention="rope_fn", spec=words)
+
+
+ODD = {  # by convention: what a word cannot say, of each kind
+    "rope_fn": {"head_dim": [0, -8, "64", 64.0, True, [64], 1 << 20], "base": ["1e4", 0, True, float("nan"), 1e300]}
+    | {"max_positions": [0, "4096"], "truncate": ["no", 2], "short_factor": [1.0, ["a"]], "config": ["llama", []]}
+    | {"activation_dtype": ["bfloat", 16], "rotary_side": ["left"], "layout": [5], "scaling": [["yarn"], 5]}
+    | {"encoding": [5, ["rope"]], "kind": ["position"]},
+    "bias_fn": {"heads": ["eight", -1], "window": ["zz", [7], -1], "variant": ["geometrc", 3], "slopes": ["geometrc"]},
+    "attention": {"window": ["zz", [7, 7], 0], "order": ["sorted"]},
+    "relative_index_fn": {"window": ["zz", [7, 0], [7, 7, 7], -7]},
+    "additive_module": {"variant": ["tensor2tensr"], "origin": ["first"], "start": ["one"], "padding_idx": [1.5]},
+    "additive_2d_module": {"grid": ["14", [14]], "cls": ["yes"], "normalize": ["yes"]},
+    "mrope_fn": {"section": ["2, 3, 3", [2.5, 3, 3]], "interleaved": ["no"]},
+    "bucket_fn": {"num_buckets": [0, 1.5], "max_distance": ["far"], "direction": ["up"], "bidirectional": ["yes"]},
+    "learned_rows_fn": {"offset": ["two", 0.5], "padding": ["rigth", 1.5], "table_rows": [-1]},
+}
+
+
+@pytest.mark.parametrize(("convention", "word"), [(name, word) for name, words in ODD.items() for word in words])
+def test_what_a_word_cannot_say_is_refused_with_what_it_may_say(convention, word):
+    for said in ODD[convention][word]:
+        with pytest.raises(ValueError, match=rf"^verify: {word} (must be|cannot be) [^\n]*\.$|Did you mean") as refused:
+            spec.read({word: said}, convention)
+        assert repr(said)[:50] in str(refused.value)
+
+
+def test_names_of_variants_depend_on_the_convention():
+    assert spec.read({"variant": "Falcon", "window": (7, 7)}, "bias_fn")[0] == {"variant": "falcon", "window": (7, 7)}
+    assert "'ours' of the specification" in spec.read({"variant": "ours"}, "additive_module")[1][0]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +81,15 @@ def test_what_is_misspelt_is_refused_by_name(name):
         ("layout", "gptj", "layout", "interleaved"),
         ("pairing", "meta", "layout", "interleaved"),
         ("encoding", "Rotary", "encoding", "rope"),
+        ("partial_rotary_factor", 0.25, "rotary_dim", 16),
+        ("base", None, "head_dim", 64),  # nothing is said of it
+        ("activation_dtype", torch.bfloat16, "activation_dtype", "bfloat16"),
+        ("variant", "Original", "variant", "Original"),
+        ("truncate", 1, "truncate", True),
     ],
 )
 def test_what_others_say_is_translated(word, said, ours, meant):
-    assert spec.read({word: said}) == ({ours: meant}, [])
-
-
-def test_a_share_of_dimensions_is_their_number():
-    assert spec.read({"head_dim": 64, "partial_rotary_factor": 0.25}) == ({"head_dim": 64, "rotary_dim": 16}, [])
+    assert spec.read({"head_dim": 64, word: said}) == ({"head_dim": 64, ours: meant}, [])
 
 
 def test_a_foreign_base_is_judged_by():
@@ -141,7 +166,7 @@ def test_lanes_of_sinusoids_have_more_orders(layout):
 
 
 def test_scalings_may_be_dicts_and_come_with_a_configuration():
-    for scaling in ({"rope_type": "linear", "factor": 2.0}, None, "none"):
+    for scaling in ({"rope_type": "linear", "factor": 2.0}, "none"):
         assert spec.read({**ROPE, "scaling": scaling})[0]["scaling"] == scaling
     for scaling in ("mrope", "xyzzy"):
         assert spec.read({**ROPE, "scaling": scaling, "config": {"head_dim": 64}})[1] == []

@@ -60,7 +60,7 @@ def identify_implementation(
 
 def _text(found: "Identification", target: str) -> str:
     """Return the verdict, a line for each thing that is known, and one for each that is not."""
-    from posenc.verify.formats import printable
+    from posenc.verify.sentences import printable
 
     convention = f" as {found.convention}" if found.convention else ""
     lines = [f"{'identified' if found.is_known else 'cannot tell'}: {target}{convention}"]

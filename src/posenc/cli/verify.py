@@ -12,7 +12,7 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.verify.child.answers import Outcome, Task
+    from posenc.verify.child import Outcome
     from posenc.verify.child.target import Target
     from posenc.verify.report import Report
 
@@ -56,10 +56,10 @@ def verify_implementation(
 
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
     """
-    from posenc.verify import child, conventions, formats
+    from posenc.verify import child, conventions
     from posenc.verify.child.target import parse
 
-    wanted = _format(as_json, output_format)
+    wanted = format_of("verify", as_json, output_format)
     asked = None if spec is None else _read_spec(spec)
     named = None if asked is None else asked.pop("convention", None)
     convention = convention or named
@@ -69,7 +69,7 @@ def verify_implementation(
         raise ValueError("verify: give either TARGET or --exec COMMAND.")
     if command is not None or Path(str(target)).is_dir():
         name, report = _remote(command, target, convention, asked, array_files)
-        _write(report, name, None, wanted, formats)
+        _write(report, name, None, wanted)
     else:
         name = str(target)
         where = parse(name)
@@ -79,7 +79,7 @@ def verify_implementation(
         if found.report is None:
             raise ValueError(found.refused)
         report = found.report
-        _write(report, name, where, wanted, formats)
+        _write(report, name, where, wanted)
     if code := CODES[report.status]:
         raise typer.Exit(code)
 
@@ -132,11 +132,12 @@ def write_cases(
     output.write(f"{out / 'questions.jsonl'}: {count:,} calls by {name}. Write answers.jsonl next to it.")
 
 
-def _format(as_json: bool, named: str | None) -> str:
+def format_of(command: str, as_json: bool, named: str | None) -> str:
+    """Return the format that two options ask for."""
     if named not in (None, "text", "json", "github"):
-        raise ValueError(f"verify: --output-format must be text, json or github; got {named}.")
+        raise ValueError(f"{command}: --output-format must be text, json or github; got {named}.")
     if as_json and named not in (None, "json"):
-        raise ValueError(f"verify: --json and --output-format {named} exclude each other. Give one.")
+        raise ValueError(f"{command}: --json and --output-format {named} exclude each other. Give one.")
     return "json" if as_json else named or "text"
 
 
@@ -171,9 +172,7 @@ def announce(command: str, target: str, in_process: bool, seconds: float, memory
     output.complain(f"{command} imports and runs the code of {target} {how}; run only code that you trust.")
 
 
-def run_here(
-    where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: "Task" = "check"
-) -> "Outcome":
+def run_here(where: "Target", *, convention: str | None, spec: dict[str, Any] | None, task: str = "check") -> "Outcome":
     """Check or identify in this process; what the code prints goes to stderr, since stdout is the report's."""
     from posenc.verify import child
     from posenc.verify.child.inside import examine
@@ -184,7 +183,7 @@ def run_here(
 
 def repeat(printed: str) -> None:
     """Show on stderr what the code printed, marked, so that no line of it passes for one of ours."""
-    from posenc.verify.formats import printable
+    from posenc.verify.sentences import printable
 
     lines = printed.rstrip("\n").split("\n") if printed.strip() else []
     for line in lines[:_SHOWN]:
@@ -193,14 +192,16 @@ def repeat(printed: str) -> None:
         sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
 
 
-def _write(report: "Report", target: str, where: "Target | None", wanted: str, formats: Any) -> None:
+def _write(report: "Report", target: str, where: "Target | None", wanted: str) -> None:
+    from posenc.verify import sentences
+
     if wanted == "json":
-        output.write_json(formats.as_json(report, target))
+        output.write_json({"target": target, **report.to_dict()})
     elif wanted == "github":
         file = None if where is None or where.path is None else os.path.relpath(where.path)
-        output.write(formats.github(report, target, file, None if where is None else _line_of_build(where)))
+        output.write(sentences.github(report, target, file, None if where is None else _line_of_build(where)))
     else:
-        output.write(formats.text(report, target))
+        output.write(sentences.text(report, target))
 
 
 def _line_of_build(where: "Target") -> int | None:

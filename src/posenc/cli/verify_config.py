@@ -2,17 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from posenc.cli import output
+from posenc.cli.verify import CODES, format_of
 
 if TYPE_CHECKING:
     from posenc.verify.configs import Finding, Judgement
 
 _WIDTH = 100
-_EXIT = {"pass": 0, "fail": 1, "cannot_tell": 3}
 
 
 def verify_config(
@@ -32,10 +32,7 @@ def verify_config(
     Each finding has a code, the key, its value, what is allowed, what each spelling would mean, and how to fix it.
     Exit codes: 0 nothing found, 1 findings, 2 wrong use, 3 cannot tell (the model type is not known).
     """
-    if output_format not in (None, "text", "json", "github"):
-        raise ValueError(f"verify-config: --output-format must be text, json or github; got {output_format}.")
-    if as_json and output_format not in (None, "json"):
-        raise ValueError(f"verify-config: --json and --output-format {output_format} exclude each other; give one.")
+    wanted = format_of("verify-config", as_json, output_format)
     if pairing not in (None, "half", "interleaved"):
         raise ValueError(f"verify-config: --pairing must be half or interleaved; got {pairing}.")
     from posenc.verify import configs
@@ -47,15 +44,15 @@ def verify_config(
             f"verify-config: no configuration is at {target!r}, and no known model is called so. "
             f"Name a config.json, a directory that holds one, or one of: {', '.join(configs.known_models())}."
         ) from error
-    if as_json or output_format == "json":
+    if wanted == "json":
         output.write_json(found.to_dict())
-    elif output_format == "github":
+    elif wanted == "github":
         if lines := _annotate(found):
             output.write("\n".join(lines))
     else:
         output.write("\n".join(_describe(found)))
-    if _EXIT[found.status]:
-        raise typer.Exit(_EXIT[found.status])
+    if code := CODES[found.status]:
+        raise typer.Exit(code)
 
 
 def _describe(found: "Judgement") -> list[str]:
@@ -93,14 +90,16 @@ def _value(one: "Finding") -> str:
 
 def _annotate(found: "Judgement") -> list[str]:
     """Write the findings as commands of GitHub Actions, at the line of the file where the key stands."""
+    from posenc.verify import sentences
+
     path, text = _file(found.target)
     lines = []
     for one in found.findings:
         place = {"file": path, "line": _line(text, one.key), "title": one.code}
         said = f"{one.message} Allowed: {one.allowed}. {one.fix}"
-        lines.append(f"::{one.level} {_properties(place)}::{_escape(said)}")
+        lines.append(sentences.command(one.level, place, said))
     if found.status == "cannot_tell":
-        lines.append(f"::notice {_properties({'file': path, 'title': 'cannot_tell'})}::{_escape(found.because)}")
+        lines.append(sentences.command("notice", {"file": path, "title": "cannot_tell"}, found.because))
     return lines
 
 
@@ -117,12 +116,3 @@ def _line(text: str, key: str) -> int | None:
     """Return the number of the first line that holds a key, None where none does."""
     wanted = json.dumps(key.rsplit(".", 1)[-1])
     return next((i for i, line in enumerate(text.splitlines(), 1) if wanted in line), None)
-
-
-def _properties(place: dict[str, Any]) -> str:
-    said = {key: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for key, value in place.items() if value}
-    return ",".join(f"{key}={value}" for key, value in said.items())
-
-
-def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.cli.verify import CODES, format_of
 
 if TYPE_CHECKING:
     from posenc.verify.report import Report
 
-CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
 _WIDTH = 100
 
 
@@ -33,31 +33,30 @@ def verify_model(
     none, are replaced by random ones in a small model. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use,
     3 cannot tell.
     """
-    if output_format not in (None, "text", "json", "github"):
-        raise ValueError(f"verify-model: --output-format must be text, json or github; got {output_format}.")
-    if as_json and output_format not in (None, "json"):
-        raise ValueError(f"verify-model: --json and --output-format {output_format} exclude each other. Give one.")
+    wanted = format_of("verify-model", as_json, output_format)
     # set before transformers is imported, which reads them then
     os.environ.update(dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"))
     output.complain(
         f"verify-model runs transformers' code for {target} in this process, offline; no code of the directory runs."
     )
-    from posenc.verify import formats, models
+    from posenc.verify import models, sentences
 
     found = models.verify_model(Path(target), small=small)
-    if as_json or output_format == "json":
-        output.write_json(formats.as_json(found, target))
-    elif output_format == "github":
-        output.write(formats.github(found, target, str(Path(target) / "config.json")))
+    if wanted == "json":
+        output.write_json({"target": target, **found.to_dict()})
+    elif wanted == "github":
+        output.write(sentences.github(found, target, str(Path(target) / "config.json")))
     else:
-        output.write(_text(found, target, formats))
+        output.write(_text(found, target))
     if code := CODES[found.status]:
         raise typer.Exit(code)
 
 
-def _text(found: "Report", target: str, formats: Any) -> str:
+def _text(found: "Report", target: str) -> str:
     """Return the verdict, what was run, the largest errors, and a line for each layer that is not merely right."""
-    lines: list[str] = [formats.text(found, target, _WIDTH)]
+    from posenc.verify import sentences
+
+    lines: list[str] = [sentences.text(found, target, _WIDTH)]
     seen = found.measured
     if "layers" not in seen:
         return "\n".join(lines)
@@ -78,7 +77,7 @@ def _text(found: "Report", target: str, formats: Any) -> str:
         said = ", ".join(f"{position} {cosine:.4f}" for position, cosine in curve[:: max(1, len(curve) // 8)])
         lines.append(output.wrap(f"mean cos(angle error) by position: {said}", _WIDTH, "    ", "  "))
     lines += ["", *_layers(seen["layers"])]
-    return "\n".join(formats.printable(line) if "\n" not in line else line for line in lines)
+    return "\n".join(sentences.printable(line) if "\n" not in line else line for line in lines)
 
 
 def _layers(layers: list[dict[str, Any]]) -> list[str]:

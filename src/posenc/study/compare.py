@@ -13,7 +13,7 @@ from rich.text import Text
 from posenc.study.index import KEY, Key, find_study, object_of, open_index, read_or_empty
 from posenc.study.intervals import interval
 from posenc.study.measures import number
-from posenc.verify.formats import printable
+from posenc.verify.sentences import printable
 
 Lengths = dict[int, float]  # values by test length
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from posenc.study.index import KEY, Key, find_study, key_of, object_of, open_index, read_or_empty
 from posenc.study.measures import number
 from posenc.study.tables import duration
-from posenc.verify.formats import printable
+from posenc.verify.sentences import printable
 
 _MOST = 100_000  # cells of a configuration that are counted
 _CELL = "{encoding} {task} {size} s{seed}"

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from posenc.verify.identity.identify import Identification, identify
-from posenc.verify.report import Cause, Findings, Report, Status
+from posenc.verify.report import Cause, Report, Status
 from posenc.verify.testing import parametrize_with_checks
 
 if TYPE_CHECKING:
@@ -62,64 +62,44 @@ def check(subject: Any, *, convention: str, spec: Mapping[str, Any] | None = Non
     >>> check(slopes, convention="slopes_fn", spec={"encoding": "alibi", "heads": 12}).causes[0].code
     'alibi.slopes.not_power_of_two'
     """
-    from posenc.verify import conventions
+    from posenc.verify import conventions, rules, sentences
     from posenc.verify import spec as words
+    from posenc.verify.engine import CannotTellError, judge
 
-    if convention not in FAMILIES:
-        raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
+    module = _module(convention)
     asked, unread = words.read(spec, convention)
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"verify: {wrong}.")
-    found = _found(subject, convention, asked)
-    causes = tuple(cause if cause.help else replace(cause, help=_fix(cause.code)) for cause in found.causes)
+    if convention == "encoding":
+        found: Report = module.check(subject, convention, asked)
+    else:
+        try:
+            family: Family = module.family(convention, asked)
+            found = sentences.report(judge(family, subject), convention, family.definition)
+        except CannotTellError as open_:
+            found = Report("cannot_tell", convention, because=str(open_))
+    known = rules.known()
+    causes = tuple(c if c.help or c.code not in known else replace(c, help=known[c.code].fix) for c in found.causes)
     return replace(found, causes=causes, not_judged=(*found.not_judged, *unread))
 
 
-def _found(subject: Any, convention: str, asked: Mapping[str, Any]) -> Report:
-    """Return what the convention's family finds; a call that cannot be used is a finding too."""
-    from posenc.verify.engine import CannotTellError, judge
-    from posenc.verify.guard import SubjectError
-    from posenc.verify.sentences import report
-
-    module = import_module(f"posenc.verify.{FAMILIES[convention]}")
-    if not hasattr(module, "family"):
-        try:
-            findings: Findings = module.check(subject, convention, asked)
-        except SubjectError as error:
-            findings = Findings(causes=[error.cause])
-        return findings.report(convention)
-    try:
-        family = module.family(convention, asked)
-    except CannotTellError as open_:
-        return Report("cannot_tell", convention, because=str(open_))
-    return report(judge(family, subject), convention, family.definition)
+def _module(convention: str) -> Any:
+    if convention not in FAMILIES:
+        raise ValueError(f"verify: there is no convention {convention!r}. Use one of {', '.join(FAMILIES)}.")
+    return import_module(f"posenc.verify.{FAMILIES[convention]}")
 
 
 def family_of(convention: str, spec: Mapping[str, Any] | None) -> "Family":
-    """Return the cases, the definition and the faults of a convention for a specification.
-
-    Raises:
-        ValueError: There is no such convention, it has no cases, or the spec is wrong.
-    """
+    """Return the cases, the definition and the faults of a convention for a specification; refuse what has none."""
     from posenc.verify import spec as words
 
-    module = import_module(f"posenc.verify.{FAMILIES[convention]}")
-    if not hasattr(module, "family"):
+    if convention == "encoding":
         raise ValueError(f"verify: {convention} asks no cases that could be written down.")
-    family: Family = module.family(convention, words.read(spec, convention)[0])
+    family: Family = _module(convention).family(convention, words.read(spec, convention)[0])
     return family
 
 
 def unbuilt(convention: str, spec: Mapping[str, Any], cause: Cause) -> Cause:
     """Return what is behind a build() that raises, as far as a family knows; else the cause as it is."""
-    if convention not in FAMILIES:
-        return cause
-    family = import_module(f"posenc.verify.{FAMILIES[convention]}")
-    return family.refused(convention, spec, cause) if hasattr(family, "refused") else cause
-
-
-def _fix(code: str) -> str:
-    from posenc.verify import rules
-
-    known = rules.known().get(code)
-    return "" if known is None else known.fix
+    refused = getattr(_module(convention), "refused", None) if convention in FAMILIES else None
+    return cause if refused is None else refused(convention, spec, cause)

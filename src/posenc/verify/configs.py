@@ -6,7 +6,7 @@ No torch here: `posenc verify-config` answers at once.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from posenc.verify import unjudged
 
 SCHEMA = 1
 Level = Literal["error", "warning", "notice"]
+Status = Literal["pass", "fail", "cannot_tell"]
+_LEVELS = ("error", "warning", "notice")
 _LIMITS = (
     f"a JSON object in UTF-8 of at most {MAX_BYTES:,} bytes and {MAX_DEPTH} levels, whose numbers are finite and whose "
     f"keys stand once"
@@ -75,21 +77,22 @@ class Judgement:
         not_judged: What it did not look at, or cannot see in a configuration.
     """
 
-    status: Literal["pass", "fail", "cannot_tell"]
+    status: Status
     target: str
     model_type: str | None
-    layers: dict[str, int | None]
-    findings: tuple[Finding, ...]
+    layers: Mapping[str, int | None] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
     because: str = ""
     not_judged: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, as JSON has them."""
-        plain = {"schema": SCHEMA, **asdict(self)}
-        for finding in plain["findings"]:
-            said = [{"spelling": spelling, "meaning": meaning} for spelling, meaning in finding["meanings"]]
-            finding["meanings"], finding["layers"] = said, list(finding["layers"])
-        return {**plain, "findings": list(plain["findings"]), "not_judged": list(self.not_judged)}
+        findings = [asdict(finding) for finding in self.findings]
+        for finding in findings:
+            finding["meanings"] = [{"spelling": said, "meaning": meant} for said, meant in finding["meanings"]]
+            finding["layers"] = list(finding["layers"])
+        plain = {"schema": SCHEMA, **vars(self), "layers": dict(self.layers), "findings": findings}
+        return {**plain, "not_judged": list(self.not_judged)}
 
 
 def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Judgement:
@@ -121,49 +124,43 @@ def judge(target: config.Source, *, pairing: config.Pairing | None = None) -> Ju
         model_type = source.get("model_type")
         model = open_model(source)
         model_type = model.model_type
-        if (ways := unrotated.ways(model)) is not None:
-            found = [_odd(one) for one in places.of_unrotated(model)]
-            ways_of: dict[str, int | None] = {f"{way.part}: {way.encoding}": way.count for way in ways}
-            return _judged(name, model, ways_of, found, unjudged.of_model(model, []))
+        ways = unrotated.ways(model)
+        odd = [_odd(one) for one in places.of_unrotated(model)] if ways is not None else []
     except FileNotFoundError:
         raise
     except (ValueError, TypeError) as error:
         # a key for which transformers has a default of its own, or positions of which posenc has no reader
         if values.about(error).code in ("missing", "elsewhere"):
-            return Judgement("cannot_tell", name, model_type, {}, (), str(error))
-        return Judgement("fail", name, None, {}, (_refused(error, target),))
-    unknown = pairing is None and model.name not in TYPES
-    counts, found, rotations = _look(source, model, pairing or ("half" if unknown else None))
-    if not unknown:
-        return _judged(name, model, counts, found, unjudged.of_model(model, rotations))
-    found = [one for one in found if one.code not in _OF_TYPE] if any(map(model.fields.get, _ROPE_KEYS)) else []
-    return _judged(name, model, {}, found, unjudged.of_model(model, rotations), _unknown(model))
+            return Judgement("cannot_tell", name, model_type, because=str(error))
+        return Judgement("fail", name, None, findings=(_refused(error, target),))
+    counts: dict[str, int | None] = {}
+    found, why, rotations = odd, "", list[config.Rotary]()
+    if ways is not None:
+        counts = {f"{way.part}: {way.encoding}": way.count for way in ways}
+    elif pairing is not None or model.name in TYPES:
+        counts, found, rotations = _look(source, model, pairing)
+    else:
+        _, seen, rotations = _look(source, model, "half")
+        has_rope, why = any(map(model.fields.get, _ROPE_KEYS)), _unknown(model)
+        found = [one for one in seen if has_rope and one.code not in _OF_TYPE]
+    found.sort(key=lambda one: (_LEVELS.index(one.level), one.code not in _FIRST))
+    status: Status = "fail" if found else "cannot_tell" if why else "pass"
+    left = unjudged.of_model(model, rotations)
+    return Judgement(status, name, model.model_type, counts, tuple(found), why, left)
 
 
-def _judged(
-    name: str, model: Model, counts: dict[str, int | None], found: list[Finding], left: tuple[str, ...], why: str = ""
-) -> Judgement:
-    """Return the judgement of what was found, the gravest first; `left`: what was not judged."""
-    levels = ("error", "warning", "notice")
-    findings = tuple(sorted(found, key=lambda one: (levels.index(one.level), one.code not in _FIRST)))
-    status: Literal["pass", "fail", "cannot_tell"] = "fail" if findings else "cannot_tell" if why else "pass"
-    return Judgement(status, name, model.model_type, counts, findings, why, left)
-
-
-def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], outside: list[Finding]) -> Judgement:
-    """Return one judgement of an encoder and a decoder, and of what stands outside of both."""
-    statuses = ["fail" for _ in outside[:1]] + [one.status for one in each.values()]
+def _joined(name: str, model_type: str | None, each: Mapping[str, Judgement], found: list[Finding]) -> Judgement:
+    """Return one judgement of an encoder and a decoder; `found` outside of both."""
     layers = {f"{stack} {kind}": count for stack, one in each.items() for kind, count in one.layers.items()}
-    inside = []
-    for stack, one in each.items():
-        for found in one.findings:
-            kinds_of = tuple(f"{stack} {kind}" for kind in found.layers)
-            message = f"{stack}: {found.message}"
-            inside.append(replace(found, key=f"{stack}.{found.key}", layers=kinds_of, message=message))
+    for stack, judged in each.items():
+        for one in judged.findings:
+            own = tuple(f"{stack} {kind}" for kind in one.layers)
+            found.append(replace(one, key=f"{stack}.{one.key}", layers=own, message=f"{stack}: {one.message}"))
     because = " ".join(f"{stack}: {one.because}" for stack, one in each.items() if one.because)
-    worst = next((status for status in ("fail", "cannot_tell") if status in statuses), "pass")
+    is_open = any(one.status == "cannot_tell" for one in each.values())
+    status: Status = "fail" if found else "cannot_tell" if is_open else "pass"
     not_judged = tuple(dict.fromkeys(line for one in each.values() for line in one.not_judged))
-    return Judgement(worst, name, model_type, layers, (*outside, *inside), because, not_judged)  # type: ignore[arg-type]
+    return Judgement(status, name, model_type, layers, tuple(found), because, not_judged)
 
 
 def _look(
@@ -189,10 +186,10 @@ def _look(
         except (ValueError, TypeError) as error:
             seen = [_refused(error, source)]
         found += [replace(one, layers=(kind,)) for one in seen]
-    return counts, [*_merged(found, counts)], rotations
+    return counts, [*_merged(found, set(filter(kinds.turns, counts)))], rotations
 
 
-def _merged(found: Iterable[Finding], counts: dict[str, int | None]) -> Iterator[Finding]:
+def _merged(found: Iterable[Finding], all_kinds: set[str]) -> Iterator[Finding]:
     """Give each finding once, with all kinds of layers that it concerns, named where these are not all that rotate."""
     several: dict[str, list[Finding]] = {}
     for one in found:
@@ -200,7 +197,7 @@ def _merged(found: Iterable[Finding], counts: dict[str, int | None]) -> Iterator
     for same in several.values():
         layers, message = tuple(kind for one in same for kind in one.layers), same[0].message
         unsaid = [kind for kind in layers if kind not in message]
-        if unsaid and not set(layers) >= set(filter(kinds.turns, counts)):
+        if unsaid and not set(layers) >= all_kinds:
             message = f"{', '.join(unsaid)}: {message}"
         yield replace(same[0], layers=layers, message=message)
 

@@ -6,6 +6,7 @@ read by offset in place of positions would be reported as broken.
 
 import difflib
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,184 +28,137 @@ class Convention:
     """One way to call position code.
 
     Args:
-        name: As in STYLE and --convention.
-        call: What build() returns, and how it is called.
+        call: What build() returns, how it is called, and what that returns; a program is asked by the same names.
         words: For each argument of the call, the names of it that speak for this convention; empty if any may.
             None if it is no plain call: it is known by what it is.
         called: A word in the function's own name that speaks for it.
     """
 
-    name: str
     call: str
     words: tuple[str, ...] | None = None
     called: str = ""
 
+    @property
+    def functions(self) -> dict[str, tuple[str, ...]]:
+        """The functions that are called, and the names of their arguments.
 
-_ALL = (
-    Convention("hf_rope", "(module: (x, position_ids) -> (cos, sin), function: (q, k, cos, sin) -> (q, k))"),
-    Convention("meta_complex", "(function: (end=n) -> complex table, function: (q, k, table) -> (q, k))"),
-    Convention("rope_fn", "rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS)),
-    Convention("rope_offset_fn", "rope(x, offset)", ("", _OFFSET)),
-    Convention("lucidrains", "object with rotate_queries_or_keys(x, offset=)"),
-    Convention("bshd_module", "forward(q, k) on (batch, seq, heads, dim), positions from 0", (_Q, _K)),
-    Convention("xpos_fn", "xpos(q, k) -> (q, k)", (_Q, _K), "xpos"),
-    Convention(
-        "mrope_fn",
-        "angles(position_ids (3, seq)) -> (seq, head_dim / 2)",
-        (_POSITIONS + " coords",),
+        >>> CONVENTIONS["slopes_fn"].functions
+        {'slopes': ('n_heads',)}
+        """
+        return {name: tuple(args.split(", ")) for name, args in re.findall(r"(\w+)\(([\w, ]+)\)", self.call)}
+
+
+CONVENTIONS: Mapping[str, Convention] = {
+    "hf_rope": Convention("(module rotary(x, position_ids) -> (cos, sin), function apply(q, k, cos, sin) -> (q, k))"),
+    "meta_complex": Convention("(function table(end) -> complex table, function apply(q, k, table) -> (q, k))"),
+    "rope_fn": Convention("rope(x, positions), x (batch, heads, seq, dim), positions (seq,)", ("", _POSITIONS)),
+    "rope_offset_fn": Convention("rope(x, offset)", ("", _OFFSET)),
+    "lucidrains": Convention("object with rotate_queries_or_keys(x, offset)"),
+    "bshd_module": Convention("forward(q, k) on (batch, seq, heads, dim), positions from 0", (_Q, _K)),
+    "xpos_fn": Convention("xpos(q, k) -> (q, k)", (_Q, _K), "xpos"),
+    "mrope_fn": Convention(
+        "angles(position_ids) -> (seq, head_dim / 2), position_ids (3, seq)", (_POSITIONS + " coords",)
     ),
-    Convention(
-        "rope2d_table_fn",
-        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y",
-        (_H, _W),
+    "rope2d_table_fn": Convention(
+        "table(h, w) -> angles (h*w, head_dim / 2), first half of the dimensions x, second y", (_H, _W)
     ),
-    Convention(
-        "mrope_positions_fn",
+    "mrope_positions_fn": Convention(
         "positions(segments, time_steps) -> (3, seq), a segment a number of tokens or (frames, rows, columns)",
         ("segments parts", "time_steps steps time_step"),
     ),
-    Convention(
-        "rope_axes_fn",
+    "rope_axes_fn": Convention(
         "rope(x, positions), x (batch, heads, seq, dim), positions (batch, seq, 2) of rows and columns",
         ("", _POSITIONS + " coords"),
     ),
-    Convention(
-        "additive_module",
-        "forward(x (batch, seq, dim)) -> x + code",
+    "additive_module": Convention(
+        "forward(x) -> x + code, x (batch, seq, dim)",
         ("x input inputs tokens emb embedding embeddings hidden hidden_states tensor src",),
     ),
-    Convention(
-        "additive_2d_module",
-        "forward(x (n, channels, h, w)) -> x + code",
+    "additive_2d_module": Convention(
+        "forward(x) -> x + code, x (n, channels, h, w)",
         ("x input inputs image images img feature features feature_map fmap maps tensor",),
     ),
-    Convention(
-        "relative_table_fn",
+    "relative_table_fn": Convention(
         "table(n) -> (2n - 1, dim), row r holds distance (n - 1) - r",
         ("n length seq_len seqlen klen size max_len n_positions n_tokens",),
     ),
-    Convention("relative_index_fn", "index(h, w) -> (h*w, h*w)", (_H, _W), "index"),
-    Convention("slopes_fn", "slopes(n_heads) -> list", (_HEADS + " n h",), "slope"),
-    Convention(
-        "bias_fn",
+    "relative_index_fn": Convention("index(h, w) -> (h*w, h*w)", (_H, _W), "index"),
+    "slopes_fn": Convention("slopes(n_heads) -> list", (_HEADS + " n h",), "slope"),
+    "bias_fn": Convention(
         "bias(heads, q_len, kv_len), broadcastable to (heads, q_len, kv_len)",
         (_HEADS + " h n", _Q_LEN + " q n m i", _KV_LEN + " k kv n m j"),
     ),
-    Convention(
-        "score_mod",
-        "score_mod(score, b, h, q_idx, kv_idx) -> score",
-        ("", "", "", "", ""),
-        "score_mod",
-    ),
-    Convention(
-        "bucket_fn",
-        "bucket(relative_position = key - query) -> int tensor",
+    "score_mod": Convention("score_mod(score, b, h, q_idx, kv_idx) -> score", ("", "", "", "", ""), "score_mod"),
+    "bucket_fn": Convention(
+        "bucket(relative_position) -> int tensor, relative_position = key - query",
         ("relative_position relative_positions rel_pos rel relpos relative distance distances delta d r rp",),
         "bucket",
     ),
-    Convention(
-        "position_fn",
-        "positions(attention_mask (batch, total), q_len) -> (batch, q_len)",
+    "position_fn": Convention(
+        "positions(attention_mask, q_len) -> (batch, q_len), attention_mask (batch, total)",
         (_MASK, _Q_LEN + " n length seq_len seqlen new_tokens"),
     ),
-    Convention(
-        "packed_position_fn",
+    "packed_position_fn": Convention(
         "positions(cu_seqlens) -> (total,)",
         ("cu_seqlens cu_seq_lens cu cu_lens cu_lengths cumulative bounds boundaries",),
     ),
-    Convention("learned_rows_fn", "rows(attention_mask) -> row numbers of the learned table", (_MASK,), "rows"),
-    Convention(
-        "cached_model",
-        "model(x (batch, seq, dim), cache or None) -> (y, cache)",
+    "learned_rows_fn": Convention("rows(attention_mask) -> row numbers of the learned table", (_MASK,), "rows"),
+    "cached_model": Convention(
+        "model(x, cache) -> (y, cache), x (batch, seq, dim), cache None at first",
         ("", "cache kv_cache past past_kv past_key_values layer_past state memory"),
     ),
-    Convention("attention", "attention(q, k, v, positions) -> out", (_Q, _K, "", _POSITIONS)),
-    Convention("encoding", "a posenc Encoding or a subclass"),
-)
-CONVENTIONS: Mapping[str, Convention] = {c.name: c for c in _ALL}
+    "attention": Convention("attention(q, k, v, positions) -> out", (_Q, _K, "", _POSITIONS)),
+    "encoding": Convention("a posenc Encoding or a subclass"),
+}
 
 
 def named(name: object, where: str) -> str:
-    """Return the name of a convention if it is one.
-
-    Args:
-        name: What was given.
-        where: Where it was given, for the message.
-
-    Raises:
-        ValueError: No convention is called so.
+    """Return the name of a convention if it is one; the message of the ValueError says where it was given.
 
     >>> named("rope_fn", "STYLE")
     'rope_fn'
     """
     if isinstance(name, str) and name in CONVENTIONS:
         return name
-    near = difflib.get_close_matches(str(name)[:100], CONVENTIONS, 2, 0.5)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
-    said = repr(str(name)[:100])
-    raise ValueError(f"verify: {where} must be a convention; got {said}. {hint} Known: {', '.join(CONVENTIONS)}.")
+    said = str(name)[:100]
+    near = difflib.get_close_matches(said, CONVENTIONS, 2, 0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    raise ValueError(f"verify: {where} must be a convention; got {said!r}. {hint}Known: {', '.join(CONVENTIONS)}.")
 
 
 def misfit(subject: Any, convention: str) -> str | None:
     """Return why a subject cannot be called by a convention at all, in words; None if it may be.
 
-    Args:
-        subject: What build() returned.
-        convention: A name in CONVENTIONS.
-
     >>> misfit([0.5, 0.25], "slopes_fn")
     'slopes_fn calls slopes(n_heads) -> list, but build() returned a list'
     """
-    if convention == "encoding":
-        fits = _is_encoding(subject)
-    elif convention == "lucidrains":
-        fits = callable(getattr(subject, "rotate_queries_or_keys", None))
-    elif CONVENTIONS[convention].words is None:
-        fits = _is_pair(subject)
+    asked = CONVENTIONS[convention]
+    if asked.words is None:
+        fits = convention in _by_kind(subject, any_call=True)
     else:
         fits = callable(subject) or callable(getattr(subject, "forward", None))
-    if fits:
-        return None
-    return f"{convention} calls {CONVENTIONS[convention].call}, but build() returned {_describe(subject)}"
+    return None if fits else f"{convention} calls {asked.call}, but build() returned {_describe(subject)}"
 
 
-def by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the conventions that fit what a subject is and what it takes, and whether names say so or only a count.
+def fitting(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the conventions that fit what a subject is and what it takes, and whether calls were tried to find out.
 
     Args:
-        subject: What build() returned.
-        spec: What it should be: a module on (q, k) may be an xPos only if that was asked for.
+        subject: What build() returned; a trial may change its state.
+        spec: What it should be: its widths are tried first, and a module on (q, k) may be an xPos only if asked for.
     """
-    if known := _by_kind(subject):
-        return known, True
-    if isinstance(subject, tuple | list) or not callable(subject):
-        return [], False
-    signature = signature_of(subject)
-    plain = [c for c in _ALL if c.words is not None and _takes(signature, len(c.words))]
-    if _is_module(subject) and spec.get("encoding") != "xpos":
-        plain = [c for c in plain if c.name != "xpos_fn"]  # a function; modules on (q, k) are another convention
-    other = "rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn"  # both take (x, positions)
-    plain = [c for c in plain if c.name != other]
-    spoken = [c for c in plain if signature and _speaks(signature, c.words or ())]
-    if len(spoken) > 1:
-        own = str(getattr(subject, "__name__", "")).lower()
-        spoken = [c for c in spoken if c.called and c.called in own] or spoken
-    return [c.name for c in spoken or plain], bool(spoken)
-
-
-def by_trial(subject: Any, fits: Sequence[str], spec: Mapping[str, Any]) -> list[str]:
-    """Return those of some conventions by which the subject can be called with a result of their form.
-
-    Args:
-        subject: What build() returned; its state may change.
-        fits: The conventions to try.
-        spec: What it should be; its widths are tried first.
-    """
+    if len(known := _by_kind(subject)) == 1:
+        return known, False
+    fits, spoken = known, bool(known)
+    if not known and callable(subject) and not isinstance(subject, tuple | list):
+        fits, spoken = _by_signature(subject, spec)
+    if len(fits) == 1 and spoken:
+        return fits, False
     from posenc.verify.child import trials
 
-    best = {name: trials.rate(subject, name, spec) for name in fits}
-    most = max(best.values(), default=0)
-    return [name for name, rating in best.items() if rating == most > 0]
+    ratings = {name: trials.rate(subject, name, spec) for name in fits}
+    tried = [name for name, rating in ratings.items() if rating == max(ratings.values()) > 0]
+    return tried or (fits if spoken else []), True
 
 
 def only(fits: Sequence[str], subject: Any) -> str:
@@ -215,54 +169,48 @@ def only(fits: Sequence[str], subject: Any) -> str:
     """
     if len(fits) == 1:
         return fits[0]
-    what = f"what build() returned, {_describe(subject)}"
-    if not fits:
-        raise ValueError(
-            f"verify: no convention fits {what}. Name one by --convention or STYLE; known: {', '.join(CONVENTIONS)}."
-        )
-    listed = "; ".join(f"{name}: {CONVENTIONS[name].call}" for name in fits)
-    count = {2: "two", 3: "three"}.get(len(fits), str(len(fits)))
-    raise ValueError(f"verify: {count} conventions fit {what}: {listed}. Name one by --convention or STYLE.")
+    count, listed = "no", f"known: {', '.join(CONVENTIONS)}"
+    if fits:
+        count, listed = str(len(fits)), "; ".join(f"{name}: {CONVENTIONS[name].call}" for name in fits)
+    what = f"convention{'s' * bool(fits)} fit{'s' * (not fits)} what build() returned, {_describe(subject)}"
+    raise ValueError(f"verify: {count} {what}. Name one by --convention or STYLE; {listed}.")
 
 
-def signature_of(subject: Any) -> inspect.Signature | None:
-    """Return how a subject is called, of a module its forward; None where that cannot be seen."""
-    try:
-        return inspect.signature(subject.forward if _is_module(subject) else subject)
-    except Exception:  # built in, or one that lies about itself
-        return None
-
-
-def _by_kind(subject: Any) -> list[str]:
+def _by_kind(subject: Any, *, any_call: bool = False) -> list[str]:
     """Return the conventions of what is no plain callable: pairs, objects with a known method, encodings."""
-    if _is_encoding(subject):
-        return ["encoding"]
-    if _is_pair(subject):
-        signature = signature_of(subject[1])
-        first = signature_of(subject[0])
-        if first and list(first.parameters)[:1] == ["end"]:
-            return ["meta_complex"]
-        rotates = {"hf_rope": 4, "meta_complex": 3}
-        return [name for name, count in rotates.items() if _takes(signature, count)]
-    if callable(getattr(subject, "rotate_queries_or_keys", None)):
-        return ["lucidrains"]
-    return []
-
-
-def _is_encoding(subject: Any) -> bool:
     from posenc.encoding import Encoding
 
-    return isinstance(subject, Encoding) or (inspect.isclass(subject) and issubclass(subject, Encoding))
+    if isinstance(subject, Encoding) or (inspect.isclass(subject) and issubclass(subject, Encoding)):
+        return ["encoding"]
+    if isinstance(subject, tuple | list) and len(subject) == 2 and all(map(callable, subject)):
+        tables, rotates = map(_signature_of, subject)
+        if any_call:
+            return ["hf_rope", "meta_complex"]
+        if tables and list(tables.parameters)[:1] == ["end"]:
+            return ["meta_complex"]
+        return [name for name, count in (("hf_rope", 4), ("meta_complex", 3)) if _takes(rotates, count)]
+    return ["lucidrains"] if callable(getattr(subject, "rotate_queries_or_keys", None)) else []
 
 
-def _is_pair(subject: Any) -> bool:
-    return isinstance(subject, tuple | list) and len(subject) == 2 and all(map(callable, subject))
+def _by_signature(subject: Any, spec: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the conventions that fit the arguments of a callable, and whether their names say so or only a count."""
+    signature, own = _signature_of(subject), str(getattr(subject, "__name__", "")).lower()
+    plain = {name: c for name, c in CONVENTIONS.items() if c.words is not None and _takes(signature, len(c.words))}
+    if hasattr(subject, "forward") and spec.get("encoding") != "xpos":
+        plain.pop("xpos_fn", None)  # a function; modules on (q, k) are another convention
+    plain.pop("rope_fn" if spec.get("encoding") == "rope2d" else "rope_axes_fn", None)  # both take (x, positions)
+    spoken = [name for name, c in plain.items() if signature and _speaks(signature, c.words or ())]
+    if len(spoken) > 1:
+        spoken = [name for name in spoken if plain[name].called and plain[name].called in own] or spoken
+    return spoken or list(plain), bool(spoken)
 
 
-def _is_module(subject: Any) -> bool:
-    from torch import nn
-
-    return isinstance(subject, nn.Module)
+def _signature_of(subject: Any) -> inspect.Signature | None:
+    """Return how a subject is called, of a module its forward; None where that cannot be seen."""
+    try:
+        return inspect.signature(getattr(subject, "forward", subject))
+    except Exception:  # built in, or one that lies about itself
+        return None
 
 
 def _takes(signature: inspect.Signature | None, count: int) -> bool:
@@ -281,12 +229,11 @@ def _speaks(signature: inspect.Signature, words: tuple[str, ...]) -> bool:
     """Return whether the names of the arguments speak for a convention: each that has words is one of them."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [p.name.lower().strip("_") for p in signature.parameters.values() if p.kind not in starred]
-    if len(names) < len(words):
-        return False
-    return all(not word or name in word.split() for name, word in zip(names, words, strict=False))
+    fits = all(not word or name in word.split() for name, word in zip(names, words, strict=False))
+    return fits and len(names) >= len(words)
 
 
 def _describe(subject: Any) -> str:
     kind = type(subject).__name__
-    signature = None if isinstance(subject, tuple | list) or not callable(subject) else signature_of(subject)
+    signature = None if isinstance(subject, tuple | list) or not callable(subject) else _signature_of(subject)
     return f"a {kind}" + (f" that takes {signature}" if signature else "")

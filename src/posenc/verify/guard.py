@@ -47,21 +47,14 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
     except (SubjectError, NotAnsweredError):
         raise
     except (Exception, SystemExit) as error:
-        message = f"{what} raised {type(error).__name__}: {str(error)[:300]}"
-        raise SubjectError(Cause("subject.raises", message, 1.0, {"call": what}, "Make the call run.")) from error
-    changed = _difference(before, copies)  # also where a view of an argument was written to
-    if changed:
-        message = (
-            f"{what} wrote into its arguments, which changed by up to {changed:.3g}: a caller's tensors are spoilt"
-        )
-        help_ = "Write into a new tensor (x * cos, not x.mul_(cos)), or say in the name that it works in place."
-        raise SubjectError(Cause("subject.writes_input", message, changed, {"call": what}, help_))
+        raise _unusable("raises", f"{what} raised {type(error).__name__}: {str(error)[:300]}", what) from error
+    if changed := _difference(before, copies):  # also where a view of an argument was written to
+        said = f"{what} wrote into its arguments, which changed by up to {changed:.3g}: a caller's tensors are spoilt"
+        raise _unusable("writes_input", said, what, changed)
     for t in pytree.tree_leaves(found):
         if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and bool(t.isnan().any()):
             share = float(t.isnan().float().mean())
-            message = f"{what} returned NaN in {share:.1%} of its numbers"
-            cause = Cause("subject.not_finite", message, share, {"call": what}, "Find the 0/0 or inf - inf.")
-            raise SubjectError(cause)
+            raise _unusable("not_finite", f"{what} returned NaN in {share:.1%} of its numbers", what, share)
     return found
 
 
@@ -74,8 +67,11 @@ def shaped(t: Any, shape: tuple[int, ...], what: str) -> Tensor:
     if isinstance(t, Tensor) and tuple(t.shape) == shape:
         return t
     got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
-    message = f"{what} must return a tensor of shape {shape}; got {got}"
-    raise SubjectError(Cause("subject.shape", message, 1.0, {"call": what}, "Return what goes in, shaped alike."))
+    raise _unusable("shape", f"{what} must return a tensor of shape {shape}; got {got}", what)
+
+
+def _unusable(code: str, message: str, what: str, evidence: float = 1.0) -> SubjectError:
+    return SubjectError(Cause(f"subject.{code}", message, evidence, {"call": what}))
 
 
 def _copy(t: Any) -> Any:

@@ -2,8 +2,10 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -12,7 +14,7 @@ from posenc.encoding import Encoding
 from posenc.laws import ways
 from posenc.laws.case import TOLERANCE, Case
 from posenc.verify import rules
-from posenc.verify.report import Cause, Findings, first
+from posenc.verify.report import Cause, Findings, Report
 
 # in this order: what an encoding computes goes before what follows from it
 ORDER = (
@@ -25,66 +27,61 @@ _TEXT = "Score by score, head by head, in pieces and in place it gives what it g
 _SAME = ("head_dim", "rotary_dim", "base", "max_distance", "bidirectional", "scale_base", "gamma")
 _OTHER = {"layout": "pairing", "dim": "d_model", "heads": "n_heads", "num_buckets": "n_buckets"}
 WORDS = {**dict(zip(_SAME, _SAME, strict=True)), **_OTHER}  # of a spec, and of this library's constructors
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+)(?![\w.])")
 
 
-class Break(NamedTuple):
-    """A law that does not hold, or WAYS, and what was seen."""
-
-    law: str
-    message: str
-
-
-def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Findings:
-    """Run the laws on an encoding; each law that does not hold is a cause `laws.NAME`."""
+def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
+    """Run the laws on an encoding, or on one of a class; each law that does not hold is a cause `laws.NAME`."""
+    card = _card(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
-    encoding, problem = _encoding(subject)
-    if encoding is None:
-        message = f"The convention 'encoding' takes a posenc Encoding, or a class of one; got {problem}."
-        found.causes = [Cause("laws.no_encoding", message, 1.0, {})]
-        return found
-    encoding = copy.deepcopy(encoding)
     try:
-        broken = list(breaks(encoding))
+        made: Any = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
+    except TypeError as error:
+        message = f"The laws need an encoding, or a class of one that is made without arguments; got {error}."
+        found.causes = [Cause("laws.no_encoding", message, 1.0)]
+        return found.report(convention)
+    encoding: Encoding = copy.deepcopy(made)
+    try:
+        broken = dict(reversed([*_breaks(encoding)]))  # the first of each law
     except ValueError as error:  # too few positions to look at
         found.unknown = str(error)
-        return found
-    card = next((card for card in _cards() if card.cls is type(encoding)), None)
+        return found.report(convention)
     found.measured = {"laws": len(_known()), "not_run": [n for n, law in laws.LAWS.items() if law.compiles]}
-    causes = [_cause(v, encoding) for v in _one_each(broken)]
+    causes = [_cause(law, seen, encoding) for law, seen in reversed(broken.items())]
     if card is not None:
         found.definitions.append(f"{card.name}@posenc")
-    elif spec.get("encoding") in registry.names():
-        off = _off_reference(encoding, registry.card(spec["encoding"]), spec)
-        found.definitions.append(f"{spec['encoding']}@posenc")
+    elif (name := spec.get("encoding")) in registry.names():
+        found.definitions.append(f"{name}@posenc")
+        off = _off_reference(encoding, registry.card(name), spec)
         if isinstance(off, str):
             found.unknown = off
         elif off > TOLERANCE[torch.float64]:
-            message = (
-                f"{encoding.name} gives other scores than {spec['encoding']!r} with the same options: they differ by "
-                f"{off:.3g} of the largest."
-            )
-            case = {"encoding": repr(encoding), "reference": spec["encoding"], "tokens": 2}
+            own = f"{encoding.name} gives other scores than {name!r} with the same options"
+            case = {"encoding": repr(encoding), "reference": name, "tokens": 2}
+            message = f"{own}: they differ by {off:.3g} of the largest."
             causes.insert(0, Cause("laws.definition", message, off, case))
     elif not causes:
-        found.measured["traits"] = _traits(encoding)
-    found.causes = first(causes)
-    return found
+        traits = character.measure(encoding).traits()
+        found.measured["traits"] = {name: traits[name] for name in ("shift_invariant", "symmetric") if name in traits}
+    consequences = tuple(dict.fromkeys(cause.code for cause in causes[1:]))
+    found.causes = [replace(cause, consequences=consequences) for cause in causes[:1]]
+    return found.report(convention)
 
 
-def breaks(encoding: Encoding) -> Iterator[Break]:
-    """Yield what breaks a law, one law after another, and then what differs between ways to the same numbers.
+def _breaks(encoding: Encoding) -> Iterator[tuple[str, str]]:
+    """Yield each law that does not hold and what was seen, and then what differs between ways to the same numbers.
 
     Raises:
         ValueError: The encoding has too few positions to look at.
     """
     for name in _known():
         for dtype in TOLERANCE if name == "definition" else (torch.float64,):
-            yield from (Break(v.law, v.message) for v in laws.run(encoding, [name], dtype))
+            yield from ((v.law, v.message) for v in laws.run(encoding, [name], dtype))
     try:
         for way, off in ways.differences(encoding):
-            yield Break(WAYS, f"{way} gives other numbers: they differ by {off:.3g} of the largest")
+            yield WAYS, f"{way} gives other numbers: they differ by {off:.3g} of the largest"
     except Exception as error:
-        yield Break(WAYS, f"raised {type(error).__name__}: {error}")
+        yield WAYS, f"raised {type(error).__name__}: {error}"
 
 
 def _known() -> list[str]:
@@ -96,7 +93,7 @@ def _known() -> list[str]:
 def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, Any]) -> float | str:
     """Return how far scores are from those of the registered encoding with the same options, or why it is not known."""
     accepted = inspect.signature(card.cls).parameters
-    given = {WORDS[name]: value for name, value in spec.items() if name in WORDS and value is not None}
+    given = {WORDS[name]: value for name, value in spec.items() if name in WORDS}
     options = {name: value for name, value in (encoding.options() | given).items() if name in accepted}
     try:
         mine, other = Case(encoding, torch.float64), Case(card.cls(**options), torch.float64)
@@ -115,48 +112,14 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
     return float((found[0] - found[1]).abs().max() / found[1].abs().max().clamp(min=1.0))
 
 
-def _encoding(subject: Any) -> tuple[Encoding | None, str]:
-    """Return the encoding, made from its class where that needs nothing."""
-    if isinstance(subject, Encoding):
-        return subject, ""
-    if inspect.isclass(subject) and issubclass(subject, Encoding):
-        try:
-            return subject(), ""
-        except TypeError as error:
-            card = next((card for card in _cards() if card.cls is subject), None)
-            if card is not None:
-                return subject(**card.example), ""
-            return None, f"class {subject.__name__}, which cannot be made without arguments ({error})"
-    return None, type(subject).__name__
+def _card(cls: type) -> registry.Card | None:
+    return next((card for card in map(registry.card, registry.names()) if card.cls is cls), None)
 
 
-def _cards() -> list[registry.Card]:
-    return [registry.card(name) for name in registry.names()]
-
-
-def _one_each(broken: list[Break]) -> list[Break]:
-    return list({v.law: v for v in reversed(broken)}.values())[::-1]
-
-
-def _cause(violation: Break, encoding: Encoding) -> Cause:
-    name = violation.law
-    law = _TEXT if name == WAYS else laws.LAWS[name].text
-    text = f"{encoding.name} breaks the law {name!r}: {law} Seen: {violation.message}."
-    case = {"encoding": repr(encoding), "law": name, "seen": violation.message}
-    code = f"laws.{name.replace(' ', '_')}"
-    return Cause(code if code in rules.known() else "laws.broken", text, _number(violation.message), case)
-
-
-def _number(message: str) -> float:
-    """Return the first number that a message says is wrong, or 1."""
-    for word in message.replace(",", " ").replace(":", " ").split():
-        if "e-" in word or "." in word.strip("."):
-            try:
-                return float(word)
-            except ValueError:
-                continue
-    return 1.0
-
-
-def _traits(encoding: Encoding) -> dict[str, Any]:
-    return {k: v for k, v in character.measure(encoding).traits().items() if k in ("shift_invariant", "symmetric")}
+def _cause(law: str, seen: str, encoding: Encoding) -> Cause:
+    """Return a law that does not hold, with the first number of what was seen."""
+    code, text = f"laws.{law.replace(' ', '_')}", _TEXT if law == WAYS else laws.LAWS[law].text
+    message = f"{encoding.name} breaks the law {law!r}: {text} Seen: {seen}."
+    number = _NUMBER.search(seen)
+    case = {"encoding": repr(encoding), "law": law, "seen": seen}
+    return Cause(code if code in rules.known() else "laws.broken", message, float(number[0]) if number else 1.0, case)

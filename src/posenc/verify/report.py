@@ -1,6 +1,5 @@
 """What a check found: causes in words and numbers, and what was left open."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -58,7 +57,7 @@ class Report:
 
 @dataclass
 class Findings:
-    """What one family's checks found, before it is a report.
+    """What the checks of a model or an encoding found, before it is a report.
 
     Args:
         causes: What is wrong, the first cause first.
@@ -78,22 +77,7 @@ class Findings:
 
     def report(self, convention: str) -> Report:
         """Return the report: a fault outweighs what is open, and that what is merely different."""
-        status: Status = "pass"
-        if self.causes:
-            status = "fail"
-        elif self.unknown:
-            status = "cannot_tell"
-        elif self.equivalent:
-            status = "equivalent"
-        because = {"equivalent": self.equivalent, "cannot_tell": self.unknown}.get(status) or ""
+        why = None if self.causes else self.unknown or self.equivalent
+        status: Status = "fail" if self.causes else "cannot_tell" if self.unknown else "equivalent" if why else "pass"
         left = tuple(f"{what}: {why}" for what, why in self.not_judged.items())
-        return Report(status, convention, tuple(self.causes), because, tuple(self.definitions), self.measured, left)
-
-
-def first(causes: Sequence[Cause]) -> list[Cause]:
-    """Return the first cause, with the codes of the others as its consequences."""
-    if not causes:
-        return []
-    head, *rest = causes
-    codes = dict.fromkeys((*head.consequences, *(c.code for c in rest)))
-    return [Cause(head.code, head.message, head.evidence, head.smallest_case, head.help, tuple(codes))]
+        return Report(status, convention, tuple(self.causes), why or "", tuple(self.definitions), self.measured, left)

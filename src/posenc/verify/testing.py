@@ -8,7 +8,6 @@ if TYPE_CHECKING:
 
     from posenc.verify.report import Report
 
-Subject = tuple[Any, str, Mapping[str, Any] | None]
 Expected = Mapping[str, tuple[str, str]]
 
 
@@ -29,7 +28,7 @@ class Check:
         code: The first cause that is expected of it; None expects it to pass.
     """
 
-    def __init__(self, name: str, subject: Subject, code: str | None) -> None:
+    def __init__(self, name: str, subject: tuple[Any, str, Mapping[str, Any] | None], code: str | None) -> None:
         self.name, self.code = name, code
         self.subject, self.convention, self.spec = subject
 
@@ -39,18 +38,16 @@ class Check:
         Raises:
             CheckError: It does not pass; the message is the report's text.
         """
-        from posenc.verify import check, formats
+        from posenc.verify import check, sentences
 
         report = check(self.subject, convention=self.convention, spec=self.spec)
         if report.status in ("pass", "equivalent"):
             return report
-        said = "\n" + formats.text(report, self.name)
+        said = "\n" + sentences.text(report, self.name)
         found = report.causes[0].code if report.causes else report.status
-        if self.code is None:
-            raise CheckError(said)
         if found == self.code:
             raise ExpectedError(said)
-        raise CheckError(f"{said}\nexpected is {self.code}, found {found}")
+        raise CheckError(said if self.code is None else f"{said}\nexpected is {self.code}, found {found}")
 
     def __repr__(self) -> str:
         return f"Check({self.name!r}, {self.convention!r})"
@@ -79,46 +76,28 @@ def parametrize_with_checks(
     """
     import pytest
 
-    named: dict[str, Any] = dict(subjects) if isinstance(subjects, Mapping) else _numbered(subjects)
-    expected = expected or {}
-    _refuse(named, expected)
-    cases = [_case(pytest, name, subject, expected.get(name)) for name, subject in named.items()]
-    return pytest.mark.parametrize("check", cases)
-
-
-def _refuse(named: Mapping[str, Any], expected: Expected) -> None:
-    """Refuse subjects and expected failures that are none."""
-    for name, subject in named.items():
-        if not isinstance(subject, tuple | list) or len(subject) != 3 or not isinstance(subject[1], str):
+    known, cases = dict(expected or {}), []
+    listed = subjects.items() if isinstance(subjects, Mapping) else enumerate(subjects)
+    for name, subject in listed:
+        is_triple = isinstance(subject, tuple | list) and len(subject) == 3 and isinstance(subject[1], str)
+        own = name if isinstance(name, str) else f"{subject[1] if is_triple else 'subject'}-{name}"
+        if not is_triple:
             raise TypeError(
-                f"parametrize_with_checks: {name!r} must be (subject, convention, spec); got {type(subject).__name__}. "
+                f"parametrize_with_checks: {own!r} must be (subject, convention, spec); got {type(subject).__name__}. "
                 f"Pass what build() returns, a convention's name, and a dict or None."
             )
-    for name, why in expected.items():
-        if name not in named:
-            raise ValueError(
-                f"parametrize_with_checks: a failure is expected of {name!r}, which is no subject; "
-                f"got {', '.join(named) or 'none'}. Name one of them."
-            )
-        if not isinstance(why, tuple | list) or len(why) != 2 or not all(isinstance(w, str) and w for w in why):
-            raise ValueError(
-                f"parametrize_with_checks: an expected failure is (code, reason); got {why!r} for {name!r}. "
-                f"Say why it is expected."
-            )
-
-
-def _numbered(subjects: Iterable[Any]) -> dict[str, Any]:
-    """Return subjects by their convention and number."""
-    found: dict[str, Any] = {}
-    for number, subject in enumerate(subjects):
-        known = isinstance(subject, tuple | list) and len(subject) == 3
-        found[f"{subject[1] if known else 'subject'}-{number}"] = subject
-    return found
-
-
-def _case(pytest: Any, name: str, subject: Subject, why: tuple[str, str] | None) -> Any:
-    if why is None:
-        return pytest.param(Check(name, subject, None), id=name)
-    code, reason = why
-    known = pytest.mark.xfail(strict=True, reason=f"{code}: {reason}", raises=ExpectedError)
-    return pytest.param(Check(name, subject, code), id=name, marks=known)
+        why, marks = known.pop(own, None), []
+        if why is not None:
+            if not isinstance(why, tuple | list) or len(why) != 2 or not all(isinstance(w, str) and w for w in why):
+                raise ValueError(
+                    f"parametrize_with_checks: an expected failure is (code, reason); got {why!r} for {own!r}. "
+                    f"Say why it is expected."
+                )
+            marks = [pytest.mark.xfail(strict=True, reason=": ".join(why), raises=ExpectedError)]
+        cases.append(pytest.param(Check(own, subject, why and why[0]), id=own, marks=marks))
+    if known:
+        raise ValueError(
+            f"parametrize_with_checks: a failure is expected of {next(iter(known))!r}, which is no subject; "
+            f"got {', '.join(str(case.id) for case in cases) or 'none'}. Name one of them."
+        )
+    return pytest.mark.parametrize("check", cases)

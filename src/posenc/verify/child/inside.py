@@ -6,6 +6,7 @@ Whatever the user's code does on the way, short of ending the process, comes out
 import contextlib
 import dis
 import json
+import math
 import os
 import signal
 import sys
@@ -14,10 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Never
 
-from posenc.verify.child.answers import Task, finding, plain, string
-from posenc.verify.child.target import Loaded, Target, load, spec_of
+from posenc.verify.child.target import Target, load, spec_of
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Report
+from posenc.verify.sentences import finding
 
 Answers = Callable[[dict[str, Any]], None]
 _MACHINERY = {"posenc", "torch", "numpy", "functools", "contextlib", "importlib", "runpy"}
@@ -27,7 +28,7 @@ def examine(
     target: Target,
     convention: str | None,
     spec: Mapping[str, Any] | None,
-    task: Task = "check",
+    task: str = "check",
     say: Answers = lambda doing: None,
 ) -> dict[str, Any]:
     """Check or identify a target in this process.
@@ -42,7 +43,8 @@ def examine(
     Returns:
         {"report": its fields}, {"identified": its fields} or {"refused": what was wrong with the use}.
     """
-    from posenc.verify import conventions, unbuilt
+    from posenc import verify
+    from posenc.verify import conventions
 
     known = ""
 
@@ -51,43 +53,44 @@ def examine(
         return _users(function, doing, code)
 
     try:
-        loaded: Loaded = step("its import", lambda: load(target), "subject.import_fails")
-        asked = spec_of({} if loaded.spec is None else loaded.spec) if spec is None else dict(spec)
-        if convention is not None:
-            known = conventions.named(convention, "--convention")
-        elif loaded.style is not None:
-            known = conventions.named(loaded.style, "STYLE")
+        make, style, own = step("its import", lambda: load(target), "subject.import_fails")
+        asked = spec_of({} if own is None else own) if spec is None else dict(spec)
+        if convention is not None or style is not None:
+            where = "STYLE" if convention is None else "--convention"
+            known = conventions.named(style if convention is None else convention, where)
         try:
-            subject = step("build()", loaded.make, "subject.build_fails")
+            subject = step("build()", make, "subject.build_fails")
         except SubjectError as found:  # a family may know why
-            raise SubjectError(unbuilt(known, asked, found.cause)) from None
+            raise SubjectError(verify.unbuilt(known, asked, found.cause)) from None
         if guessed := not known:
             trial = "a trial call to find its convention"
-            known, subject = step(trial, lambda: _inferred(subject, loaded, asked))
+            fits, tried = step(trial, lambda: conventions.fitting(subject, asked))
+            if tried:
+                subject = step("build(), the second time,", make, "subject.build_fails")
+            known = conventions.only(fits, subject)
         if why := conventions.misfit(subject, known):
             raise SubjectError(finding("subject.kind", why, type=type(subject).__name__))
-        measure = "the identification" if task == "identify" else "the check"
-        report: Any = step(measure, lambda: _measured(task, subject, known, asked))
         if task == "identify":
-            return {"identified": plain(report.to_dict())}
-        if guessed and report.causes and report.causes[0].code == "subject.raises":
-            report = _misfit(report)
+            width = asked.get("head_dim") if type(asked.get("head_dim")) is int else None
+            seen = step("the identification", lambda: verify.identify(subject, known, head_dim=width))
+            return {"identified": plain(seen.to_dict())}
+        report: Report = step("the check", lambda: verify.check(subject, convention=known, spec=asked))
+        if guessed and report.causes and report.causes[0].code == "subject.raises":  # the call that fails was ours
+            because = (
+                f"{known} was guessed from the signature and does not fit: {report.causes[0].message}. Name the "
+                f"convention by --convention or STYLE; with {known} named, this is a finding"
+            )
+            report = Report("cannot_tell", known, because=because, not_judged=report.not_judged)
     except SubjectError as found:
         report = Report("fail", known, (found.cause,))
     except Exception as error:
         if _is_refusal(error):
             return {"refused": str(error)}
-        report = Report("cannot_tell", known, because=_broken(error))
+        *_, last = traceback.extract_tb(error.__traceback__)
+        said, where = string(error, type(error).__name__), f"{Path(last.filename).name}:{last.lineno}"
+        because = f"the check itself failed with {said} at {where}; this is a fault of posenc"
+        report = Report("cannot_tell", known, because=because)
     return {"report": plain(report.to_dict())}
-
-
-def _misfit(report: Report) -> Report:
-    """Return that a convention which was guessed does not fit: the call that fails was ours."""
-    because = (
-        f"{report.convention} was guessed from the signature and does not fit: {report.causes[0].message}. Name the "
-        f"convention by --convention or STYLE; with {report.convention} named, this is a finding"
-    )
-    return Report("cannot_tell", report.convention, because=because, not_judged=report.not_judged)
 
 
 def serve() -> Never:
@@ -103,11 +106,11 @@ def serve() -> Never:
 
     os.write(answers, b"\n")
     request = json.loads(requests.readline())
-    answer = _answering(request.pop("token"), answers)
-    (path, module, name), task = request.pop("target"), request.pop("task")
-    target = Target(path and Path(path), module, name)
+    answer = _answering(request["token"], answers)
+    path, module, name = request["target"]
     try:
-        found = examine(target, request["convention"], request["spec"], task, answer)
+        target = Target(path and Path(path), module, name)
+        found = examine(target, request["convention"], request["spec"], request["task"], answer)
     except BaseException as error:  # no person presses Ctrl-C here
         said = string(error, type(error).__name__)
         cause = finding("subject.exits", f"the code raised {said}, which ends the program that uses it")
@@ -132,26 +135,6 @@ def _answering(token: str, answers: int) -> Answers:
             line = line[write(answers, line) :]
 
     return answer
-
-
-def _inferred(subject: Any, loaded: Loaded, spec: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the convention that fits, and a subject that no trial has touched."""
-    from posenc.verify import conventions
-
-    fits, named = conventions.by_signature(subject, spec)
-    if len(fits) != 1 or not named:
-        fits = conventions.by_trial(subject, fits, spec) or (fits if named else [])
-        subject = _users(loaded.make, "build(), the second time,", "subject.build_fails")
-    return conventions.only(fits, subject), subject
-
-
-def _measured(task: Task, subject: Any, convention: str, spec: Mapping[str, Any]) -> Any:
-    import posenc.verify
-
-    if task == "check":
-        return posenc.verify.check(subject, convention=convention, spec=spec)
-    width = spec.get("head_dim")
-    return posenc.verify.identify(subject, convention, head_dim=width if type(width) is int else None)
 
 
 def _users(function: Callable[[], Any], doing: str, code: str = "") -> Any:
@@ -198,8 +181,29 @@ def _is_refusal(error: BaseException, by: str = "posenc") -> bool:
     return ours and dis.opname[frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
-def _broken(error: BaseException) -> str:
-    """Say that the check itself failed, and where."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    said, where = string(error, type(error).__name__), f"{Path(last.filename).name}:{last.lineno}"
-    return f"the check itself failed with {said} at {where}; this is a fault of posenc"
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: tensors as lists, what is not finite as None, the rest in words.
+
+    >>> plain({"shape": (2, 3), "error": float("nan")})
+    {'shape': [2, 3], 'error': None}
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple | set) else string(value)
+
+
+def string(value: Any, kind: str = "") -> str:
+    """Return a value in words of at most 300 characters, though it may refuse to be written."""
+    try:
+        said = " ".join(str(value).split())[:300]
+    except BaseException:
+        said = f"(a {type(value).__name__} that cannot be written)"
+    return f"{kind}: {said}" if kind and said else kind or said

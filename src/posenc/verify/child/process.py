@@ -1,28 +1,197 @@
-"""Checks in a process of their own: code that hangs, dies, prints or takes all memory becomes a finding.
+"""A process of a user's code with limits: code that hangs, dies, prints or takes all memory becomes a finding.
 
-What passes between the processes are lines of JSON with a token that the user's code does not know. The child's stdout
-and stderr are the user's; what is printed there is kept apart. This guards against accidents and crude tricks, not
-against an attacker: the code runs with the user's rights.
+What passes between the processes of a check are lines of JSON with a token that the user's code does not know. The
+child's stdout and stderr are the user's; what is printed there is kept apart. This guards against accidents and crude
+tricks, not against an attacker: the code runs with the user's rights.
 """
 
+import contextlib
 import json
+import math
 import os
 import secrets
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from posenc.verify.child.answers import Outcome, Task, outcome_of
-from posenc.verify.child.running import Running, parse
 from posenc.verify.child.target import Target
-from posenc.verify.report import Report
+from posenc.verify.identity.identify import Identification
+from posenc.verify.report import Cause, Report
+from posenc.verify.sentences import finding
 
+MARK = "POSENC_VERIFY_CHILD"  # in the environment of the process and of all that it starts
 TIME_LIMIT = 120.0  # seconds from where the user's code starts
 START_LIMIT = 120.0  # seconds to import torch before that
 MEMORY_LIMIT = 8 << 30  # bytes above what torch has mapped when the user's code starts
 _LONGEST_LINE = 16 << 20
+_MAX_PRINTED = 1 << 14
+# ends the group when our end of the pipe closes, also where we are killed
+_GUARD = "import os, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), 9)"
 _BOOT = "import sys; sys.path += sys.argv[1:]; from posenc.verify.child.inside import serve; serve()"
+
+
+class Running:
+    """A process in a group of its own, with more variables in its environment; it is ended when its time is up.
+
+    Raises:
+        OSError: It cannot be started.
+        ValueError: Likewise.
+    """
+
+    def __init__(self, command: Sequence[str], seconds: float, **environment: str) -> None:
+        self.mark, self.kept, self.lost, self.late = secrets.token_hex(16), b"", 0, False
+        self.process = self._start(command, os.environ | environment | {MARK: self.mark})
+        self.stdin, self.stdout = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
+        self.guard = self._start([sys.executable, "-S", "-c", _GUARD, str(self.process.pid)])
+        self.closing = threading.Event()
+        self.limit_time(seconds)
+        self.reader, self.watch = (threading.Thread(target=f, daemon=True) for f in (self._keep, self._watch))
+        self.reader.start()
+        self.watch.start()
+
+    @staticmethod
+    def _start(command: Sequence[str], environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
+
+    def limit_time(self, seconds: float) -> None:
+        """Give it so much time from now on."""
+        self.seconds, self.until = seconds, time.monotonic() + seconds
+
+    def limit_memory(self, limit: int) -> None:
+        """Limit how much more than now it may map; a system without such limits goes without."""
+        with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
+            import resource
+
+            pid, kind = self.process.pid, resource.RLIMIT_AS
+            limit += int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            _, hard = resource.prlimit(pid, kind)
+            limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.prlimit(pid, kind, (limit, limit))
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+
+    def send(self, line: bytes) -> None:
+        """Write to its input, unless it has gone: its answer will be missing then."""
+        with contextlib.suppress(OSError):
+            self.stdin.write(line)
+            self.stdin.flush()
+
+    def silence(self, doing: str, **case: Any) -> Cause:
+        """Return why it says no more while it was doing something."""
+        self.watch.join()
+        if self.late:
+            message = f"{doing} had not ended after {self.seconds:g} seconds, and was stopped"
+            return finding("subject.hangs", message, self.seconds, **case)
+        if (code := self.process.wait()) >= 0:
+            message = f"{doing} ended the process with exit code {code}, so that nothing could be measured"
+            return finding("subject.exits", message, code, **case)
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = ", as a system does when memory runs out" if name == "SIGKILL" else ""
+        return finding("subject.crashes", f"{doing} ended the process by {name}{why}", -code, **case)
+
+    def printed(self) -> str:
+        """Return the beginning of what it wrote to stderr."""
+        self.reader.join(1.0)
+        more = f"\n({self.lost} bytes more)" if self.lost else ""
+        return self.kept.decode("utf-8", "replace") + more
+
+    def end(self) -> None:
+        """End it and all that it started."""
+        self.closing.set()
+        self.watch.join()
+        self.guard.kill()
+        self.guard.communicate()
+        self.process.wait()
+        for pipe in (self.stdin, self.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def _keep(self) -> None:
+        """Keep the beginning of what it prints, and throw the rest away so that it never blocks."""
+        with contextlib.suppress(OSError), cast(IO[bytes], self.process.stderr) as pipe:
+            while part := os.read(pipe.fileno(), 1 << 16):
+                kept = part[: _MAX_PRINTED - len(self.kept)]
+                self.kept += kept
+                self.lost += len(part) - len(kept)
+
+    def _watch(self) -> None:
+        """Wait for its end or the limit, and end all that is left, so that no pipe stays open."""
+        while not (self.closing.is_set() or self._has_ended() or self.late):
+            self.closing.wait(0.05)
+            self.late = time.monotonic() > self.until
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            self.process.kill()
+        _end_strays(f"{MARK}={self.mark}".encode())
+
+    def _has_ended(self) -> bool:
+        """Return whether it has ended, and leave it unburied, so that its number still means its group."""
+        if not hasattr(os, "waitid"):
+            return self.process.poll() is not None
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _end_strays(mark: bytes) -> None:
+    """End processes that left the group; only Linux tells which they are."""
+    for _ in range(4):  # they may start others meanwhile
+        strays = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    strays.append(int(entry.name))
+        for stray in strays:
+            with contextlib.suppress(OSError):
+                os.kill(stray, signal.SIGKILL)
+        if not strays:
+            return
+        time.sleep(0.02)
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None where it is none, as what a program prints."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a check or an identification, or why there was nothing to do."""
+
+    report: Report | None
+    refused: str = ""  # what was wrong with the use
+    printed: str = ""  # the beginning of what the user's code wrote to stdout and stderr
+    identified: Identification | None = None
+
+
+def outcome_of(answer: Mapping[str, Any], task: str, printed: str = "") -> Outcome:
+    """Return the outcome of a task by what `inside.examine` answers."""
+    if "refused" in answer:
+        return Outcome(None, str(answer["refused"]), printed)
+    fields = {key: value for key, value in answer[next(iter(answer))].items() if key != "schema"}
+    if "identified" in answer:
+        found = Identification(**fields | {"unknown": tuple(fields["unknown"])})
+        return Outcome(None, printed=printed, identified=found)
+    lists = {name: tuple(fields[name]) for name in ("definitions", "not_judged")}
+    report = Report(**fields | lists | {"causes": tuple(_cause(**cause) for cause in fields["causes"])})
+    if task == "check":
+        return Outcome(report, printed=printed)
+    why = tuple(f"{cause.message} ({cause.code})" for cause in report.causes) or (report.because,)
+    return Outcome(None, printed=printed, identified=Identification(report.convention, unknown=why))
+
+
+def _cause(evidence: float | None, consequences: list[str], **fields: Any) -> Cause:
+    return Cause(evidence=math.nan if evidence is None else evidence, consequences=tuple(consequences), **fields)
 
 
 def run(
@@ -30,31 +199,32 @@ def run(
     *,
     convention: str | None = None,
     spec: Mapping[str, Any] | None = None,
-    task: Task = "check",
-    time_limit: float | None = None,
-    memory_limit: int | None = None,
+    task: str = "check",
+    time_limit: float = TIME_LIMIT,
 ) -> Outcome:
-    """Check or identify a target in a child process, and end all that it started.
+    """Do what `inside.examine` does in a child process, and end all that it started.
 
-    Args:
-        target: Where the subject stands.
-        convention: How it is called; None to find out.
-        spec: What it should be; None for the target's own SPEC.
-        task: "check", or "identify".
-        time_limit: In seconds, from where the user's code starts; None for TIME_LIMIT.
-        memory_limit: In bytes, beyond what the child needs to start; None for MEMORY_LIMIT.
+    The time limit counts from where the user's code starts.
     """
     token, path = secrets.token_hex(16), None if target.path is None else str(target.path.resolve())
-    request: dict[str, Any] = {"token": token, "target": [path, target.module, target.name]}
-    request |= {"convention": convention, "spec": None if spec is None else dict(spec), "task": task}
-    child = _start()
+    request: dict[str, Any] = {"token": token, "target": [path, target.module, target.name], "task": task}
+    request |= {"convention": convention, "spec": None if spec is None else dict(spec)}
+    places = [str(Path(__file__).resolve().parents[3]), *(str(Path(entry or ".").resolve()) for entry in sys.path)]
+    child = Running(
+        [sys.executable, "-P", "-c", _BOOT, *places],
+        START_LIMIT,
+        CUDA_VISIBLE_DEVICES="",  # probes are on the CPU; drivers of cards map more memory than any limit allows
+        MALLOC_ARENA_MAX="2",  # as an arena for each thread does on machines of many cores
+        OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1))),
+        PYTHONUNBUFFERED="1",  # what was printed before a crash is shown
+    )
     try:
         doing, known = "", ""
-        if child.read(_LONGEST_LINE):  # torch is there
-            child.limit_memory(MEMORY_LIMIT if memory_limit is None else memory_limit, more=True)
-            child.limit_time(TIME_LIMIT if time_limit is None else time_limit)
+        if child.stdout.readline(_LONGEST_LINE):  # torch is there
+            child.limit_memory(MEMORY_LIMIT)
+            child.limit_time(time_limit)
             child.send(json.dumps(request).encode() + b"\n")
-        while line := child.read(_LONGEST_LINE):
+        while line := child.stdout.readline(_LONGEST_LINE):
             said = parse(line) or {}
             if said.pop("token", None) != token:  # none of the child's own
                 continue
@@ -62,30 +232,11 @@ def run(
                 child.end()
                 return outcome_of(said, task, child.printed())
             doing, known = said["doing"], said["convention"]
-        report = _silent(child, doing, known)
+        report = Report("fail", known, (child.silence(doing, during=doing),))
+        if not doing:
+            last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
+            because = f"the child process did not start, though none of the code had run: {last}"
+            report = Report("cannot_tell", known, because=because)
     finally:
         child.end()
     return outcome_of({"report": report.to_dict()}, task, child.printed())
-
-
-def _start() -> Running:
-    """Start the child without the graphics cards: probes are tensors on the CPU."""
-    places = [str(Path(__file__).resolve().parents[3]), *(str(Path(entry or ".").resolve()) for entry in sys.path)]
-    return Running(
-        [sys.executable, "-P", "-c", _BOOT, *places],
-        START_LIMIT,
-        CUDA_VISIBLE_DEVICES="",  # their drivers map more memory than any limit allows
-        MALLOC_ARENA_MAX="2",  # as an arena for each thread does on machines of many cores
-        OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1))),
-        PYTHONUNBUFFERED="1",  # what was printed before a crash is shown
-    )
-
-
-def _silent(child: Running, doing: str, convention: str) -> Report:
-    """Return what it means that the child says no more."""
-    cause = child.silence(doing, during=doing)
-    if doing:
-        return Report("fail", convention, (cause,))
-    last = (child.printed().strip().splitlines() or ["nothing was said"])[-1]
-    because = f"the child process did not start, though none of the code had run: {last}"
-    return Report("cannot_tell", convention, because=because)

@@ -3,40 +3,24 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from posenc.config.values import short
 
 _LOADED_AS = "posenc_subject"  # not "__main__": what stands under that guard is no part of the subject
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where the subject stands.
-
-    Args:
-        path: Its file, or None for a module by name.
-        module: The module's dotted name, empty for a file.
-        name: The object in it, dotted.
-    """
+class Target(NamedTuple):
+    """Where the subject stands: an object, by its dotted name, in a file or else in a module."""
 
     path: Path | None
     module: str
     name: str
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a target carries: what makes the subject, its STYLE and its SPEC, None where it has none."""
-
-    make: Callable[[], Any]
-    style: Any
-    spec: Any
 
 
 def parse(text: str) -> Target:
@@ -50,44 +34,33 @@ def parse(text: str) -> Target:
     """
     place, colon, name = (text, ":", "build") if text.endswith(".py") else text.rpartition(":")
     is_file = place.endswith(".py")
-    if not colon:
-        raise ValueError(f"verify: TARGET must be FILE.py or package.module:OBJECT; got {short(text)}.")
-    if is_file and not _is_file(place):  # a pipe or a device would block
+    if is_file and not os.path.isfile(place):  # Path would raise; a pipe or a device would block
         raise ValueError(f"verify: there is no file {short(place)}. Name a file of Python code.")
-    if not all(part.isidentifier() for part in (name if is_file else f"{place}.{name}").split(".")):
-        raise ValueError(
-            f"verify: TARGET must be FILE.py or package.module:OBJECT, of Python's names; got {short(text)}."
-        )
+    if not colon or not all(part.isidentifier() for part in (name if is_file else f"{place}.{name}").split(".")):
+        raise ValueError(f"verify: TARGET must be FILE.py or package.module:OBJECT; got {short(text)}.")
     return Target(Path(place), "", name) if is_file else Target(None, place, name)
 
 
-def load(target: Target) -> Loaded:
-    """Import the target's module, which runs its code, and return what it carries.
+def load(target: Target) -> tuple[Callable[[], Any], Any, Any]:
+    """Import the target's module, which runs its code; return what makes the subject, its STYLE and its SPEC.
 
     Raises:
         ValueError: It has no such object, or none that can be built without arguments.
-        BaseException: Whatever the code raises.
     """
-    found: Any = _module(target.module) if target.path is None else _file(target.path.resolve())
-    style, spec = getattr(found, "STYLE", None), getattr(found, "SPEC", None)
+    module = found = _module(target.module) if target.path is None else _file(target.path.resolve())
     for part in target.name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             where = target.path.name if target.path else target.module
-            define = "Define build(), which returns what is to be checked"
-            wanted = define if target.name == "build" else "Correct the name"
+            build = target.name == "build"
+            wanted = "Define build(), which returns what is to be checked" if build else "Correct the name"
             raise ValueError(f"verify: {short(where)} has no {target.name}. {wanted}.") from None
-    return Loaded(_maker(found, target.name), style, spec)
+    return _maker(found, target.name), getattr(module, "STYLE", None), getattr(module, "SPEC", None)
 
 
 def spec_of(value: Any) -> dict[str, Any]:
-    """Return a file's SPEC as plain values within the limits of a configuration.
-
-    Raises:
-        ValueError: It is no mapping, or exceeds a limit.
-        TypeError: It holds what JSON has not.
-    """
+    """Return a file's SPEC as plain values, or refuse what is none within the limits of a configuration."""
     if not isinstance(value, Mapping):
         raise ValueError(f"verify: SPEC must be a dict; got {type(value).__name__}. Write SPEC = {{...}}.")
     import torch
@@ -96,13 +69,6 @@ def spec_of(value: Any) -> dict[str, Any]:
 
     dtypes = {k: str(v).removeprefix("torch.") for k, v in value.items() if isinstance(v, torch.dtype)}
     return read({**value, **dtypes})
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # too long, or a NUL in it
-        return False
 
 
 def _module(name: str) -> ModuleType:
@@ -138,15 +104,13 @@ def _maker(found: Any, name: str) -> Callable[[], Any]:
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = ", ".join(p.name for p in parameters if p.default is p.empty and p.kind not in starred)
     is_class, builds = inspect.isclass(found), name.split(".")[-1] == "build" and inspect.isroutine(found)
-    if is_class and not issubclass(found, Encoding):
-        if needed:
-            raise ValueError(
-                f"verify: {name} is a class that needs {needed}, and no arguments are known. "
-                f"Write a file with build(), which returns an object of it."
-            )
-    elif builds and needed:
-        raise ValueError(f"verify: build must need no arguments; it needs {needed}.")
-    elif is_class or not (builds or (inspect.isroutine(found) and not parameters)):
-        return lambda: found
-    made: Callable[[], Any] = found
-    return made
+    is_called = not issubclass(found, Encoding) if is_class else builds
+    if is_called and needed:
+        why = (
+            f"{name} is a class that needs {needed}" if is_class else f"build must need no arguments; it needs {needed}"
+        )
+        raise ValueError(f"verify: {why}. Write a file with build(), which needs none and returns what is checked.")
+    if is_called or (not is_class and inspect.isroutine(found) and not parameters):
+        made: Callable[[], Any] = found
+        return made
+    return lambda: found

@@ -11,13 +11,7 @@ _B, _H, _S = 2, 3, 5  # all different, so that a form fits one convention alone
 
 
 def rate(subject: Any, convention: str, spec: Mapping[str, Any]) -> int:
-    """Return how well a subject fits a convention when it is called so.
-
-    Args:
-        subject: What build() returned.
-        convention: How to call it.
-        spec: Its head_dim or dim is the width to try first.
-    """
+    """Return how well a subject fits a convention when it is called so, with the widths of a specification first."""
     asked = [spec.get(word) for word in ("head_dim", "dim", "rotary_dim")]
     called = subject[0] if isinstance(subject, tuple | list) else subject
     for width in dict.fromkeys([*(w for w in asked if isinstance(w, int) and 0 < w <= 1 << 14), *_WIDTHS]):
@@ -71,14 +65,11 @@ def _has_form(out: Any, kind: str, shape: tuple[int | None, ...]) -> bool:
         parts = out[:1] if kind == "first" else out
         return isinstance(out, tuple | list) and len(out) == 2 and all(_has_form(t, "any", shape) for t in parts)
     t = torch.as_tensor(out)
-    right = {"float": t.is_floating_point(), "complex": t.is_complex(), "int": not t.is_floating_point()}
     if kind == "bias":
         return t.is_floating_point() and torch.broadcast_shapes(t.shape, shape) == shape
-    return (
-        right.get(kind, True)
-        and t.dim() == len(shape)
-        and all(n in (m, None) for m, n in zip(t.shape, shape, strict=True))
-    )
+    right = {"float": t.is_floating_point(), "complex": t.is_complex(), "int": not t.is_floating_point()}
+    sized = t.dim() == len(shape) and all(n in (m, None) for m, n in zip(t.shape, shape, strict=True))
+    return right.get(kind, True) and sized
 
 
 def _is_sure(subject: Any, convention: str, args: tuple[Any, ...], out: Any) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from posenc.verify.engine.family import Family
-from posenc.verify.engine.observe import observe
+from posenc.verify.engine.observe import STATE_KEPT, observe
 from posenc.verify.engine.records import CannotTellError, Choice, Fault, Model, Seen, Verdict
+from posenc.verify.report import Cause
 
 ENOUGH = 16  # numbers of one answer that a fault does not explain by accident
 
@@ -64,8 +65,9 @@ def judge(family: Family, subject: Any) -> Verdict:
         verdict = settle(family, observed.seen) if observed.seen or observed.refused is None else None
     except CannotTellError as open_:
         return Verdict("cannot_tell", because=str(open_))
-    if observed.refused is not None and (verdict is None or verdict.status != "fail"):
-        cause, case = observed.refused
+    refused = observed.refused
+    if refused is not None and (verdict is None or verdict.status != "fail" or _is_state(family, refused[0], verdict)):
+        cause, case = refused
         fault = family.raised(cause, case) or Fault(cause.code)
         values = {"message": cause.message, "fix": cause.help, **fault.values}
         fault = Fault(fault.code, fault.change, values, {**cause.smallest_case, **fault.case})
@@ -73,6 +75,12 @@ def judge(family: Family, subject: Any) -> Verdict:
     assert verdict is not None
     verdict.not_judged += [*observed.not_judged, *family.not_judged(observed.seen)]
     return verdict
+
+
+def _is_state(family: Family, cause: Cause, verdict: Verdict) -> bool:
+    """Whether what a subject keeps between calls explains more than the fault that was named."""
+    of_state = {kind.code for kind in family.kinds if "again" in kind.wrong}
+    return cause.code == STATE_KEPT and verdict.faults[0].code not in of_state
 
 
 def settle(family: Family, seen: Sequence[Seen]) -> Verdict:

@@ -1,24 +1,23 @@
 """Sinusoids that are added to tokens, and tables of sinusoids of distances."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen, precision
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.records import FLOAT32, Array, Model, kind
 from posenc.verify.families import added_faults, added_reading, added_words
 from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding, ready
-from posenc.verify.families.added_faults import FACTORS, PAPER, ROWS, RULES, STAGES, T2T
+from posenc.verify.families.added_faults import FACTORS, ROWS, RULES, STAGES, T2T
 from posenc.verify.families.added_reading import near_ones
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
-BASES = (10000.0, 1000.0, 100.0, 20.0, 100000.0, 500000.0, 1000000.0)
+BASES = (10000.0, 1000.0)  # that are tried together with other faults; any other one is read
 FAR, LARGEST = 33_000, 2**23  # 16 bits count to 32,767; numbers of the largest answer
 LATE = {  # the fault where calls of a kind are wrong, and those of few tokens on fresh objects right
     "again": "sinusoidal.state_kept",
@@ -26,15 +25,8 @@ LATE = {  # the fault where calls of a kind are wrong, and those of few tokens o
     "half": "sinusoidal.precision.product_bf16",
 }
 HALF = 600  # tokens in half precision; bfloat16 counts to 256
-ORIGIN = (
-    "the first position is {by:+g} from the definition's, and origin='any' was declared: each pair of dimensions is "
-    "rotated by a constant angle, which a model trained with it takes up; weights from elsewhere would see it"
-)
-MOVED = (
-    "the dimensions stand in another order ({words}), and no order was declared: a model trained with this one "
-    "computes the same; weights from elsewhere need the dimensions of everything permuted alike"
-)
-OTHERS = {T2T: ' (that is Tensor2Tensor\'s, variant="tensor2tensor")', PAPER: ' (the paper\'s, variant="paper")'}
+ORIGIN = "the first position is {by:+g} from the definition's, which origin='any' allows: weights from elsewhere see it"
+MOVED = "dimensions stand in another order ({words}), and none was declared: weights from elsewhere see it"
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -75,24 +67,21 @@ class Sinusoid(Added):
         cut_wrong: The code where rows are a constant number of positions off, another one in each call.
         later: Calls of one object, in this order and in the other.
         divides: What the width must be a multiple of.
-        readings: What the specification may mean, as parameters of the model.
-        free_lanes: Whether any order of dimensions is right.
         top: The length that must work; 0 where none is asked for.
-        ends: The first length that raises an error; 0 where none did.
+        ended: Whether longer texts fail, or later calls.
     """
 
-    prefix, cut_wrong = "sinusoidal", "sinusoidal.slice.tail"
+    prefix, cut_wrong, divides, pairs = "sinusoidal", "sinusoidal.slice.tail", 2, 32
     ignores = "table_rows padding padding_idx"
     shapes: Sequence[Shape] = ((2, 3), (1, 4), (2, 5), (3, 7), (1, 24))  # ascending, for what keeps its longest table
     single: Shape = (1, 1)
     later: Sequence[Shape] = ((2, 5), (2, 9), (2, 3), (3, 5), (2, 40), (2, 9), (2, 5))
     lengths: Sequence[int] = (40, 130, 600, 2100)
-    pairs, divides = 100, 2
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.readings, self.order_said, self.join_said = added_words.read(spec, image=self.calls.image)
-        self.top, self.ends = int(spec.get("max_positions") or 0), 0
+        self.readings, self.moved, self.free_lanes = added_words.read(spec, image=self.calls.image)
+        self.top, self.ended = int(spec.get("max_positions") or 0), False
         self.mismatch = f"{self.prefix}.mismatch"
         late = (kind(code, name, "near") for name, code in LATE.items())
         self.kinds = (self.kinds[0], *late, *self.kinds[1:])
@@ -104,63 +93,55 @@ class Sinusoid(Added):
             **self.readings[0],
         }
         self.definition = f"{self.prefix}@{'tensor2tensor' if self.truth['rule'] == T2T else 'vaswani'}"
-        self.free_lanes = not self.order_said and not (self.calls.image and self.join_said)
         self._last: tuple[Model, Case, tuple[Array, Array]] | None = None
-
-    # What is asked
 
     def cases(self) -> Iterator[Case]:
         """Yield calls of several sizes, and others only where these are right: later ones of one object, long texts."""
         yield from self.flags("tokens")
-        within = {shape: not self.top or shape[-1] <= self.top for shape in (*self.shapes, *self.later)}
-        for shape in filter(within.__getitem__, self.shapes):
+        end = self.top or FAR
+        shapes, later = ([shape for shape in some if shape[-1] <= end] for some in (self.shapes, self.later))
+        for shape in shapes:
             yield Case("near", (shape,), self.calls.words(shape), optional=max(shape) > 20)
         if near_ones(self.heard) and self.best() is None:
             return
         yield Case("single", (self.single,), self.calls.words(self.single), optional=True)
-        for order in (self.later, self.later[::-1]):
-            yield Case("again", tuple(filter(within.__getitem__, order)), "calls of one object, one after another")
-        if self.lengths:
-            yield from self._long()
+        for order in (later, later[::-1]):
+            self.ended = False
+            for i in range(2, len(order) + 1):
+                if not self.ended:
+                    yield Case("again", tuple(order[:i]), "calls of one object, one after another", optional=True)
+        self.ended = not self.lengths
+        for n in sorted({*self.lengths, end}):
+            if not self.ended and n <= end and n * self.calls.dim <= LARGEST:
+                yield Case("far", ((1, n),), f"{n} tokens", optional=not self.top)
+        if self.lengths and self.spec.get("activation_dtype"):
+            yield Case("half", ((1, min(HALF, end)),), "tokens in bfloat16", optional=True)
         yield from self.flags("grad", "trained")
 
-    def _long(self) -> Iterator[Case]:
-        top, dim = self.top, max(self.calls.dim, 1)
-        lengths = sorted({n for n in (*self.lengths, top, FAR) if 0 < n <= (top or FAR) and n * dim <= LARGEST})
-        if lengths:
-            yield Case("far", tuple((1, n) for n in lengths), f"{lengths[-1]} tokens")
-        if self.spec.get("activation_dtype"):
-            yield Case("half", ((1, min(HALF, top or HALF)),), "tokens in bfloat16", optional=True)
-
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return what the calls of a case add, row by row, up to the first one that raises an error."""
-        called, rows, half = ready(subject), [np.zeros((0, self.calls.dim))], case.kind == "half"
-        if half and isinstance(called, torch.nn.Module):
-            called = called.to(torch.bfloat16)
-        for i, shape in enumerate(case.args):
-            x = torch.zeros(self.calls.full(shape), dtype=torch.bfloat16) if half else None
-            try:
-                rows.append(self.calls.code(ready(subject) if case.kind == "far" else called, shape, x))
-            except SubjectError as error:
-                if case.kind not in ("again", "far"):
-                    raise
-                self._ended(subject, case, i, error)
-                case = replace(case, args=case.args[:i])
-                break
-        self.heard.append(Seen(case, np.concatenate(rows), 2.0**-8 if half else FLOAT32))
+        """Return what the last call of a case adds, row by row."""
+        called, x, shape = ready(subject), None, case.args[-1]
+        if case.kind == "half":
+            called = called.to(torch.bfloat16) if isinstance(called, torch.nn.Module) else called
+            x = torch.zeros(self.calls.full(shape), dtype=torch.bfloat16)
+        try:
+            rows = [self.calls.code(called, one, x) for one in case.args][-1]
+        except SubjectError as error:
+            self.ended = True
+            if case.kind != "again" or not self.calls.works(subject, shape):
+                raise
+            calls = {"calls": [self.calls.case(one) for one in case.args]}
+            what = f"{self.calls.words(shape)}, which works on a fresh object, fails"
+            raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
+        self.heard.append(Seen(case, rows, FLOAT32 if x is None else 2.0**-8))
         return self.heard[-1]
 
-    def _ended(self, subject: Any, case: Case, i: int, error: SubjectError) -> None:
-        """Raise the finding behind a call that fails after others; return where a table ends and says so."""
-        shape, what = case.args[i], self.calls.words(case.args[i])
-        if case.kind == "again" and i and self.calls.works(subject, shape):
-            calls = {"calls": [self.calls.case(one) for one in case.args[: i + 1]]}
-            what = f"{what}, which works on a fresh object, fails"
-            raise finding("sinusoidal.state_kept", calls, what=what, off=1.0) from error
-        if case.kind == "far" and self.top:
-            words = f"{self.top} positions were asked for, and {what} fails: {error.cause.message[:160]}"
-            raise finding("sinusoidal.table.too_short", self.calls.case(shape), words=words) from error
-        self.ends = shape[-1] if case.kind == "far" else 0
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return the fault behind a long text that fails though its length was asked for."""
+        if case.kind != "far" or cause.code != "subject.raises":
+            return None
+        words = f"{self.top} positions were asked for, and {cause.message[:200]}"
+        return Fault("sinusoidal.table.too_short", {}, {"message": words}, self.calls.case(case.args[-1]))
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind a call that fails: the batch taken for the text, or an odd width."""
@@ -169,18 +150,9 @@ class Sinusoid(Added):
             return finding("sinusoidal.axis.batch", self.calls.case(shape), words="a batch of one works, others fail")
         return _odd(self.calls.dim, error.cause) if self.calls.dim % self.divides else error
 
-    # What is right
-
     def grid(self, shape: Shape) -> Shape:
         """Return the axes of a call's rows."""
         return shape
-
-    def parts_of(self, case: Case) -> Iterator[tuple[Shape, slice]]:
-        """Yield the calls of a case and their rows."""
-        at = 0
-        for shape in case.args:
-            yield shape, slice(at, at + math.prod(self.grid(shape)))
-            at += math.prod(self.grid(shape))
 
     def positions(self, model: Model, shape: Shape) -> tuple[Array, ...]:
         """Return the positions of the rows of a call, (batch or 1, tokens)."""
@@ -190,7 +162,7 @@ class Sinusoid(Added):
         return (place + model["start"],)
 
     def predict(self, model: Model, case: Case) -> Array:
-        """Return what a model adds in the calls of a case."""
+        """Return what a model adds in the last call of a case."""
         return self.flag(model, case) if case.kind in FLAGS else self.rows(model, case)[0]
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
@@ -202,64 +174,39 @@ class Sinusoid(Added):
         return slack + 2.0**-7 if seen.case.kind == "half" else slack
 
     def rows(self, model: Model, case: Case) -> tuple[Array, Array]:
-        """Return the rows of the calls of a case, and how far float32 may be off in each number."""
+        """Return the rows of the last call of a case, and how far float32 may be off in each number."""
         if self._last is None or self._last[0] is not model or self._last[1] is not case:
-            parts = [self._rows(model, shape) for shape in case.args] or [(np.zeros((0, self.calls.dim)),) * 2]
-            code, slack = (np.concatenate(part) for part in zip(*parts, strict=True))
-            self._last = model, case, (code, slack)
+            full = (*self.grid(case.args[-1]), self.calls.dim)
+            lanes = slice(None) if model["lanes"] is None else model["lanes"]
+            code, slack = (
+                np.broadcast_to(a[..., lanes], full).reshape(-1, full[-1])
+                for a in self.code(model, self.positions(model, case.args[-1]))
+            )
+            self._last = model, case, (model["gain"] * code, abs(model["gain"]) * slack)
         return self._last[2]
 
-    def _rows(self, model: Model, shape: Shape) -> tuple[Array, Array]:
-        code, slack = self.code(model, self.positions(model, shape))
-        if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
-            near = [self.code(model, self.positions(model, shape), nudge)[0] for nudge in (1e-6, -1e-6)]
-            slack = slack + np.abs(near[0] - code) + np.abs(near[1] - code)
-        lanes = slice(None) if model["lanes"] is None else model["lanes"]
-        full = (*self.grid(shape), self.calls.dim)
-        both = (model["gain"] * code[..., lanes], abs(model["gain"]) * slack[..., lanes])
-        code, slack = (np.broadcast_to(a, full).reshape(-1, full[-1]) for a in both)
-        return code, slack
-
-    def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
+    def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the code of positions, and how far float32 may be off."""
-        return added_faults.wave(model, axes[0], model["order"], self.calls.dim, nudge)
-
-    def fits(self, model: Model, some: Sequence[Seen], within: float = 1.0) -> bool:
-        """Return whether a model explains some answers, with so many times their tolerance."""
-        return all(bool((self.off(s, self.predict(model, s.case), model) <= within).all()) for s in some)
+        return added_faults.wave(model, axes[0], self.calls.dim)
 
     def best(self) -> Model | None:
         """Return the first allowed model that explains the answers to calls of few tokens."""
         models = ({**self.truth, **choice.change} for choice in self.free())
-        return next((model for model in models if self.fits(model, near_ones(self.heard))), None)
-
-    # What else is right
+        return next((model for model in models if explains(self, model, near_ones(self.heard))), None)
 
     @property
     def width(self) -> int:
         """Over how many dimensions the waves of one axis are spread."""
         return self.calls.dim
 
-    def _moved(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the same dimensions, where none is declared."""
-        if not self.order_said:
-            yield from ({"order": name} for name in added_faults.ORDERS)
-
-    def _choices(self) -> Iterator[Choice]:
-        """Yield the readings of the specification, and the orders of dimensions that were not declared."""
-        known = added_faults.layouts(self.width)
-        readings = [reading for reading in self.readings if reading["order"] in known]
-        yield from (Choice(reading) for reading in readings)
-        for reading, change in itertools.product(readings, list(self._moved())):
-            if change["order"] in known:
-                words = self._order_words({**self.truth, **change})
-                yield Choice({**reading, **change}, MOVED.format(words=words))
-
     def free(self) -> Iterator[Choice]:
-        """Yield the choices, and those that are read off the answers: another origin, any order of dimensions."""
-        choices, near = list(self._choices()), near_ones(self.heard)
+        """Yield readings, orders that are not declared, and what is read off: another origin, any order."""
+        near, choices = near_ones(self.heard), [Choice(reading) for reading in self.readings]
+        for reading, change in itertools.product(self.readings, self.moved):
+            words = self._order_words({**self.truth, **change})
+            choices.append(Choice({**reading, **change}, MOVED.format(words=words)))
         yield from choices
-        if not near or any(self.fits({**self.truth, **choice.change}, near) for choice in choices):
+        if any(explains(self, {**self.truth, **choice.change}, near) for choice in choices):
             return
         rows = [s for s in self.heard if s.case.kind in ("near", "again", "far")]
         for choice in choices:
@@ -268,45 +215,33 @@ class Sinusoid(Added):
             if fault is not None and fault.change:
                 words = ORIGIN.format(by=fault.values["start"] - fault.values["asked"])
                 yield Choice({**choice.change, **fault.change}, "; ".join(filter(None, (choice.because, words))))
-            if self.free_lanes and not choice.because:
-                lanes = added_reading.permutation(self, rows, model)
-                if lanes is not None:
-                    yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
+            lanes = added_reading.permutation(self, rows, model) if self.free_lanes and not choice.because else None
+            if lanes is not None:
+                yield Choice({**choice.change, "lanes": lanes}, MOVED.format(words=f"{lanes[:8]}..."))
 
     def _order_words(self, model: Model) -> str:
-        words = added_faults.layouts(self.width)[model["order"]].words
-        return words + (', as Tensor2Tensor has them: variant="tensor2tensor"' if model["order"] == "half" else "")
-
-    # What is wrong
-
-    def said(self, word: str) -> set[Any]:
-        """Return the values of a parameter that the specification allows."""
-        return {reading[word] for reading in self.readings}
+        join, words = model["join"], added_faults.layouts(self.width)[model["order"]].words
+        turns = ", the axes taking turns" if join.startswith("woven") else ""
+        return words + (f"{turns}, {'rows' if join.endswith('yx') else 'columns'} first" if join else "")
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the known faults: the input and the whole code first, then positions, orders and angles."""
+        """Yield the known faults, first those that are also tried two at a time."""
         yield from self.about_the_input()
         if not any(np.abs(s.value).max() > 1e-6 for s in near_ones(self.heard)):
             yield Fault("sinusoidal.not_used", {"gain": 0.0})
         yield Fault("sinusoidal.added_twice", {"gain": 2.0})
-        yield from self._places()
-        yield from self._orders()
+        yield from (self.start_fault(by) for by in (1.0, -1.0))
+        for base in BASES:
+            code, values = "frequency.base", {"base": base, "asked": self.truth["base"]}
+            yield Fault(f"sinusoidal.{'temperature_hardwired' if base == 10000.0 else code}", {"base": base}, values)
+        some = (self._orders, self._places) if self.calls.image else (self._places, self._orders)
+        for faults in some:
+            yield from faults()
         for words, (code, *_) in RULES.items():
-            if words not in self.said("rule"):
-                yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words, "other": OTHERS.get(words, "")})
+            yield Fault(f"sinusoidal.{code}", {"rule": words}, {"words": words})
         for words, factor in FACTORS.items():
             yield Fault("sinusoidal.frequency.factor", {"factor": factor}, {"words": words})
-        for base in BASES:
-            if base != (asked := self.truth["base"]):
-                code = "temperature_hardwired" if base == 10000.0 else "frequency.base"
-                yield Fault(f"sinusoidal.{code}", {"base": base}, {"base": base, "asked": asked})
         yield from precision.faults("sinusoidal", STAGES)
-
-    def _places(self) -> Iterator[Fault]:
-        """Yield other first positions, and wrong ways to count rows."""
-        yield from (self.start_fault(by) for by in (1.0, -1.0, 2.0, -2.0))
-        for words, (_, code) in ROWS.items():
-            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def start_fault(self, by: float) -> Fault:
         """Return the fault of counting from another number."""
@@ -315,21 +250,22 @@ class Sinusoid(Added):
 
     def _orders(self) -> Iterator[Fault]:
         """Yield wrong orders of sines and cosines."""
-        for name in added_faults.layouts(self.calls.dim):
-            if name not in self.said("order"):
-                code = added_faults.order_code(self.calls.dim, name, self.truth["order"])
-                yield Fault(f"sinusoidal.{code}", {"order": name}, {"words": self._order_words({"order": name})})
+        for name, layout in added_faults.layouts(self.width).items():
+            words = self._order_words({**self.truth, "order": name})
+            yield Fault(f"sinusoidal.{layout.code}", {"order": name}, {"words": words})
+
+    def _places(self) -> Iterator[Fault]:
+        """Yield wrong ways to count rows."""
+        for words, (_, code) in ROWS.items():
+            yield Fault(f"sinusoidal.{code}", {"place": words}, {"words": words})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what can be read off the rows: a factor, positions, a base, an order of dimensions."""
+        """Return what can be read off the rows: a factor, positions, a base."""
         near = near_ones(wrong)
         for some in filter(None, (near, near[:-1])):  # a branch for longer texts may be wrong as well
             for ask in (added_reading.scaled, added_reading.shifted, added_reading.base):
                 if (fault := ask(self, some, model)) is not None:
                     return fault
-        lanes = None if self.free_lanes else added_reading.permutation(self, near_ones(seen), self.truth)
-        if lanes is not None:
-            return Fault("sinusoidal.layout.permuted", {"lanes": lanes}, {"words": f"{lanes[:8]}..."})
         return next(filter(None, (added_reading.broken(self, s, model) for s in near[::-1])), None)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
@@ -337,14 +273,12 @@ class Sinusoid(Added):
         model = self.best()
         if fault.change or fault.code not in LATE.values() or model is None:
             return super().refine(fault, wrong, right, seen)
-        s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not self.fits(model, [s]))
+        s = next(s for s in seen if LATE.get(s.case.kind) == fault.code and not explains(self, model, [s]))
         off = float(np.abs(s.value - self.predict(model, s.case)).max())
-        coarse = (f for f in precision.faults("sinusoidal", STAGES) if self.fits({**model, **f.change}, [s]))
+        coarse = (f for f in precision.faults("sinusoidal", STAGES) if explains(self, {**model, **f.change}, [s]))
         code = self.mismatch if s.case.kind == "far" else fault.code
         other = Fault(code, {}, {"what": "a call after calls of other sizes", "off": off, "dtype": "bfloat16"})
         return added_reading.broken(self, s, model) or next(coarse, other)
-
-    # What is said
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong row of an answer, with its worst number."""
@@ -352,8 +286,8 @@ class Sinusoid(Added):
             return self.calls.case(seen.case.args[0])
         row = int((off > 1).any(1).argmax())
         lane = int(np.abs(seen.value[row] - predicted[row]).argmax())
-        shape, part = next((shape, part) for shape, part in self.parts_of(seen.case) if row < part.stop)
-        index = [int(i) for i in np.unravel_index(row - part.start, self.grid(shape))]
+        shape = seen.case.args[-1]
+        index = [int(i) for i in np.unravel_index(row, self.grid(shape))]
         index.insert(1 if self.calls.image else len(index), lane)
         numbers = {"found": float(seen.value[row, lane]), "expected": float(predicted[row, lane])}
         return {**self.calls.case(shape), "index": index, **numbers}
@@ -363,9 +297,8 @@ class Sinusoid(Added):
         said = self.ignored()
         if not any(s.case.kind == "half" for s in seen):
             said.append("tokens in half precision: the specification gives no activation_dtype")
-        longest = max((shape[-1] for s in seen if s.case.kind in ("again", "far") for shape in s.case.args), default=0)
-        ends = f": a text of {self.ends} tokens raises an error" if self.ends else ""
-        return [*said, f"positions beyond {longest - 1}{ends}"] if longest else said
+        longest = max((s.case.args[-1][-1] for s in seen if s.case.kind in ("again", "far")), default=0)
+        return [*said, f"positions beyond {longest - 1}"] if longest else said
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return what the rows show."""

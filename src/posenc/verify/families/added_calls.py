@@ -154,9 +154,8 @@ class Added(Family):
         ignores: Words of a specification that its convention reads, and this code does not.
     """
 
-    word = "sinusoidal"
+    word, ignores = "sinusoidal", ""
     shapes: Sequence[Shape]
-    ignores = ""
     kinds: Sequence[Kind] = ()
 
     def __init__(self, convention: str, spec: Any) -> None:
@@ -233,10 +232,7 @@ class Added(Family):
         keep, x = self.calls.keep, self.calls.tokens(shape).requires_grad_()
         out = self.calls.raw(ready(subject), shape, x, grad=True)
         weight = self.calls.tokens(shape, seed=2).to(out.dtype)
-        got = None
-        if out.requires_grad:
-            (got,) = torch.autograd.grad((out * weight).sum(), x, allow_unused=True)
-        got = torch.zeros_like(x) if got is None else got
+        (got,) = torch.autograd.grad((out * weight).sum() + 0 * x.sum(), x)
         return float(float((got - keep * weight).abs().max()) <= 1e-3 * max(abs(keep), 1.0))
 
     def _trained(self, subject: Any, shape: Shape) -> float:
@@ -251,17 +247,15 @@ class Added(Family):
     def look(self, seen: Sequence[Seen]) -> None:
         """Keep the answers, for what is read off them."""
         self.heard = list(seen)
-        self.pairs = min(self.pairs, max(12_000 // max(self.calls.dim, 1), 30))  # wide codes take long to compare
         self.calls.keep = next((float(s.value[0]) for s in seen if s.case.kind == "tokens"), 1.0)
 
     def about_the_input(self) -> Iterator[Fault]:
         """Yield the faults of an input that comes back scaled, or not at all."""
         keep = self.calls.keep
-        if keep != 1 and abs(keep) < SAME:
-            yield Fault(f"{self.word}.input.lost", {"keep": keep})
-        elif keep != 1:
+        if keep != 1:
+            name = "lost" if abs(keep) < SAME else "scaled"
             for change in ({"keep": keep}, {"keep": keep, "gain": keep}):  # the second where the sum is scaled
-                yield Fault(f"{self.word}.input.scaled", change, {"factor": keep})
+                yield Fault(f"{self.word}.input.{name}", change, {"factor": keep})
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
         """Return a fault that shows by a kind of case, with its number."""

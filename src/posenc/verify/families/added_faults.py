@@ -13,8 +13,8 @@ from posenc.verify.engine.records import FLOAT32, Array, Model
 
 STAGES = ("positions", "frequencies", "product", "table")  # that may be rounded to half precision
 Frequencies = Callable[[Array, int, float], Array]  # numbers of the pairs, width, base -> radians per position
-PAPER = "position / base**(2k/d)"
-T2T = "position / base**(k/(d/2 - 1))"
+PAPER = 'position / base**(2k/d), the paper\'s (variant="paper")'
+T2T = 'position / base**(k/(d/2 - 1)), Tensor2Tensor\'s (variant="tensor2tensor")'
 ROUNDED_UP = "position / base**(2k/(d + 1))"  # of odd widths some make d + 1 and drop the last
 T2T_CEIL = "position / base**(k/(ceil(d/2) - 1))"
 
@@ -33,8 +33,6 @@ _RULES: Mapping[str, Mapping[str, Frequencies | tuple[Frequencies, Frequencies]]
         T2T_CEIL: lambda k, d, b: b ** (-k / max(math.ceil(d / 2) - 1, 1)),
         "position / base**(k/d)": linear(1),
         "position / base**(4k/d)": linear(4),
-        "position / base**(2k/(d - 1))": linear(2, wider=-1),
-        "position / base**(k/(d - 1))": linear(1, wider=-1),
     },
     "frequency.exponent_not_paired": {
         "position / base**(i/d) for dimension i": (linear(2), linear(2, 1)),
@@ -82,10 +80,11 @@ class Layout(NamedTuple):
 
     words: str
     lanes: list[tuple[str, int]]
-    code: str = ""
+    code: str
 
 
 ORDERS = ("interleaved", "half", "interleaved_cos", "half_cos", "half_zero")  # that some definition has
+JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how two axes share the dimensions; "sum" where they do not
 
 
 @functools.cache
@@ -93,40 +92,30 @@ def layouts(d: int) -> Mapping[str, Layout]:
     """Return the orders of d dimensions that people write, by name."""
     n, floor = math.ceil(d / 2), d // 2
     s, c, minus, zeros = ([(wave, k) for k in range(n)] for wave in ("s", "c", "-s", "0"))
+    halves, one, empty = "layout.halves", "layout.one_wave", "layout.half_empty"
     made = {
-        "interleaved": Layout("sin, cos, sin, cos, ...", _woven(s, c)),
-        "half": Layout("all sines, then all cosines", s + c[:floor]),
-        "interleaved_cos": Layout("cos, sin, cos, sin, ...", _woven(c, s)),
-        "half_cos": Layout("all cosines, then all sines", c + s[:floor]),
-        "all_sin": Layout("sines only, each twice", _woven(s, s), "layout.one_wave"),
-        "all_cos": Layout("cosines only, each twice", _woven(c, c), "layout.one_wave"),
-        "half_sin": Layout("the sines twice, no cosines", s + s, "layout.one_wave"),
-        "half_cosines": Layout("the cosines twice, no sines", c + c, "layout.one_wave"),
-        "only_sin": Layout("sin, 0, sin, 0, ...", _woven(s, zeros), "layout.half_empty"),
-        "only_cos": Layout("0, cos, 0, cos, ...", _woven(zeros, c), "layout.half_empty"),
-        "first_half": Layout("all sines, then zeros", s + zeros, "layout.half_empty"),
+        "interleaved": Layout("sin, cos, sin, cos, ...", _woven(s, c), "layout.interleaved"),
+        "half": Layout("all sines, then all cosines", s + c[:floor], halves),
+        "interleaved_cos": Layout("cos, sin, cos, sin, ...", _woven(c, s), "layout.cos_first"),
+        "half_cos": Layout("all cosines, then all sines", c + s[:floor], "layout.halves_swapped"),
+        "half_zero": Layout("all sines, then all cosines, then a zero", s[:floor] + c[:floor] + zeros[:1], halves),
+        "all_sin": Layout("sines only, each twice", _woven(s, s), one),
+        "all_cos": Layout("cosines only, each twice", _woven(c, c), one),
+        "half_sin": Layout("the sines twice, no cosines", s + s, one),
+        "only_sin": Layout("sin, 0, sin, 0, ...", _woven(s, zeros), empty),
+        "only_cos": Layout("0, cos, 0, cos, ...", _woven(zeros, c), empty),
         "minus_sin": Layout("-sin, cos, -sin, cos, ...", _woven(minus, c), "sign"),
         "minus_sin_half": Layout("all sines negated, then all cosines", minus + c, "sign"),
         "rows": Layout("sin in the even rows, cos in the odd rows", _woven(s, c), "axis.rows_for_columns"),
-        "rows_half": Layout("sin in the even rows, cos in the odd rows", s + c, "axis.rows_for_columns"),
     }
     if d % 2:
-        zero = [("0", 0)]
-        made["half_zero"] = Layout("all sines, then all cosines, then a zero", s[:floor] + c[:floor] + zero)
         made["half_floor"] = Layout("(d - 1)/2 sines, then the cosines", s[:floor] + c, "layout.halves_odd")
-        made["zero_last"] = Layout("sin, cos, ..., the last dimension zero", _woven(s, c)[: d - 1] + zero, "width.odd")
+        made["zero_last"] = Layout("sin, cos, ..., then zero", _woven(s, c)[: d - 1] + zeros[:1], "width.odd")
     return made
 
 
 def _woven(even: list[tuple[str, int]], odd: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [lane for pair in zip(even, odd, strict=True) for lane in pair]
-
-
-def order_code(d: int, found: str, right: str) -> str:
-    """Return the code of an order of d dimensions where another one was declared."""
-    blocks, flipped = found.startswith("half"), found.endswith("_cos") and not right.endswith("_cos")
-    names = ("layout.halves_swapped", "layout.cos_first") if flipped else ("layout.halves", "layout.interleaved")
-    return layouts(d)[found].code or names[not blocks]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -141,16 +130,24 @@ def waves(rule: str, order: str, d: int, base: float) -> tuple[Array, NDArray[np
     return np.where(cosine, cosines, sines), cosine, sign
 
 
-def wave(model: Model, p: Array, order: str, d: int, nudge: float) -> tuple[Array, Array]:
-    """Return sines and cosines (..., d) of positions, and how far float32 may be off; `nudge` moves what is rounded."""
-    omega, cosine, sign = waves(model["rule"], order, d, model["base"])
-    places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
-    omega = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
-    angle = rounded(places * omega * (1 + nudge), model["round_product"])
-    if order.startswith("rows"):
+def wave(model: Model, p: Array, d: int) -> tuple[Array, Array]:
+    """Return sines and cosines (..., d) of positions, and how far float32 may be off."""
+    omega, cosine, sign = waves(model["rule"], model["order"], d, model["base"])
+    if model["order"] == "rows":
         cosine = np.arange(p.shape[-1])[:, None] % 2 == 1
-    code = rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
-    return code, np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+
+    def formed(nudge: float = 0.0) -> tuple[Array, Array]:
+        """Return angles and their waves, where what is rounded is moved by a share of it."""
+        places = rounded(p[..., None] * (1 + nudge), model["round_positions"])
+        freq = rounded(omega * model["factor"] * (1 + nudge), model["round_frequencies"])
+        angle = rounded(places * freq * (1 + nudge), model["round_product"])
+        return angle, rounded(np.where(cosine, np.cos(angle), np.sin(angle)) * sign, model["round_table"])
+
+    angle, code = formed()
+    slack = np.minimum(np.abs(angle) * FLOAT32 * (4 + math.log(max(model["base"], 2))), 0.2)
+    if any(model[f"round_{stage}"] for stage in STAGES):  # a number at the edge may be rounded either way
+        slack = slack + np.abs(formed(1e-6)[1] - code) + np.abs(formed(-1e-6)[1] - code)
+    return code, slack
 
 
 # Positions of rows by mistake: (numbers of the texts (b, 1), of the rows (1, n), how many of each) -> positions, and

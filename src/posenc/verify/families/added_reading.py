@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posenc.verify.engine import Fault, Seen
+from posenc.verify.engine.judge import explains
 from posenc.verify.engine.read import known
 from posenc.verify.engine.records import FLOAT32, Array, Model
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from posenc.verify.families.added import Sinusoid
 
 FARTHEST = 6000  # shift of positions that is tried
+LEAST = 16 * FLOAT32
 
 
 def near_ones(seen: Sequence[Seen]) -> list[Seen]:
@@ -21,57 +23,49 @@ def near_ones(seen: Sequence[Seen]) -> list[Seen]:
     return [s for s in seen if s.case.kind == "near"]
 
 
-def breaks(t: Array, m: int) -> Iterator[tuple[str, str, Array]]:
-    """Yield what rows show that are right up to row m: a code without the family, words, positions (NaN for zeros)."""
-    after, start_again = t >= m, f"row {m} has position 0: the count starts again there"
+def _breaks(t: Array, m: int) -> Iterator[tuple[str, str, Array]]:
+    """Yield what rows t show that are right up to row m: a code, words, positions (NaN for zeros)."""
+    after, again = t >= m, f"row {m} has position 0: the count starts again there"
     yield "table.too_short", f"rows from {m} on are zero", np.where(after, np.nan, t)
-    yield "table.row_zeroed", f"row {m} is zero", np.where(t == m, np.nan, t)
     yield "table.too_short", f"rows from {m} on repeat the last one", np.minimum(t, m - 1)
-    for again in (np.where(after, t - m, t), t % max(m, 1)):
-        yield "table.growth_ignores_past", start_again, again
+    yield "table.growth_ignores_past", again, np.where(after, t - m, t)
+    yield "table.growth_ignores_past", again, t % m
     if m.bit_count() == 1:
         words = f"row {m} has position {-m}: positions are formed in {m.bit_length()} bits"
         yield "position.wrapped", words, np.where(after, t - 2 * m, t)
-    yield "table.row_skipped", f"row {m} has position {m + 1}: position {m} is skipped", t + after
-    yield "table.row_repeated", f"row {m} has position {m - 1}, which is given twice", t - after
+    for by in (1, -1):
+        yield "table.row_skipped", f"row {m} has position {m + by}", t + by * after
 
 
 def broken(family: "Sinusoid", s: Seen, model: Model) -> Fault | None:
     """Return how the rows of the first wrong text of an answer go wrong after a number of tokens."""
     code, slack = family.rows(model, s.case)
-    wrong = np.any(np.abs(s.value - code) > slack + 2e-5, axis=1)
-    shape, part = next(((shape, part) for shape, part in family.parts_of(s.case) if wrong[part].any()), ((), slice(0)))
+    shape, wrong = s.case.args[-1], np.any(np.abs(s.value - code) > slack + 2e-5, axis=1)
     if len(shape) != 2:
         return None
-    text, m = divmod(int(wrong[part].argmax()), shape[1])
+    text, m = divmod(int(wrong.argmax()), shape[1])
     window = slice(max(m - 8, 0), min(m + 64, shape[1]))
-    rows = s.value[part.start + text * shape[1] :][window]
-    t = np.arange(float(shape[1]))[window]
-    for name, words, at in breaks(t, m):
-        if (m > 1 or name == "table.row_zeroed") and _fits(rows, *family.code(model, (at + model["start"],)), model):
-            case = {"calls": [family.calls.case(one) for one in s.case.args[: s.case.args.index(shape) + 1]], "row": m}
+    rows, t = s.value[text * shape[1] :][window], np.arange(float(shape[1]))[window]
+    for name, words, at in _breaks(t, m) if m > 1 else ():
+        code, slack = (np.nan_to_num(a) for a in family.code(model, (at + model["start"],)))
+        if (np.abs(rows - model["gain"] * code) <= slack + LEAST).all():
+            case = {"calls": [family.calls.case(one) for one in s.case.args], "row": m}
             return Fault(f"sinusoidal.{name}", {}, {"words": f"{family.calls.words(shape)}: {words}"}, case)
     return None
-
-
-def _fits(rows: Array, code: Array, slack: Array, model: Model) -> bool:
-    off = np.abs(rows - model["gain"] * np.nan_to_num(code))
-    return bool((off <= np.nan_to_num(slack) + 16 * FLOAT32).all())
 
 
 def shifted(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
     """Return the constant that is added to positions; where calls differ in it, a table that is cut wrongly."""
     reach = float(min(FARTHEST, 400_000 // family.calls.dim))
-    tried = np.arange(-reach, reach + 1)
-    tried = tried[np.argsort(np.abs(tried), kind="stable")]
+    tried = np.array(sorted(np.arange(-reach, reach + 1), key=abs))
     code, slack = family.code(model, (tried,) * len(family.positions(family.truth, near[0].case.args[0])))
     shifts = []
     for s in near:
-        hits = np.flatnonzero((np.abs(s.value[0] - model["gain"] * code) <= slack + 16 * FLOAT32).all(1))
+        hits = np.flatnonzero((np.abs(s.value[0] - model["gain"] * code) <= slack + LEAST).all(1))
         if not len(hits):
             return None
         shifts.append(float(tried[hits[0]] - family.positions(family.truth, s.case.args[0])[0].flat[0]))
-        if not family.fits({**model, **family.start_fault(shifts[-1]).change}, [s]):
+        if not explains(family, {**model, **family.start_fault(shifts[-1]).change}, [s]):
             return None
     if len(set(shifts)) == 1:
         return family.start_fault(shifts[0])
@@ -81,47 +75,45 @@ def shifted(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | N
 
 def scaled(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
     """Return a factor on the whole code."""
-    largest = max(near, key=lambda s: s.value.size)
-    code = family.rows(model, largest.case)[0]
-    gain = float((code * largest.value).sum() / max(float((code * code).sum()), 1e-30))
-    if abs(gain) < 1e-6 or not family.fits({**model, "gain": gain}, near):
+    code, value = family.rows(model, near[-1].case)[0], near[-1].value
+    gain = float((code * value).sum() / max(float((code * code).sum()), 1e-30))
+    if abs(gain) < 1e-6 or not explains(family, {**model, "gain": gain}, near):
         return None
     return Fault("sinusoidal.scaled", {"gain": gain}, {"factor": gain})
 
 
 def base(family: "Sinusoid", near: Sequence[Seen], model: Model) -> Fault | None:
     """Return another base, or another divisor of the exponents."""
-    low, high = 1.5, 1e8
+    low, high, asked = 1.5, 1e8, model["base"]
     for _ in range(5):
         tried = np.geomspace(low, high, 100)
         off = [np.abs(near[0].value - family.rows({**model, "base": one}, near[0].case)[0]).sum() for one in tried]
         best = int(np.argmin(off))
         low, high = tried[max(best - 1, 0)], tried[min(best + 1, 99)]
-    found, asked = float(tried[best]), family.truth["base"]
+    found = float(tried[best])
     for value in (known(found), float(f"{found:.4g}"), found):
-        if family.fits({**model, "base": value}, near, 4.0):
+        if explains(family, {**model, "base": value}, near):
             divisor = family.width * math.log(asked) / math.log(value)
             if value != float(f"{value:.1g}") and abs(divisor - round(divisor)) < 1e-3:
                 words = f"position / base**(2k/{round(divisor)}), the width being {family.width}"
-                return Fault("sinusoidal.frequency.divisor", {"base": value}, {"words": words, "other": ""})
+                return Fault("sinusoidal.frequency.divisor", {"base": value}, {"words": words})
             return Fault("sinusoidal.frequency.base", {"base": value}, {"base": value, "asked": asked})
     return None
 
 
 def permutation(family: "Sinusoid", seen: Sequence[Seen], model: Model) -> list[int] | None:
     """Return the dimension of the definition that each one shows, if all of them occur once, else None."""
-    d = family.calls.dim
-    off = np.zeros((d, d))
+    off = np.zeros((family.calls.dim,) * 2)
     for s in seen:
         code, slack = family.rows(model, s.case)
-        some = [part.stop - 1 for _, part in family.parts_of(s.case)] if s.case.kind == "far" else range(len(code))
-        for lane in range(d):
-            apart = np.abs(s.value[some, lane, None] - code[some]) / (slack[some] + 16 * FLOAT32)
-            off[lane] = np.maximum(off[lane], apart.max(0, initial=0.0))
+        some = [len(code) - 1] if s.case.kind == "far" else range(len(code))
+        for lane, line in enumerate(off):
+            apart = np.abs(s.value[some, lane, None] - code[some]) / (slack[some] + LEAST)
+            line[:] = np.maximum(line, apart.max(0, initial=0.0))
     lanes: list[int] = []
-    for lane in range(d):  # slow dimensions are alike: the nearest that is left will do
-        off[:, lanes] = np.inf
-        lanes.append(int(off[lane].argmin()))
-        if off[lane, lanes[-1]] > 1:
+    for line in off:  # slow dimensions are alike: the nearest that is left will do
+        line[lanes] = np.inf
+        lanes.append(int(line.argmin()))
+        if line[lanes[-1]] > 1:
             return None
     return lanes

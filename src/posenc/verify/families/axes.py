@@ -1,6 +1,7 @@
 """Rotations over several axes: which coordinate each pair of dimensions reads, and how fast it rotates."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -33,15 +34,9 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
 
 
 class Angles(Family):
-    """A table of angles: pair i has the angle coordinate[axes[i]] * freq[i].
+    """A table of angles: pair i of n has the angle coordinate[axes[i]] * freq[i]."""
 
-    Attributes:
-        n: How many pairs of dimensions there are.
-        base: Of the frequencies.
-        word: The first word of the codes.
-    """
-
-    word: str
+    word: str  # the first one of the codes
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -53,8 +48,7 @@ class Angles(Family):
 
     def coordinates(self, model: Model, case: Case) -> Array:
         """Return the coordinates of each token on each axis, (tokens, axes)."""
-        found: Array = case.args[0]
-        return found
+        return np.asarray(case.args[0])
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis and the frequency of each pair."""
@@ -64,13 +58,16 @@ class Angles(Family):
         """Return the angles of a model, (tokens, pairs)."""
         axes, freq = self.layout(model)
         where = precision.rounded(self.coordinates(model, case), model["round_positions"])
-        angles: Array = model["sign"] * where[:, axes] * freq
-        return angles
+        return np.asarray(model["sign"] * where[:, axes] * freq)
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return angles less those of the first token: a constant added to all positions changes no score."""
-        moved: Array = value - value[0]
-        return moved
+        return np.asarray(value - value[0])
+
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the difference of angles, of which whole turns are none."""
+        difference = self.visible(seen.value - predicted, seen.case)
+        return super().off(replace(seen, value=seen.value - difference + turned(difference)), predicted, model)
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what an angle may be off: slow pairs count as much as fast ones."""
@@ -78,7 +75,7 @@ class Angles(Family):
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the first token's angles agree as well."""
-        return bool(np.abs(seen.value[0] - predicted[0]).max() < 1e-3)
+        return bool(np.abs(turned(seen.value[0] - predicted[0])).max() < 1e-3)
 
     def unlike(self, seen: Sequence[Seen]) -> str:
         """Return what differs where scores are the same."""
@@ -91,16 +88,11 @@ class Angles(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield rounded positions, other exponents, and the bases of other models."""
         yield from precision.faults(self.word, ("positions",))
-        for power, how in (
-            (0.5, "count over twice as many pairs"),
-            (2, "count over half of the pairs"),
-            (-1, "rise, where they should fall"),
-        ):
+        for base in (base for base in BASES if base != self.base):
+            yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, {"base": base, "asked": self.base})
+        powers = {0.5: "count over twice as many pairs", 2: "count over half of the pairs", -1: "rise, and should fall"}
+        for power, how in powers.items():
             yield Fault(f"{self.word}.frequency.exponents", {"base": self.base**power}, {"how": how})
-        for base in BASES:
-            if base != self.base:
-                values = {"base": base, "asked": self.base}
-                yield Fault(f"{self.word}.config.theta_not_read", {"base": base}, values)
 
     def other_speeds(self, code: str, freq: Array, **words: str) -> Fault:
         """Return the fault of pairs at other speeds, which names the one that is off most."""
@@ -123,16 +115,18 @@ class MRope(Angles):
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        scaling = (spec.get("config") or {}).get("rope_scaling") or {}
-        self.section = list(spec.get("section") or scaling.get("mrope_section") or ())
+        given = spec.get("config") or {}
+        own = spec.get("scaling") or given.get("rope_parameters") or given.get("rope_scaling") or {}
+        if (said := own.get("rope_type", own.get("type", "default"))) not in ("default", "mrope"):
+            raise ValueError(f"verify: mrope_fn judges unscaled angles only; got scaling {said!r:.40}. Leave it out.")
+        self.base = float(spec.get("base") or own.get("rope_theta") or given.get("rope_theta") or self.base)
+        self.section = list(spec.get("section") or own.get("mrope_section") or ())
         if len(self.section) != 3 or sum(self.section) != self.n:
-            raise ValueError(
-                f"verify: mrope needs section, three counts that add up to {self.n} pairs; got {self.section}."
-            )
-        self.interleaved = bool(spec.get("interleaved", False))
+            raise ValueError(f"verify: mrope needs section, three counts of all {self.n} pairs; got {self.section}.")
+        self.interleaved = bool(spec.get("interleaved", own.get("mrope_interleaved", False)))
         self.definition = "mrope interleaved" if self.interleaved else "mrope"
         self.axes = sections(self.section, self.interleaved)
-        self.truth = {**self.truth, "axes": self.axes}
+        self.truth = {**self.truth, "base": self.base, "axes": self.axes}
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return the axis of each pair, and frequencies that run over all pairs."""
@@ -157,60 +151,51 @@ class MRope(Angles):
 
     def faults(self) -> Iterator[Fault]:
         """Yield pairs that follow other axes, and frequencies that start again at 1 with each axis."""
-        for code, axes, words in self._other_axes():
-            if (axes != self.axes).any():
-                yield self._follow(code, axes, axes != self.axes, words=words)
+        n, section, other = self.n, self.section, sections(self.section, not self.interleaved)
+        ways = [("interleaved_where_blocked", other, "axes alternate, where sections should be blocks")]
+        doubled = np.repeat(range(3), [2 * s for s in section])[:n]
+        ways += [("section_scale", doubled, "sections count dimensions, not pairs")]
+        if self.interleaved:
+            ways = [("interleaving_ignored", other, "sections are blocks, not interleaved")]
+            ways += [("interleaving_unbounded", np.arange(n) % 3, "axes alternate up to the last pair")]
+        ways += [("axes_collapsed", np.full(n, axis), f"all pairs follow {name}") for axis, name in enumerate(AXES)]
+        for order in list(permutations(range(3)))[1:]:
+            words, lengths = (
+                f"the axes are {', '.join(AXES[axis] for axis in order)}",
+                [section[axis] for axis in order],
+            )
+            ways += [("section_order", np.array(order)[self.axes], words)]
+            ways += [("section_order", np.repeat(order, lengths), f"in blocks, {words}")]
+            ways += [("section_order", sections(lengths, self.interleaved), "the sections' lengths are exchanged")]
+        yield from (self._follow(*way) for way in ways if (way[1] != self.axes).any())
         number = np.array([(self.axes[:i] == axis).sum() for i, axis in enumerate(self.axes)])
-        lengths = np.bincount(self.axes, minlength=3)[self.axes]
-        for over, words in ((self.n, "all pairs"), (lengths, "the pairs of the axis")):
+        for over, words in ((n, "all pairs"), (np.array(section)[self.axes], "the pairs of the axis")):
             yield self.other_speeds("restart", self.base ** (-number / over), over=words)
         yield from super().faults()
 
-    def _other_axes(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield the codes of other ways to give axes to pairs, the axes, and the ways in words."""
-        n, section, other = self.n, self.section, sections(self.section, not self.interleaved)
-        if self.interleaved:
-            yield "interleaving_ignored", other, "sections are blocks, not interleaved"
-            yield "interleaving_unbounded", np.arange(n) % 3, "axes alternate up to the last pair, beyond the sections"
-        else:
-            yield "interleaved_where_blocked", other, "axes alternate, where sections should be blocks"
-            doubled = np.repeat(range(3), [2 * s for s in section])[:n]
-            yield "section_scale", doubled, "sections count dimensions, not pairs"
-            halves = np.pad(np.repeat(range(3), [s // 2 for s in section]), (0, n))[:n]
-            yield "section_scale", halves, "sections are half as long"
-        for axis, name in enumerate(AXES):
-            yield "axes_collapsed", np.full(n, axis), f"all pairs follow {name}"
-        for order in list(permutations(range(3)))[1:]:
-            words = f"the axes are taken in the order {', '.join(AXES[axis] for axis in order)}"
-            lengths = [section[axis] for axis in order]
-            yield "section_order", np.array(order)[self.axes], words
-            yield "section_order", np.repeat(order, lengths), f"in blocks, {words}"
-            yield "section_order", sections(lengths, self.interleaved), "the sections' lengths are in another order"
-        yield "section_order", self.axes[::-1], "sections start at the last pair"
-
-    def _follow(self, code: str, axes: Any, wrong: Any, **words: str) -> Fault:
+    def _follow(self, code: str, axes: Any, words: str) -> Fault:
         """Return the fault of pairs that follow other axes, which names the first one."""
-        pair = int(np.flatnonzero(wrong)[0])
+        pair = int((axes != self.axes).argmax())
         case = {"pair": pair, "axis": AXES[int(axes[pair])], "wanted": AXES[int(self.axes[pair])]}
-        return Fault(f"mrope.{code}", {"axes": axes}, {**case, **words}, case)
+        return Fault(f"mrope.{code}", {"axes": axes}, {**case, "words": words}, case)
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return which pair follows another axis, or rotates at another speed where none does."""
-        steps = self.visible(seen[0].value, seen[0].case)[1:4]  # by how much a step along each axis rotates each pair
+        steps = turned(self.visible(seen[0].value, seen[0].case)[1:4])  # of each pair by a step along each axis
         follows = np.abs(steps).argmax(0)
-        lost = (follows != self.axes) | ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1)
-        if lost.any():
-            return self._follow("mismatch", follows, lost, words="axes are given to pairs in no way that is known")
+        if (follows != self.axes).any() or ((np.abs(steps) > CLOSE * self.layout(self.truth)[1]).sum(0) != 1).any():
+            return self._follow("mismatch", follows, "axes are given to pairs in no way that is known")
         return self.other_speeds("mismatch", steps[follows, np.arange(self.n)])
 
 
 def sections(section: Sequence[int], interleaved: bool) -> Any:
-    """Return which of (time, height, width) each pair follows.
-
-    In blocks: the sections in order (Qwen2-VL). Interleaved: pair i follows height where i % 3 is 1 and i < 3 *
-    section[1], width where i % 3 is 2 and i < 3 * section[2], else time (Qwen3-VL).
-    """
+    """Return which of (time, height, width) each pair follows, in blocks (Qwen2-VL) or in turn (Qwen3-VL)."""
     if not interleaved:
         return np.repeat(np.arange(3), section)
     i = np.arange(sum(section))
-    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)
+    return np.where(i < 3 * np.array(section)[i % 3], i % 3, 0)  # height and width end at 3 * section, time goes on
+
+
+def turned(angle: Array) -> Array:
+    """Return angles without whole turns, between -pi and pi."""
+    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
 Size = tuple[int, int, int]  # heads, queries, keys: the queries are the last of the keys' positions
-ADDED = {"score": ((1.0, 0), (-2.5, 0)), "batch": ((0.0, 1),)}  # scores and rows of the batch, by kind of case
+SCORE = -2.5
 ONE_BY_ONE = 20_000  # places that are asked one at a time where code cannot be mapped over them
 NUMBERS = (64, 40, 32, 24, 20, 16, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
 Places = NDArray[np.bool_]
@@ -36,56 +37,63 @@ def distance(size: Size) -> Array:
     return np.arange(k_len - q_len, k_len)[:, None] - np.arange(float(k_len))
 
 
-def ask(subject: Any, size: Size, score_mod: bool) -> tuple[Array, float]:
+def ask(subject: Any, size: Size, convention: str) -> tuple[Array, float]:
     """Return the bias and the rounding of its numbers."""
-    what = "bias({}, {}, {})".format(*size)
-    found = _scores(subject, size) if score_mod else _bias(subject, size, what)
-    if found.is_complex():
-        raise SubjectError(Cause("subject.shape", f"{what} returns complex numbers", 1.0, {"call": what}))
-    if (found == torch.inf).any():
-        message = f"{what} returns +inf, with which a softmax is NaN"
-        raise SubjectError(Cause("subject.not_finite", message, 1.0, {"call": what}, "Hide keys by -inf."))
+    found = {"slopes_fn": _slopes, "bias_fn": _bias, "score_mod": _scores}[convention](subject, size)
+    what = "complex numbers" if found.is_complex() else "+inf, with which a softmax is NaN; hide keys by -inf"
+    if found.is_complex() or (found == torch.inf).any():
+        call = "bias({}, {}, {})".format(*size)
+        raise SubjectError(Cause("subject.not_finite", f"{call} returns {what}", 1.0, {"call": call}))
     eps = torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
     return found.double().numpy().copy(), max(eps, FLOAT32)
 
 
-def count(subject: Any, tokens: int, score_mod: bool, usual: tuple[int, ...]) -> int:
+def count(subject: Any, tokens: int, convention: str, usual: tuple[int, ...]) -> int:
     """Return the first number of heads that a subject can be called for, of usual ones and then the largest."""
     for n in (*usual, *NUMBERS):
-        try:
-            ask(subject, (n, tokens, tokens), score_mod)
-            break
-        except SubjectError:
-            if n == 1:
-                raise
-    return n
+        with suppress(SubjectError):
+            ask(subject, (n, tokens, tokens), convention)
+            return n
+    ask(subject, (1, tokens, tokens), convention)  # which raises
+    return 1
 
 
-def _bias(subject: Any, size: Size, what: str) -> Tensor:
-    found = invoke(subject, *size, what=what)
-    if not isinstance(found, Tensor):
-        return guard.shaped(found, size, what)  # which raises
-    found = found.detach().cpu()
-    while found.ndim > 3 and found.shape[0] == 1:
-        found = found[0]
+def _slopes(subject: Any, size: Size) -> Tensor:
+    """Return a bias of slopes, which are any kind of list."""
+    n, what = size[0], f"slopes({size[0]})"
+    found = invoke(subject, n, what=what)
     try:
-        return found.expand(size)
-    except RuntimeError:
-        return guard.shaped(found, size, what)
+        s = np.array([float(s) for s in (found.detach().cpu().flatten() if isinstance(found, Tensor) else found)])
+    except (TypeError, ValueError):
+        s = np.full(1, np.nan)
+    if isinstance(found, Mapping) or not np.isfinite(s).all():
+        message = f"{what} must return a list of finite numbers; got {found!r:.60}"
+        raise SubjectError(Cause("subject.shape", message, 1.0, {"n_heads": n}))
+    return torch.from_numpy(-s[:, None, None] * distance(size))
 
 
-def _scores(subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Tensor:
+def _bias(subject: Any, size: Size) -> Tensor:
+    what = "bias({}, {}, {})".format(*size)
+    found = invoke(subject, *size, what=what)
+    if isinstance(found, Tensor):
+        found = found.detach().cpu()
+        while found.ndim > 3 and found.shape[0] == 1:
+            found = found[0]
+        with suppress(RuntimeError):
+            found = found.expand(size)
+    return guard.shaped(found, size, what)
+
+
+def _scores(subject: Any, size: Size, score: float = 0.0) -> Tensor:
     """Return what a score_mod makes of one score in all places."""
     n, q_len, k_len = size
     places = (torch.arange(n), torch.arange(k_len - q_len, k_len), torch.arange(k_len))
-    at = torch.tensor(score), torch.tensor(batch)
-    what = f"score_mod({score:g}, {batch}, h, q, k) with h < {n}, q and k < {k_len}"
+    at = torch.tensor(score), torch.tensor(0)
+    what = f"score_mod({score:g}, 0, h, q, k) with h < {n}, q and k < {k_len}"
 
-    def over_all(*args: Tensor) -> Any:
-        mapped: Callable[..., Any] = subject
-        for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
-            mapped = torch.vmap(mapped, in_dims=axes)
-        return mapped(*args)
+    over_all: Callable[..., Any] = subject
+    for axes in ((None, None, None, None, 0), (None, None, None, 0, None), (None, None, 0, None, None)):
+        over_all = torch.vmap(over_all, in_dims=axes)
 
     def one_by_one(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Any:
         each = [torch.as_tensor(subject(s, b, i, j, t)) for i in h for j in q for t in k]
@@ -101,34 +109,25 @@ def _scores(subject: Any, size: Size, score: float = 0.0, batch: int = 0) -> Ten
     return guard.shaped(found, size, what).detach()
 
 
-def ask_added(subject: Any, case: Case) -> Seen:
-    """Return what becomes of scores next to the bias: of two other ones, or in the second row of the batch."""
-    zero = ask(subject, case.args, True)[0]
-    found = np.stack([_scores(subject, case.args, s, b).double().numpy() for s, b in ADDED[case.kind]])
-    kept = (zero > -1e30) & np.isfinite(found).all(0)
-    with np.errstate(invalid="ignore"):
-        rest = np.where(kept, found - zero, added(case, 1.0))
-    return Seen(case, rest, note=1e-4 * (1 + float(np.abs(zero[kept]).max(initial=0.0))))
-
-
-def added(case: Case, gain: float) -> Array:
-    """Return what a score_mod should make of scores next to the bias, times a gain."""
-    each = np.array([score * gain for score, _ in ADDED[case.kind]])
-    return np.broadcast_to(each[:, None, None, None], (len(each), *case.args))
+def _check_score(subject: Any, size: Size, zero: Array, code: str) -> None:
+    """Raise an error where a score_mod does not return the score plus what it returns of 0."""
+    found = _scores(subject, size, SCORE).double().numpy()
+    kept = (zero > -1e30) & np.isfinite(found)
+    back = found[kept] - zero[kept]
+    off = np.abs(back - SCORE) / (1 + np.abs(zero[kept]).max(initial=0.0))
+    if (off > 1e-4).any():
+        words = f"a score of {SCORE:g} comes back as {back[off.argmax()]:.5g} next to the bias"
+        raise SubjectError(Cause(code, words, float(off.max()), {"score": SCORE}))
 
 
 def invoke(subject: Callable[..., Any], *args: Any, what: str) -> Any:
     """Call a subject, by keywords where it takes nothing else."""
-    try:
-        taken = list(inspect.signature(subject).parameters.values())
-    except (TypeError, ValueError):
-        taken = []
-    named = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
-    free = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)
-    if any(p.kind is p.VAR_POSITIONAL for p in taken) or free + len(named) < len(args):
-        free = len(args)
-    options = dict(zip(named, args[free:], strict=False))
-    return guard.call(subject, *args[:free], what=what, **options)
+    names: list[str] = []
+    with suppress(TypeError, ValueError):
+        taken = inspect.signature(subject).parameters.values()
+        names = [p.name for p in taken if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    at = max(len(args) - len(names), 0)
+    return guard.call(subject, *args[:at], what=what, **dict(zip(names, args[at:], strict=False)))
 
 
 @dataclass(frozen=True)
@@ -136,44 +135,20 @@ class Mask:
     """Which keys a query sees: none ahead, and none beyond a largest distance."""
 
     causal: bool
-    reach: int | None = None
+    reach: float = np.inf
 
     def sees(self, d: Array) -> Places:
         """Return which of some values of query - key are seen."""
-        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= (np.inf if self.reach is None else self.reach))
+        seen: Places = ((d >= 0) | (not self.causal)) & (np.abs(d) <= self.reach)
         return seen
 
-    def wrong(self, size: Size, gone: Places) -> Places:
+    def wrong(self, d: Array, gone: Places, hides: frozenset[str] = frozenset()) -> Places:
         """Return the places that a bias hides and must not, or shows while it hides others of their kind."""
-        d = distance(size)
         see, ahead = self.sees(d), (d < 0) & self.causal
         found: Places = gone & see
-        for alike in (ahead, ~ahead & ~see):
-            found = found | (~gone & alike & (gone & alike).any())
+        for where, alike in (("ahead", ahead), ("beyond", ~ahead & ~see)):
+            found = found | (~gone & alike & (where in hides or (gone & alike).any()))
         return found
-
-    def fault(self, size: Size, gone: Places, word: str) -> Fault | None:
-        """Return what is wrong with the keys that a bias hides, with its code's first word; None if nothing is."""
-        wrong = self.wrong(size, gone)
-        if not wrong.any():
-            return None
-        _, q_len, k_len = size
-        values: dict[str, Any] = {}
-        d, code = distance(size), "mask.window"
-        behind, ahead = gone & (d > 0), gone & (d < 0)
-        first = int(np.broadcast_to(d, gone.shape)[behind].min(initial=k_len))
-        if q_len < k_len and (gone == ~self.sees(d - (k_len - q_len))).all():
-            code = "buffer_slice_shifted" if word == "alibi" else "kv_cache.query_from_zero"
-            values = {"words": "queries are counted from 0"}
-        elif self.causal and (wrong & (d < 0)).any() and not (gone & self.sees(d)).any():
-            code = "mask.shows_ahead"
-        elif self.reach is None or (not self.causal and (ahead == (d < 0)).all()):
-            code = "mask.hides_visible"
-        elif (behind == (d >= first)).all():
-            values = {"sees": first, "window": self.reach + 1}
-        at = map(int, np.argwhere(wrong)[0])
-        case = dict(zip(("heads", "q_len", "k_len", "head", "query", "key"), (*size, *at), strict=True))
-        return Fault(f"{word}.{code}", {}, values, case)
 
 
 class Biases(Family):
@@ -183,7 +158,7 @@ class Biases(Family):
     state = "alibi.mask_cached_on_class"  # the code of a memory of other calls
     usual: tuple[int, ...] = ()  # numbers of heads to try first where it is not said
     both = False  # whether a query sees both sides where the specification is silent
-    pairs = 0
+    pairs = 24
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -192,18 +167,19 @@ class Biases(Family):
         both = spec.get("bidirectional", None if spec.get("causal") is None else not spec["causal"])
         self.open = both is None  # which sides a query sees
         self.causal = not (self.both if self.open else both)
-        self.window = spec.get("window")  # how many keys a query sees on a side, its own included
+        self.window: Any = spec.get("window")  # how many keys a query sees on a side, its own included
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             said = f"{self.window!r:.60}. Give one number, as 64."
             raise ValueError(f"verify: window must be how many keys a query sees; got {said}")
+        self.hides: frozenset[str] = frozenset()  # where a call hides keys, and so all must
         self.lowest = 0.0  # the least bias of a step
-        self.kinds = (kind(self.state, "again", "near cached" if self.causal else "near"),)
+        right = "near cached" if self.causal and convention != "slopes_fn" else "near"
+        self.kinds = (kind(self.state, "again", right),)
 
     def masks(self) -> list[Mask]:
         """Return which keys a query may see, the likeliest first; a window on both sides is counted in three ways."""
-        reach = None if self.window is None else self.window - 1
-        sides = [None] if self.window is None else [reach, self.window, self.window // 2]
-        one = [Mask(True, reach)] if self.causal or self.open else []
+        sides = [np.inf] if self.window is None else [self.window - 1, self.window, self.window // 2]
+        one = [Mask(True, sides[0])] if self.causal or self.open else []
         both = [Mask(False, side) for side in sides if not self.causal or (self.open and self.window)]
         return one + both if self.causal else both + one
 
@@ -217,59 +193,62 @@ class Biases(Family):
             yield from (Case("again", (n, *size)) for size in sizes)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the bias, or what a score_mod makes of scores."""
+        """Return the bias."""
         one = fresh(subject)
         if case.args[0] == 0:
             self.heads = self.heads or self.count(one)
             case = replace(case, args=(self.heads, *case.args[1:]))
-        if case.kind in ADDED:
-            return ask_added(one, case)
         size, before = case.args[:3], case.args[3:]
         with suppress(SubjectError):  # an object for so many heads may refuse others, so that it is another one
             if before:
-                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.score_mod)
+                ask(fresh(subject) if self.heads and before[0] != size[0] else one, before, self.convention)
         try:
-            value, eps = ask(one, size, self.score_mod)
+            value, eps = ask(one, size, self.convention)
         except SubjectError as error:
             if case.optional and error.cause.code == "subject.shape":  # a table ends
                 error.cause = replace(error.cause, code="subject.raises")
             raise
+        if case.kind == "score":
+            _check_score(one, size, value, f"{self.word}.score.not_added")
         if size[2] < FAR:
             self.lowest = min(self.lowest, float(value[value > HIDDEN].min(initial=0.0)) / max(size[2] - 1, 1))
-            return Seen(case, value, eps, HIDDEN)
         # far keys are as low by their distance as near ones that are hidden
-        return Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
+        seen = Seen(case, value, eps, min(HIDDEN, 2 * self.lowest * size[2]))
+        places = {"ahead": distance(size) < 0, "beyond": distance(size) >= (self.window or np.inf)}
+        self.hides |= {where for where, at in places.items() if gone(seen)[:, at].any()}
+        return seen
 
     def count(self, subject: Any) -> int:
         """Return for how many heads a subject is, where it is not said."""
-        return count(subject, 5, self.score_mod, self.usual)
+        return count(subject, 5, self.convention, self.usual)
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return the difference of each key that is seen; a key that is hidden otherwise is wrong by all."""
-        if seen.case.kind in ADDED:
-            return np.asarray(np.abs(seen.value - predicted) / seen.note)
-        size, mask = seen.case.args[:3], model["mask"]
-        if (wrong := mask.wrong(size, gone(seen))).any():
+        d, mask = distance(seen.case.args[:3]), model["mask"]
+        if (wrong := mask.wrong(d, gone(seen), self.hides)).any():
             return np.where(wrong, np.inf, 0.0)
-        return np.where(mask.sees(distance(size)), super().off(seen, predicted, model), 0.0)
+        return np.where(mask.sees(d), super().off(seen, predicted, model), 0.0)
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what is wrong with the keys that a bias hides."""
-        first = next((s for s in wrong if s.case.kind not in ADDED), None)
-        if first is None:
-            return None
-        mask: Mask = model["mask"]
-        ahead = gone(first)[:, distance(first.case.args[:3]) < 0]
-        if self.open and self.window and ahead.any():
-            mask = Mask(bool(ahead.all()), mask.reach)
-        return mask.fault(first.case.args[:3], gone(first), self.word)
+    def windows(self) -> Iterator[Fault]:
+        """Yield windows of one key more or less."""
+        for mask, by in product(self.masks() if self.window else (), (1, -1)):
+            values = {"sees": self.window + by, "window": self.window}
+            yield Fault(f"{self.word}.mask.window", {"mask": replace(mask, reach=mask.reach + by)}, values)
+
+    def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
+        """Return what is wrong with the keys that a bias hides, if anything is."""
+        hidden, d = gone(wrong[0]), distance(wrong[0].case.args[:3])
+        for h, i, j in np.argwhere(model["mask"].wrong(d, hidden, self.hides))[:1]:
+            ahead = model["mask"].causal and d[i, j] < 0
+            code = "hides_visible" if hidden[h, i, j] else "shows_ahead" if ahead else "window"
+            return Fault(f"{self.word}.mask.{code}")
+        return super().unknown(seen, wrong, model)
 
     def refine(self, fault: Fault, wrong: frozenset[str], right: frozenset[str], seen: Sequence[Seen]) -> Fault:
-        """Return what becomes of the score in place of what is wrong with the bias then."""
-        if "score" in wrong and not fault.change.get("gain"):
-            back = next(s for s in seen if s.case.kind == "score").value[0]
-            return Fault(f"{self.word}.score.not_added", {}, {"back": float(back.flat[np.abs(back - 1).argmax()])})
-        return Fault(f"{self.word}.axis.batch") if "batch" in wrong and "score" not in wrong else fault
+        """Return a memory of other calls in place of a fault of the bias: it spoils what comes after it."""
+        first = {s.case.args[:3]: s.value for s in reversed(seen)}
+        again = [s for s in seen if s.case.kind == "again"]
+        return fault if all(np.array_equal(s.value, first[s.case.args[:3]]) for s in again) else Fault(self.state)
 
     def raised(self, cause: Cause, case: Case) -> Fault | None:
         """Return a memory of other calls."""
@@ -278,21 +257,20 @@ class Biases(Family):
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the place that is off most, as scores see it."""
         case = dict(zip(("heads", "q_len", "k_len"), seen.case.args, strict=False))
-        got, want = self.visible(seen.value, seen.case), self.visible(predicted, seen.case)
-        if off.ndim != 3 or not off.shape == got.shape == want.shape:
+        if not off.shape == predicted.shape == seen.value.shape:
             return case
         at = np.unravel_index(int(off.argmax()), off.shape)
-        place = dict(zip(("head", "query", "key"), map(int, at), strict=True))
-        found = float(got[at]) + 0.0 if np.isfinite(got[at]) else str(got[at])
-        return {**case, **place, "found": found, "expected": float(want[at]) + 0.0}
+        found: tuple[Any, ...] = tuple(float(self.visible(v, seen.case)[at]) + 0.0 for v in (seen.value, predicted))
+        if np.isinf(off[at]):
+            found = ("hidden", "seen") if gone(seen)[at] else ("seen", "hidden")
+        names = ("head", "query", "key", "found", "expected")
+        return {**case, **dict(zip(names, (*map(int, at), *found), strict=True))}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return a window that no call of the bias shows: another mask may hide these keys."""
-        reach = self.window or 0
-        asked = [s for s in seen if s.case.kind not in ADDED and reach]
-        shown = [not (gone(s) & (distance(s.case.args[:3]) >= reach)).any() for s in asked]
+        beyond = [gone(s) & (distance(s.case.args[:3]) >= (self.window or np.inf)) for s in seen]
         left = f"the window of {self.window} keys: the bias hides none by it, so that another mask must"
-        return [left] if shown and all(shown) else []
+        return [left] if self.window and beyond and not any(map(np.any, beyond)) else []
 
 
 def gone(seen: Seen) -> Places:

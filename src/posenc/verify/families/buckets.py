@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,39 @@ import torch
 
 from posenc import definitions
 from posenc.verify import guard
-from posenc.verify.engine import Case, Choice, Family, Fault, Seen
+from posenc.verify.engine import CannotTellError, Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.report import Cause
 
 FEW = (-3, 0, 5, 1)
 TOPS = (1 << 40, 1500, 500, 120)  # a table of buckets may end, so that the farthest distances cannot be asked
+LASTS = {  # where far distances end by mistake
+    "none": "run on past the last bucket of their side",
+    "side": "stop one bucket too high",
+    "all - 1": "stop at the last of all buckets, not of their side",
+}
+
+
+def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
+    """Return how many buckets beyond the exact ones a distance is, before it is cut down, by what is wrong."""
+    rest, span = side - exact, math.log(top / exact) if top > exact else 1e-3
+    ratio = np.log(d / exact)
+    right = ratio / span * rest
+    return {
+        "": right,
+        "the logarithm is spread over all buckets of a side, not over those beyond the exact ones": ratio / span * side,
+        "it uses log(|d|) in place of log(|d| / exact)": np.log(d) / span * rest,
+        "it uses log(max_distance) in place of log(max_distance / exact)": ratio / math.log(top) * rest,
+        "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / math.log(top) * rest,
+        "it uses log(1 + |d| / exact) in place of log(|d| / exact)": np.log1p(d / exact) / span * rest,
+        "log2 is divided by a natural logarithm": right / math.log(2),
+        "a natural logarithm is divided by log2": right * math.log(2),
+        "the number of exact buckets is not added to the logarithm's share": right - exact,
+        "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
+        "it is rounded, not cut down": right + 0.5,
+        "it is rounded up, not cut down": right + 1,
+    }
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -23,56 +50,7 @@ def family(convention: str, spec: Mapping[str, Any]) -> Family:
     return Deberta(convention, spec) if spec.get("encoding") == "deberta" else T5(convention, spec)
 
 
-class Buckets(Family):
-    """What both rules share: the question is a matrix of key - query, the answer whole numbers.
-
-    Attributes:
-        rel: The values of key - query that are asked, ascending.
-    """
-
-    rel: Array
-
-    def cases(self) -> Iterator[Case]:
-        """Yield all distances, as far as the subject goes, and a few alone."""
-        asked: Case | None = None
-        for top in reversed(TOPS):
-            near = self.rel[np.abs(self.rel) <= top]
-            asked = Case("near", (near,), f"bucket of {2 * len(near)} distances", otherwise=asked)
-        assert asked is not None
-        yield asked
-        yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
-
-    def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the buckets; those of the distances in the other order must be the same."""
-        (rel,) = case.args
-        asked = torch.from_numpy(rel.astype(np.int64))
-        if len(rel) > len(FEW):
-            asked = torch.stack([asked, asked.flip(0)])
-        found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
-        rows, code, message = found.reshape(-1, len(rel)).double().numpy(), "", ""
-        if found.is_floating_point() or found.is_complex():
-            code, message = (
-                "not_integer",
-                f"buckets are row numbers of a table, and must be whole; they are {found.dtype}",
-            )
-        elif (rows[0] != rows[-1][::-1]).any() and len(rows) > 1:
-            code, message = (
-                "not_by_distance",
-                "the bucket of a distance depends on what other distances are asked with it",
-            )
-        if code:
-            raise guard.SubjectError(Cause(f"{self.definition}.bucket.{code}", message, 1.0, {"call": case.words}))
-        return Seen(case, rows[0], 0.0)
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the nearest distance in a wrong bucket."""
-        (rel,) = seen.case.args
-        wrong = np.flatnonzero(off > 1)
-        at = wrong[np.abs(rel[wrong]).argmin()]
-        return {"relative_position": int(rel[at]), "found": int(seen.value[at]), "expected": int(predicted[at])}
-
-
-class T5(Buckets):
+class T5(Family):
     """T5's buckets (Raffel et al. 2020, section 2.1 and its code), of key - query."""
 
     definition, mismatch = "t5", "t5.mismatch"
@@ -91,42 +69,78 @@ class T5(Buckets):
             "ahead": 0.5,  # where buckets of keys ahead begin, of all
             "exact": 0.5,  # the share of a side with a bucket for each distance
             "last": "side - 1",  # where far distances stop
-            "whole": "down",  # how shares of buckets are rounded
             "shift": 0,  # added to key - query
             "reach": 0,  # added to the distance
-            "zero_ahead": False,
-            "negative": False,  # keys ahead of a decoder's query keep their negative distance
             "formula": "",
             "hidden": False,  # keys ahead are not compared
         }
-        self.rel = distances(self.max_distance)
+        exact = self.n_buckets // (4 if both else 2)  # of a decoder where it is not said
+        if self.n_buckets < (2 if both is False else 4):
+            raise ValueError(f"verify: num_buckets must be 2 or more for a side; got {self.n_buckets} in all.")
+        if self.max_distance <= exact:
+            open_ = f"max_distance {self.max_distance} lies within the {exact} buckets of one distance each"
+            raise CannotTellError(f"{open_}, where T5's logarithm has no sense and codes differ")
+        dense = np.arange(1, min(int(2.3 * self.max_distance), 700) + 1)  # all near ones, and far ones ever wider apart
+        far = [int(self.max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
+        side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
+        self.rel = np.concatenate([-side[::-1], [0], side]).astype(np.float64)
+
+    def cases(self) -> Iterator[Case]:
+        """Yield all distances in both orders, as far as the subject goes, and a few alone."""
+        asked: Case | None = None
+        for top in reversed(TOPS):
+            near = self.rel[np.abs(self.rel) <= top]
+            asked = Case("near", (np.stack([near, near[::-1]]),), f"bucket of {2 * len(near)} distances", False, asked)
+        yield from [asked] if asked else []
+        yield Case("near", (np.array(FEW),), "bucket of 4 distances", optional=True)
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the buckets."""
+        asked = torch.from_numpy(case.args[0].astype(np.int64))
+        found = guard.shaped(guard.call(fresh(subject), asked, what=case.words), tuple(asked.shape), case.words)
+        if found.is_floating_point() or found.is_complex():
+            message = f"buckets are row numbers of a table, and must be whole; they are {found.dtype}"
+            cause = Cause(f"{self.definition}.bucket.not_integer", message, 1.0, {"call": case.words})
+            raise guard.SubjectError(cause)
+        return Seen(case, found.double().numpy(), 0.0)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return rows that change with what else is asked."""
+        pairs = {pair for s in seen for pair in zip(s.case.args[0].flat, s.value.flat, strict=True)}
+        one = len({rel for rel, _ in pairs}) == len(pairs)
+        return None if one else Fault(f"{self.definition}.bucket.not_by_distance")
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the buckets of a model's rule."""
         return self.rows(model, case.args[0])[0]
 
+    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return what rounding explains: edges of the logarithm may be missed by one."""
+        return self.rows(model, seen.case.args[0])[1]
+
+    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
+        """Return the nearest distance in a wrong bucket."""
+        (rel,) = seen.case.args
+        wrong = np.flatnonzero(off > 1)
+        at = wrong[np.abs(rel.flat[wrong]).argmin()]
+        numbers = {"relative_position": rel, "found": seen.value, "expected": predicted}
+        return {name: int(some.flat[at]) for name, some in numbers.items()}
+
     def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
-        """Return the buckets, and where rounding may put one a number lower or higher."""
+        """Return the buckets, and how far rounding may put each off."""
         d = (rel + model["shift"]) * model["sign"]
         both, n_buckets = model["bidirectional"], model["n_buckets"]
         side = n_buckets // model["halves"] if both else n_buckets
-        start = (d <= 0 if model["zero_ahead"] else d < 0) * float(int(model["ahead"] * n_buckets)) * both
+        start = (d < 0) * float(int(model["ahead"] * n_buckets)) * both
         distance = np.maximum((np.abs(d) if both else np.maximum(d, 0)) + model["reach"], 0)
         exact = max(int(side * model["exact"]), 1)
         share = _shares(np.maximum(distance, 1), exact, side, model["max_distance"])[model["formula"]]
-        whole = {"down": np.trunc(share + 1e-9), "rounded": np.round(share), "rounded up": np.ceil(share - 1e-9)}
-        far = exact + np.clip(whole[model["whole"]], -1e6, 1e6)
+        far = exact + np.clip(np.trunc(share + 1e-9), -1e6, 1e6)
         last = {"side - 1": side - 1, "all - 1": n_buckets - 1, "side": side, "none": 1 << 30}[model["last"]]
+        rows = start + np.where(distance < exact, distance, np.minimum(far, last))
         edge = (np.abs(share - np.round(share)) < 1e-5 * max(side, 32)) & (distance >= exact) & (far <= last)
-        near = np.where(d < 0, d, distance) if model["negative"] else distance
-        return start + np.where(distance < exact, near, np.minimum(far, last)), edge
-
-    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the difference in buckets, where edges of the logarithm may be missed by one."""
-        (rel,) = seen.case.args
-        off = np.abs(seen.value - predicted) / np.where(self.rows(model, rel)[1], 1.0, 0.5)
-        inside = (seen.value >= 0) & (seen.value < self.n_buckets)
-        return np.where((rel > 0) & inside & model["hidden"], 0.0, off)
+        middle, hidden = (self.n_buckets - 1) / 2, (rel > 0) & model["hidden"]  # any row of the table
+        return np.where(hidden, middle, rows), np.where(hidden, middle, np.where(edge, 1.0, 0.5))
 
     def free(self) -> Iterator[Choice]:
         """Yield the side where the specification is silent, and what a decoder does not see."""
@@ -140,117 +154,57 @@ class T5(Buckets):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
-        both = self.truth["bidirectional"]
+        both, n, top = self.truth["bidirectional"], self.n_buckets, self.max_distance
         yield Fault("t5.bucket.direction", {"sign": 1.0})
-        yield Fault("t5.bucket.not_clamped", {"last": "none"}, {"where": "run on past the last bucket of their side"})
-        yield Fault("t5.bucket.not_clamped", {"last": "side"}, {"where": "stop one bucket too high"})
-        if both:
-            where = "stop at the last of all buckets, not of their side"
-            yield Fault("t5.bucket.not_clamped", {"last": "all - 1"}, {"where": where})
-        yield from self._numbers("_hardwired", {"max_distance": (128,), "n_buckets": (32,)})
-        if both:
-            yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
-            for ahead in (0.5, 1.0):
-                yield Fault("t5.bucket.not_halved", {"halves": 1, "ahead": ahead})
-            for ahead in (0.5, 0.25):
-                yield Fault("t5.bucket.halved_twice", {"halves": 4, "ahead": ahead})
-            yield Fault("t5.bucket.zero", {"zero_ahead": True})
+        for last, where in LASTS.items():
+            yield Fault("t5.bucket.not_clamped", {"last": last}, {"where": where})
+        tops = (128, 20, 32, 64, 100, 200, 256, 512, 1024, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
+        counts = (32, 8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
+        numbers = [
+            Fault(f"t5.bucket.{word}_hardwired", {name: used}, {"used": used, "asked": self.truth[name]})
+            for name, word, tried in (("max_distance", "max_distance", tops), ("n_buckets", "num_buckets", counts))
+            for used in tried
+            if used >= 4 and used != self.truth[name]
+        ]
+        yield from (fault for fault in numbers if fault.change in ({"max_distance": 128}, {"n_buckets": 32}))
         yield Fault("t5.bucket.bidirectional", {"bidirectional": not both})
-        yield Fault("t5.bucket.out_of_table", {"negative": True})
-        for share, name in ((0.25, "a quarter"), (1.0, "all"), (0.75, "three quarters")):
+        yield Fault("t5.bucket.sign_lost", {"ahead": 0.0})
+        for code, halves, starts in ("not_halved", 1, (0.5, 1.0)), ("halved_twice", 4, (0.5, 0.25)):
+            yield from (Fault(f"t5.bucket.{code}", {"halves": halves, "ahead": ahead}) for ahead in starts)
+        for share, name in (0.25, "a quarter"), (1.0, "all"):
             yield Fault("t5.bucket.exact_range", {"exact": share}, {"share": name})
-        for how in ("rounded", "rounded up"):
-            yield Fault("t5.bucket.rounding", {"whole": how}, {"how": how})
         for by in (1, -1):
-            yield Fault("t5.bucket.off_by_one", {"reach": by}, {"what": "|distance|", "by": by})
-            yield Fault("t5.bucket.off_by_one", {"shift": by}, {"what": "key - query", "by": by})
+            for name, what in ("reach", "|distance|"), ("shift", "key - query"):
+                yield Fault("t5.bucket.off_by_one", {name: by}, {"what": what, "by": by})
         for words in _shares(np.ones(1), 8, 16, 128):
             yield Fault("t5.bucket.formula", {"formula": words}, {"words": words})
-        n, top = self.n_buckets, self.max_distance
-        tops = (20, 32, 64, 100, 200, 256, 512, 1024, 2048, top // 2, top // 4, top * 2, top * 4, top - 1, top + 1)
-        counts = (8, 16, 64, 128, 256, n // 2, n * 2, n - 1, n + 1, n - 2, n + 2)
-        yield from self._numbers("", {"max_distance": tops, "n_buckets": counts})
-
-    def _numbers(self, ending: str, tried: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
-        for name, word in (("max_distance", "max_distance"), ("n_buckets", "num_buckets")):
-            asked = self.truth[name]
-            for used in tried[name]:
-                if used >= 4 and used != asked:
-                    yield Fault(f"t5.bucket.{word}{ending}", {name: used}, {"used": used, "asked": asked})
-
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return rows that change with what else is asked."""
-        rel, rows = seen[0].case.args[0], seen[0].value
-        changed = any((s.value != rows[np.searchsorted(rel, s.case.args[0])]).any() for s in seen[1:])
-        return Fault("t5.bucket.not_by_distance") if changed else None
-
-    def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
-        """Return which sides have buckets."""
-        return {"bidirectional": model["bidirectional"]}
+        yield from numbers
 
 
-def _shares(d: Array, exact: int, side: int, top: int) -> Mapping[str, Array]:
-    """Return how many buckets beyond the exact ones a distance is, before rounding, by what is wrong."""
-    rest, all_ = side - exact, math.log(max(top, 2))
-    span = all_ - math.log(exact) if top > exact else 1e-3
-    ratio = np.log(d / exact)
-    right = ratio / span * rest
-    whole = np.maximum(np.floor(d / exact), 1e-300)
-    return {
-        "": right,
-        "the logarithm is spread over all buckets of a side, not over those beyond the exact ones": ratio / span * side,
-        "it uses log(|d|) in place of log(|d| / exact)": np.log(d) / span * rest,
-        "it uses log(max_distance) in place of log(max_distance / exact)": ratio / all_ * rest,
-        "it uses log(|d|) / log(max_distance), neither divided by exact": np.log(d) / all_ * rest,
-        "log2 is divided by a natural logarithm": right / math.log(2),
-        "a natural logarithm is divided by log2": right * math.log(2),
-        "a natural logarithm is divided by log10": right * math.log(10),
-        "the number of exact buckets is not added to the logarithm's share": right - exact,
-        "distances beyond the exact ones are spread evenly": (d - exact) / max(top - exact, 1) * rest,
-        "it uses log(1 + |d| / exact) in place of log(|d| / exact)": np.log1p(d / exact) / span * rest,
-        "the logarithm is spread over one bucket too few": ratio / span * (rest - 1),
-        "|d| / exact is rounded down before the logarithm": np.log(whole) / span * rest,
-    }
-
-
-def distances(max_distance: int) -> Array:
-    """Return values of key - query to ask for: all near ones, and far ones ever wider apart."""
-    dense = np.arange(1, min(int(2.3 * max_distance), 700) + 1)
-    far = [int(max_distance * f) for f in (0.5, 0.7, 0.9, 0.99, 1, 1.01, 1.5, 2, 3, 8, 10, 100, 1000)]
-    side = np.unique(np.maximum(np.concatenate([dense, [d + o for d in far for o in (-1, 0, 1)]]), 1))
-    return np.concatenate([-side[::-1], [0], side]).astype(np.float64)
-
-
-class Deberta(Buckets):
+class Deberta(T5):
     """DeBERTa-v2's signed buckets (He et al. 2021), of either sign of the distance and from either first number."""
 
     definition, mismatch = "deberta", "deberta.mismatch"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        self.n_buckets, self.max_distance = int(spec.get("num_buckets") or 256), int(spec.get("max_distance") or 512)
+        super().__init__(convention, {"num_buckets": 256, "max_distance": 512, **spec})
         self.rel = np.arange(-self.max_distance + 1, self.max_distance, dtype=np.float64)
         self.truth = {"sign": 1, "start": 0, "clamped": False}
 
-    def predict(self, model: Model, case: Case) -> Array:
-        """Return the signed buckets."""
+    def rows(self, model: Model, rel: Array) -> tuple[Array, Array]:
+        """Return the signed buckets, and 1 beyond the exact ones, whose edges a rounded logarithm may miss."""
         bucket = definitions.scores._deberta_bucket
-        rows: Array = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in case.args[0]])
-        rows = float(model["sign"]) * rows + float(model["start"])
-        return np.minimum(np.maximum(rows, 0), 2.0 * self.n_buckets - 1) if model["clamped"] else rows
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return 1 beyond the exact buckets, whose edges a rounded logarithm may miss."""
-        rows = self.predict(self.truth, seen.case)
-        return np.where(np.abs(rows) > self.n_buckets // 2, 1.0, 0.5)
+        plain = np.array([float(bucket(-int(r), self.n_buckets, self.max_distance)) for r in rel.flat])
+        rows = model["sign"] * plain.reshape(rel.shape) + model["start"]
+        rows = np.clip(rows, 0, 2 * self.n_buckets - 1) if model["clamped"] else rows
+        return rows, np.where(np.abs(plain.reshape(rel.shape)) > self.n_buckets // 2, 1.0, 0.5)
 
     def free(self) -> Iterator[Choice]:
         """Yield the other sign and the other first number: how the rows are read decides which is right."""
-        for sign, start in ((-1, 0), (1, self.n_buckets), (-1, self.n_buckets)):
+        for sign, start, clamped in product((1, -1), (0, self.n_buckets), (False, True)):
             which = "query - key" if sign == 1 else "key - query"
             because = f"buckets of {which}, counted from {-start}: how the rows are read decides which is right"
-            for clamped in (False, True):
-                yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
+            yield Choice({"sign": sign, "start": start, "clamped": clamped}, because)
 
     def faults(self) -> Iterator[Fault]:
         """Yield nothing: no public report names a fault of these."""

@@ -1,7 +1,7 @@
 """Builders of M-RoPE positions: how code numbers text, pictures and video on the axes time, row and column."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,27 +25,25 @@ SEQUENCES: tuple[tuple[tuple[Part, ...], tuple[float, ...]], ...] = (
     ((40_000, (2, 2, 2), 3), (1.0,)),
 )
 AFTER = ("all_axes", "sides")
-STEPS = {
-    "floored": "the step is floored before it is multiplied",
-    "rounded": "the product of frame and step is rounded, not floored",
-    "ceiled": "the product of frame and step is rounded up",
-    "ignored": "frames are counted, whatever the step is",
-    "start_scaled": "the beginning of the video is multiplied by the step as well",
-    "still": "all frames have one time",
-    "first": "all videos have the step of the first",
+FIRST = "all videos have the step of the first"
+STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # of (frames, step, beginning of the video)
+    "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
+    "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
+    "frames are counted, whatever the step is": lambda n, step, begin: n,
+    "the beginning is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
+    "all frames have one time": lambda n, step, begin: 0 * n,
 }
 
 
-def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of a builder of positions."""
-    return Builder(convention, spec)
+def _product(n: Array, step: float) -> Array:
+    """Return what float32 makes of frames times steps."""
+    return (n.astype(np.float32) * np.float32(step)).astype(np.float64)
 
 
 class Builder(Family):
     """Judges positions(segments, time_steps) -> (3, seq_len), whole numbers.
 
-    Two definitions exist of where the part after a picture begins (`definitions.positions.mrope_positions`): both are
-    right where the specification has no `next_after`.
+    Of where the part after a picture begins two definitions exist, both right where nothing is said.
     """
 
     mismatch = "mrope_positions.mismatch"
@@ -82,8 +80,10 @@ class Builder(Family):
                 columns.append(np.repeat(begin + np.arange(part, dtype=np.float64)[None], 3, 0))
                 begin += part
                 continue
-            step, sides = next(left), part[1:]
-            times = _times(model["step"], part[0], steps[0] if model["step"] == "first" else step, begin)
+            step, sides, frames = next(left), part[1:], np.arange(part[0], dtype=np.float64)
+            step = steps[0] if model["step"] == FIRST else step
+            rule = STEPS.get(model["step"])
+            times = rule(frames, step, begin) if rule else np.floor(_product(frames, step))
             grid = np.indices(sides) if model["cells"] == "rows" else np.indices(sides[::-1])[::-1]
             cells = grid.reshape(2, -1)[:: -1 if model["exchanged"] else 1]
             columns.append(begin + np.stack((np.repeat(times, math.prod(sides)), *np.tile(cells, len(times)))))
@@ -104,14 +104,11 @@ class Builder(Family):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong rules, those of public reports first."""
-        for step, words in STEPS.items():
-            yield Fault("mrope_positions.time_step", {"step": step}, {"words": words})
+        for words in (*STEPS, FIRST):
+            yield Fault("mrope_positions.time_step", {"step": words}, {"words": words})
         yield Fault("mrope_positions.axes_exchanged", {"exchanged": True})
         yield Fault("mrope_positions.cell_order", {"cells": "columns"})
-        for after, words in (
-            ("tokens", "the number of tokens before it"),
-            ("one", "one after the picture's beginning"),
-        ):
+        for after, words in {"tokens": "the number of tokens before it", "one": "one after its beginning"}.items():
             yield Fault("mrope_positions.after_picture", {"after": after}, {"words": words})
         if not self.open:
             other, asked = AFTER[1 - AFTER.index(self.truth["after"])], self.truth["after"]
@@ -129,20 +126,8 @@ class Builder(Family):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return which definition was not asked for."""
-        left = ["which of the two definitions of what follows a video the model has: say next_after"]
-        return left if self.open else []
+        left = "which of the two definitions of what follows a video the model has: say next_after"
+        return [left] if self.open else []
 
 
-def _times(rule: str, frames: int, step: float, begin: float) -> Array:
-    """Return the time of each frame after the picture's beginning; otherwise the floor of a float32 product."""
-    count = np.arange(frames, dtype=np.float64)
-    product = (count.astype(np.float32) * np.float32(step)).astype(np.float64)
-    rules: Mapping[str, Array] = {
-        "floored": count * np.floor(step),
-        "rounded": np.round(product),
-        "ceiled": np.ceil(product),
-        "ignored": count,
-        "start_scaled": np.floor((begin + count) * step) - begin,
-        "still": 0 * count,
-    }
-    return rules.get(rule, np.floor(product))
+family = Builder

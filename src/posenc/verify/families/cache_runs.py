@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from posenc.verify import guard
 from posenc.verify.engine import CannotTellError
+from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import FLOAT32, Array
 from posenc.verify.guard import NotAnsweredError, SubjectError
 
@@ -21,49 +22,28 @@ WIDTHS = (64, 32, 16, 128, 8, 48, 24, 96, 12, 256, 4, 20, 40, 80, 512)
 STEPS = ((5, *[1] * 7), (8, *[1] * 4), (1,) * 12)
 PARTS = ((4, 4, 4), (5, 3, 4), (1, 5, 6))
 EXCHANGED = [1, 0, *range(2, TOKENS)]  # two earlier tokens
-DRAFTS = 3  # tokens that are dropped again
-LONG = 64  # tokens from which on rounded angles count
 SLOW = 0.1  # seconds of processors for a pass, after which no longer one is tried
 
 
 class Bench:
-    """A subject, tokens whose order it sees well, and the outputs of one pass over them.
-
-    Attributes:
-        first: The position from which on steps are wrong; None where they are wrong from the start.
-        farthest: The last position up to which steps are right.
-        slow: A longer pass would take too long.
-
-    Raises:
-        SubjectError: No width runs; the first error is reported.
-        CannotTellError: The model draws random numbers.
-    """
+    """A subject, tokens whose order it sees well, and the outputs of one pass over them."""
 
     def __init__(self, subject: Any, spec: Mapping[str, Any]) -> None:
-        self.subject = subject
+        self.subject = fresh(subject).eval() if isinstance(subject, nn.Module) else subject
         width, dtype = _fit(subject, spec)
         half = dtype in (torch.bfloat16, torch.float16) or "16" in str(spec.get("activation_dtype", ""))
         self.tolerance = 4e-2 if half else 1e-4
-        self.first: int | None = None
-        self.farthest, self.slow = TOKENS - 1, False
-        plain = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
-        self.x, effect = plain, -1.0
+        self.farthest, self.slow = TOKENS - 1, False  # up to where steps are right; a longer pass would take long
+        self.x = torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(6)).to(dtype)
+        effects: dict[float, float] = {}
         for size in (1.0, 3.0, 10.0, 30.0):
-            seen = self.moved(plain * size)
-            if not seen < float("inf"):
+            effects[size] = self.moved(self.x * size)
+            if effects[size] > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
                 break
-            if seen > 1.5 * effect:
-                self.x, effect = plain * size, seen
-            if effect > 0.05:  # larger ones leave all weight to one key, where nothing else is seen
-                break
+        self.x = self.x * max(effects, key=lambda size: effects[size])
         self.full = self.run(self.x)
-        if self.one_pass("repeat") > self.tolerance and isinstance(subject, nn.Module):
-            subject.eval()
-            self.full = self.run(self.x)
         if self.one_pass("repeat") > self.tolerance and distance(self._seeded(), self._seeded()) <= self.tolerance:
-            raise CannotTellError(
-                "the model draws random numbers (dropout?), so that no two passes can be compared: call eval()"
-            )
+            raise CannotTellError("the model draws random numbers (dropout?), so that no two passes can be compared")
 
     def _seeded(self) -> Tensor:
         torch.manual_seed(3)
@@ -73,9 +53,9 @@ class Bench:
         """Run tokens in parts against a growing cache, or in one pass; return all rows as float64."""
         return run(self.subject, x, chunks or (x.shape[1],))
 
-    def moved(self, x: Tensor) -> float:
+    def moved(self, x: Tensor, chunks: Sequence[int] = ()) -> float:
         """Return how much later outputs change where two earlier tokens are exchanged."""
-        return distance(self.run(x[:, EXCHANGED])[:, 2:], self.run(x)[:, 2:])
+        return distance(self.run(x[:, EXCHANGED], chunks)[:, 2:], self.run(x, chunks)[:, 2:])
 
     def text(self, n: int) -> Tensor:
         """Return other tokens of the same size: (1, n, width)."""
@@ -83,17 +63,10 @@ class Bench:
         return x * (self.x.abs().mean() / x.abs().mean())
 
     def one_pass(self, what: str) -> float:
-        """Return the error of a pass by itself; for "order" and "steps' order" 1 where exchanging tokens does nothing.
-
-        Args:
-            what: "repeat", "ahead", "batch", "length" or "order"; of steps "again" or "steps' order".
-        """
+        """Return the error of a pass "repeat", "ahead", "batch" or "length"; 1 where "order" shows nothing."""
         x = self.x
         if what == "order":
             return float(self.moved(x) <= self.tolerance)
-        if what == "steps' order":
-            last = [self.run(x[:, at], (1, 1, 1, 1))[:, -1] for at in ([0, 1, 2, 3], [2, 0, 1, 3])]
-            return float(distance(last[1], last[0]) <= self.tolerance)
         if what == "again":
             return distance(self.run(x, STEPS[0]), self.run(x, STEPS[0]))
         if what == "ahead":
@@ -103,64 +76,42 @@ class Bench:
         rows, tokens = slice(1, 2) if what == "batch" else slice(None), slice(5 if what == "length" else TOKENS)
         return distance(self.run(x[rows, tokens]), self.full[rows, tokens])
 
-    def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor | None = None) -> Array:
+    def errors(self, x: Tensor, chunks: Sequence[int], wanted: Tensor) -> Array:
         """Return the largest error of each call, as a part of the largest number of one pass."""
-        wanted = self.run(x) if wanted is None else wanted
         parts = zip(self.run(x, chunks).split(list(chunks), 1), wanted.split(list(chunks), 1), strict=True)
         size = wanted.abs().max().clamp(min=1e-30)
         return np.array([float((a - b).abs().max() / size) for a, b in parts])
 
     def kept_apart(self) -> Array:
-        """Return the errors of steps after those of another sequence, and after some that are taken back.
-
-        Raises:
-            NotAnsweredError: The cache cannot be copied, or is not the model's whole memory.
-        """
-        errors, other = [], self.x.roll(1, 0)
-        for begin, is_copied in ((5, False), (2, True)):
-            kept = step(self.subject, self.x[:, :begin], None, 0)[1]
-            parts: dict[int, Any] = {}
-            try:
-                copied = copy.deepcopy(kept, parts)  # a call may write into its cache
-            except Exception as error:  # user code decides what can be copied
-                raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
-            if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
-                raise NotAnsweredError("the cache holds no tensors")
-            drafts, kept = (kept, copied) if is_copied else (step(self.subject, other[:, :6], None, 0)[1], kept)
-            for at in range(begin + 1, begin + 1 + DRAFTS):
-                drafts = step(self.subject, other[:, at : at + 1], drafts, at)[1]
-            for at in range(begin, begin + DRAFTS):
-                y, kept = step(self.subject, self.x[:, at : at + 1], kept, at)
-                errors.append(distance(y, self.full[:, at : at + 1]))
-        return np.array(errors)
+        """Return the errors of steps after those of another sequence, and of a copy of the cache."""
+        begin, other, parts = STEPS[0][0], self.x.roll(1, 0), dict[int, Any]()
+        kept = step(self.subject, self.x[:, :begin], None)[1]
+        try:
+            copied = copy.deepcopy(kept, parts)  # a call may write into its cache
+        except Exception as error:  # user code decides what can be copied
+            raise NotAnsweredError(f"the cache cannot be copied: {str(error)[:80]}") from error
+        if not any(isinstance(part, Tensor) or hasattr(part, "__array__") for part in parts.values()):
+            raise NotAnsweredError("the cache holds no tensors")
+        for part in other[:, begin:].split(1, 1)[:3]:
+            copied = step(self.subject, part, copied)[1]
+        self.run(other, STEPS[0])
+        rows = []
+        for part in self.x[:, begin:].split(1, 1):
+            y, kept = step(self.subject, part, kept)
+            rows.append(y)
+        return np.array([distance(torch.cat(rows, 1), self.full[:, begin:])])
 
     def far(self, n: int) -> Array:
-        """Return the errors of steps behind a long prefill.
-
-        Raises:
-            SubjectError: One pass refuses that many tokens.
-        """
+        """Return the errors of steps behind a long prefill."""
         x = self.text(n + 3)
         began = time.process_time()
         wanted = self.run(x)
         self.slow = time.process_time() - began > SLOW
-        errors = self.errors(x, (n, 1, 1, 1), wanted) / self._growth(n)
+        rounding = 1.0 + 4 * n * FLOAT32 / self.tolerance  # of angles in float32
+        errors = self.errors(x, (n, 1, 1, 1), wanted) / rounding
         if errors.max() <= self.tolerance:
             self.farthest = n + 2
-        elif (wrong := next((m for m in range(n, n + 3) if self._is_wrong(x, m)), None)) is not None:
-            right = self.farthest
-            while wrong - right > 1:
-                middle = (wrong + right) // 2
-                wrong, right = (middle, right) if self._is_wrong(x, middle) else (wrong, middle)
-            self.first = wrong
         return errors
-
-    def _growth(self, n: int) -> float:
-        """Return how far the tolerance grows with the angles, which are rounded in float32."""
-        return 1.0 + (4 * n * FLOAT32 / self.tolerance if n > LONG else 0.0)
-
-    def _is_wrong(self, text: Tensor, n: int) -> bool:
-        return bool(self.errors(text[:, : n + 1], (n, 1))[1] / self._growth(n) > self.tolerance)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -168,15 +119,10 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
 
 
-def step(subject: Any, part: Tensor, cache: Any, seen: int) -> tuple[Tensor, Any]:
-    """Call model(x, cache) once; return its rows as float64, and the cache.
-
-    Raises:
-        SubjectError: The call raised, returned no pair, or rows of another count.
-    """
+def step(subject: Any, part: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    """Call model(x, cache) once; return its rows as float64, and the cache."""
     shape = tuple(part.shape)
-    what = f"model(x of {shape}, {'None' if cache is None else f'cache of {seen} tokens'})"
-    found: list[Any] = [cache]
+    what, found = f"model(x of {shape}, {'None' if cache is None else 'cache'})", [cache]
 
     def call(t: Tensor) -> Any:
         """Keep the cache from the guard: it may be written into, and hold whatever where nothing is stored yet."""
@@ -192,33 +138,26 @@ def step(subject: Any, part: Tensor, cache: Any, seen: int) -> tuple[Tensor, Any
 
 
 def run(subject: Any, x: Tensor, chunks: Sequence[int]) -> Tensor:
-    """Call model(x, cache) part by part; return all rows.
-
-    Raises:
-        SubjectError: As of one step.
-    """
-    cache, rows, seen = None, [], 0
+    """Call model(x, cache) part by part, as `step` does; return all rows."""
+    cache, rows = None, []
     for part in x.split(list(chunks), 1):
-        y, cache = step(subject, part, cache, seen)
+        y, cache = step(subject, part, cache)
         rows.append(y)
-        seen += part.shape[1]
     return torch.cat(rows, 1)
 
 
 def _fit(subject: Any, spec: Mapping[str, Any]) -> tuple[int, torch.dtype]:
     """Return the width and the dtype with which a call runs."""
     heads, head_dim = spec.get("heads"), spec.get("head_dim")
-    named = [heads * head_dim, head_dim] if heads and head_dim else [head_dim] if head_dim else []
+    named = [n for n in (head_dim and heads and heads * head_dim, head_dim) if n]
     floats = [p for p in subject.parameters() if p.is_floating_point()] if isinstance(subject, nn.Module) else []
     inside = sorted({n for p in floats for n in p.shape if n > 1}, reverse=True)
-    problem: SubjectError | None = None
+    problems: list[SubjectError] = []
     for width in [spec["dim"]] if spec.get("dim") else dict.fromkeys((*named, *inside, *WIDTHS)):
         for dtype in dict.fromkeys((*(p.dtype for p in floats[:1]), torch.float32, torch.float64)):
             try:
                 run(subject, torch.randn(2, 3, width, generator=torch.Generator().manual_seed(7)).to(dtype), (3,))
-            except SubjectError as error:
-                problem = problem or error
-            else:
                 return width, dtype
-    assert problem is not None
-    raise problem
+            except SubjectError as error:
+                problems.append(error)
+    raise problems[0]

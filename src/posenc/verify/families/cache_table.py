@@ -5,71 +5,124 @@ and a score shows the two positions only. One long pass is the table; a fault sa
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 from torch import Tensor
 
+from posenc.verify.engine import Fault
 from posenc.verify.engine.read import rowless
 from posenc.verify.engine.records import Array
-from posenc.verify.families.cache_places import Place
 from posenc.verify.families.cache_runs import Bench, distance
 from posenc.verify.families.cache_watch import Look, watch
-from posenc.verify.guard import SubjectError
+from posenc.verify.guard import NotAnsweredError, SubjectError
 
 LENGTHS = (96, 48, 24, 12)
 FLAT = 1e-3  # scores that vary by less show no positions
+BIASES = ("alibi", "t5")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call puts its tokens, as a rule from the sizes of calls."""
+
+    q: str  # where queries begin, as a sum of counts in words, such as "seen new" or "seen -one"
+    k: str | None = None  # where new keys begin, if not at their queries
+    flat: bool = False  # all tokens of the call stand at the start
+    since: int = 1  # the first call that is so; those before are right
+    single: bool = False  # only calls of one token are so
+    above: bool = False  # only layers above the first one are so
+    # what cached keys are rotated by once more: their "index", the "offset" of the call, or their index "on reading",
+    # where the cache keeps keys rotated once; "never" takes all rotation away
+    again: str = ""
+
+    def put(self, sizes: tuple[int, ...], past: Array, layer: int) -> tuple[Array, Array, Array]:
+        """Return positions of the queries, of all keys, and of the keys that the cache holds from now on."""
+        *before, new = sizes
+        right = len(before) < self.since or (self.single and new > 1) or (self.above and layer == 0)
+        if right and self is not RIGHT:
+            return RIGHT.put(sizes, past, layer)
+        seen, last = sum(before), before[-1] if before else 0
+        known = {"one": 1, "seen": seen, "new": new, "before": last, "prompt": sizes[0], "call": len(before)}
+        known |= {"kept": len(past), "summed": sum(accumulate(before))}
+        each = np.zeros(new) if self.flat else np.arange(new, dtype=np.float64)
+        q, k = (_total(words, known) + each for words in (self.q, self.q if self.k is None else self.k))
+        index = seen - len(past) + np.arange(len(past))
+        more = {"": 0 * past, "offset": 0 * past + seen, "never": -past}
+        keys = np.append(past + more.get(self.again, index), k)
+        return q, keys, np.append(past, k) if self.again == "on reading" else keys
+
+
+def _total(words: str, known: Mapping[str, int]) -> int:
+    return sum(-known[word[1:]] if word[0] == "-" else known[word] for word in words.split())
+
+
+RIGHT = Place("seen")
+# names of faults and where each puts tokens, those first that are seldom mistaken for others
+PLACES: Mapping[str, Sequence[Place]] = {
+    "kv_cache.offset_ignored": [Place(""), Place("seen", "")],
+    "kv_cache.eviction_offset": [Place("kept")],
+    "kv_cache.off_by_one": [Place(f"seen {by}") for by in ("one", "-one", "one one", "-one -one")],
+    "kv_cache.count_too_early": [Place("seen new", since=n, above=above) for n in (1, 0) for above in (False, True)],
+    "kv_cache.counts_calls": [Place("call")],
+    "kv_cache.past_constant": [Place("one " * past) for past in range(1, 9)],
+    "kv_cache.offset_double_counted": [
+        *(Place(f"seen {more}") for more in ("seen", "prompt", "before", "seen new", "prompt -before")),
+        Place("summed"),
+    ],
+}
+ROTATED: Mapping[str, Sequence[Place]] = {
+    "kv_cache.query_offset_missing": [Place("", "seen")],
+    "kv_cache.rotated_then_rotated_again": [Place("seen", again=how) for how in ("index", "offset", "on reading")],
+    "window.positions_constant": [Place(at, flat=True) for at in ("seen", "seen new -one", "")],
+}
+SIDES = {"one": "off_by_one", "-one": "off_by_one", "new": "count_too_early"}  # of queries or keys only
+NOWHERE = Place("", flat=True, again="never")
+
+
+def faults(encoding: str) -> Iterator[Fault]:
+    """Yield wrong positions under the names of an encoding."""
+    places = [*PLACES.items()]
+    for by, name in SIDES.items():
+        places.append((f"kv_cache.{name}", [Place(f"seen {by}", "seen"), Place("seen", f"seen {by}")]))
+    if encoding in ("rope", "xpos", "model"):
+        places += ROTATED.items()
+    if encoding in BIASES:
+        places.append(("kv_cache.query_from_zero", [Place("", "seen")]))
+    if encoding == "alibi":
+        places.append(("kv_cache.bias_zero", [replace(NOWHERE, single=True)]))
+    if encoding in (*BIASES, "model"):
+        places.append(("decode.bias_dropped", [NOWHERE]))
+    how = {"how": "all tokens of a part get one position"}
+    yield from (Fault(f"{encoding}.{name}", {"place": place}, how) for name, some in places for place in some)
 
 
 @dataclass
 class Table:
-    """One layer's scores of equal tokens in one pass.
+    """One layer's scores of equal tokens in one pass."""
 
-    Args:
-        at: (heads, queries, keys), less each token's score for itself; NaN where it was not seen.
-        noise: What counts as equal.
-        extra: Columns behind the keys that are no keys.
-    """
-
-    at: Array
-    noise: float
-    extra: int
-
-    def look_up(self, q: Array, k: Array) -> Array:
-        """Return scores (heads, queries, keys) at positions, NaN where they are not known."""
-        n = self.at.shape[-1]
-        i, j = q.astype(int)[:, None], k.astype(int)
-        known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
-        return np.where(known, self.at[:, i.clip(0, n - 1), j.clip(0, n - 1)], math.nan)
+    at: Array  # (heads, queries, keys), less each token's score for itself; NaN where it was not seen
+    noise: float  # what counts as equal
+    extra: int  # columns behind the keys that are no keys
 
 
 @dataclass
 class Tables:
-    """What one pass shows of each layer, and how many keys each call of a schedule had.
+    """What one pass shows of each layer."""
 
-    Args:
-        token: The token (width,) that is said again and again.
-        tables: One for each softmax that shows positions, by its number among all softmaxes.
-        looks: How many softmaxes a call has.
-        layers: How many layers they belong to; heads may be looked at one by one.
-        keys: Of each schedule, how many keys each call had, in each table.
-    """
-
-    token: Tensor
-    tables: dict[int, Table]
-    looks: int
-    layers: int
+    token: Tensor  # (width,), which is said again and again
+    tables: dict[int, Table]  # one for each softmax that shows positions, by its number
+    looks: int  # how many softmaxes a call has
+    # of each schedule how many keys each call had, in each table
     keys: dict[tuple[int, ...], list[list[int]]] = field(default_factory=dict)
 
     def observe(self, b: Bench, sizes: tuple[int, ...]) -> Array:
-        """Return the scores of a schedule, a row for each layer, call, head and query; no rows if none are seen."""
-        try:
-            calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
-        except SubjectError:
-            calls = []
+        """Return the scores of a schedule, a row for each layer, call, head and query."""
+        calls = watch(b.subject, self.token.expand(1, sum(sizes), -1), sizes)
         if {len(looks) for looks in calls} != {self.looks}:
-            return np.zeros((0, sum(sizes)))
+            raise NotAnsweredError("other scores are formed than in one pass")
         ends = np.cumsum(sizes)
         layers = [
             [looks[n].without(t.extra)[..., :end] / t.noise for looks, end in zip(calls, ends, strict=True)]
@@ -81,31 +134,26 @@ class Tables:
     def predict(self, place: Place, sizes: tuple[int, ...]) -> Array:
         """Return the scores of a schedule where each call puts its tokens so."""
         found: list[Array] = []
-        for n, (table, keys) in enumerate(zip(self.tables.values(), self.keys.get(sizes, []), strict=False)):
+        for layer, (table, keys) in enumerate(zip(self.tables.values(), self.keys[sizes], strict=True)):
             past = np.zeros(0)
             for c, new in enumerate(sizes):
                 past = past[len(past) - max(keys[c] - new, 0) :]
-                q, k, past = place.put(sizes[: c + 1], past, n * self.layers // len(self.tables))
-                scores = table.look_up(q, k)[..., : keys[c]] / table.noise
-                found.append(0 * scores if place.even and c else scores)
+                q, k, past = (p.astype(int) for p in place.put(sizes[: c + 1], past, layer))
+                i, j, n = q[:, None], k[: keys[c]], table.at.shape[-1]
+                known = (i >= 0) & (i < n) & (j >= 0) & (j < n)
+                seen = table.at[:, i.clip(0, n - 1), j.clip(0, n - 1)] / table.noise
+                found.append(np.where(known, seen, math.nan))
         return _rows(found, sum(sizes))
-
-    def room(self) -> int | None:
-        """Return how many keys a window leaves in the cache, None where all stay."""
-        calls = [(sizes, c, n) for sizes, layers in self.keys.items() for keys in layers for c, n in enumerate(keys)]
-        return max((n - sizes[c] for sizes, c, n in calls if n < sum(sizes[: c + 1])), default=None)
 
 
 def _rows(calls: Sequence[Array], width: int) -> Array:
     """Return all rows of calls (heads, queries, keys), filled up with NaN."""
     filled = [np.pad(s, ((0, 0), (0, 0), (0, width - s.shape[-1])), constant_values=math.nan) for s in calls]
-    return np.concatenate([np.zeros((0, width)), *(s.reshape(-1, width) for s in filled)])
+    return np.concatenate([s.reshape(-1, width) for s in filled])
 
 
 def apart(got: Array, wanted: Array) -> Array:
     """Return the difference without a constant per row; infinite where few pairs of positions are known."""
-    if got.shape != wanted.shape:
-        return np.full(1, np.inf)
     shown = np.isfinite(got)
     known = shown & np.isfinite(wanted)
     if known.sum() <= 0.5 * shown.sum():
@@ -113,26 +161,19 @@ def apart(got: Array, wanted: Array) -> Array:
     return np.abs(rowless(got - wanted, known))
 
 
-def read(b: Bench, layers: int) -> Tables | None:
-    """Return the tables of one token; None where no scores are seen, or no positions in them.
-
-    Args:
-        b: The model.
-        layers: As the specification says; 0 where it does not.
-    """
-    for token in b.x[:, 0]:
-        for n in LENGTHS:
-            text = token.expand(1, n, -1)
-            try:
-                (looks,), even = watch(b.subject, text, (n,)), b.run(text)
-            except SubjectError:
-                continue
-            tables = {i: t for i, look in enumerate(looks) if (t := _table(look, n, b.tolerance)) is not None}
-            if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
-                tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
-            if tables:
-                return Tables(token, tables, len(looks), layers if layers and not len(tables) % layers else len(tables))
-            break
+def read(b: Bench) -> Tables | None:
+    """Return the tables of one token; None where no scores are seen, or no positions in them."""
+    token = b.x[0, 0]
+    for n in LENGTHS:
+        text = token.expand(1, n, -1)
+        try:
+            (looks,), even = watch(b.subject, text, (n,)), b.run(text)
+        except SubjectError:
+            continue
+        tables = {i: t for i, look in enumerate(looks) if (t := _table(look, n, b.tolerance)) is not None}
+        if distance(even, even[:, :1].expand_as(even)) > b.tolerance:
+            tables = dict([*tables.items()][:1])  # tokens hold positions: layers above see more than one token
+        return Tables(token, tables, len(looks)) if tables else None
     return None
 
 
@@ -141,26 +182,20 @@ def _table(s: Look, n: int, tolerance: float) -> Table | None:
     at = s.scores[..., :n].numpy()
     if at.shape[1] != n or at.shape[2] < n:
         return None
-    spread = float(np.nanmax(np.abs(_less_itself(at)), initial=0.0))
+    at = _less_itself(at)
+    spread = float(np.nanmax(np.abs(at), initial=0.0))
     if not spread > FLAT:
         return None
     noise = (50 if tolerance > 1e-3 else 10) * tolerance * min(spread, 1.0) * (1 + 0.2 * spread)
     if s.product is not None:
-        products = s.product[..., :n].numpy(), s.product[..., :n].mT.numpy()
-        fitted = next((p for p in (_scaled(p, at, max(noise, tolerance)) for p in products) if p is not None), None)
-        # a bias of keys ahead is hidden: of the distance's size, if any
-        at = np.where(np.isnan(at), at.swapaxes(-1, -2), at) if fitted is None else fitted
-    return Table(_less_itself(at), noise, s.extra())
+        product, shown = s.product[..., :n].numpy(), np.isfinite(at)
+        x, y = rowless(product, shown), rowless(at, shown)
+        scale = (x * y).sum() / max((x * x).sum(), 1e-30)
+        is_all = float((np.abs(scale * x - y) / (1 + np.abs(y))).max()) <= max(noise, tolerance)
+        # hidden scores are known from the product; a bias of keys ahead is of the distance's size, if there is any
+        at = _less_itself(scale * product) if is_all else np.where(shown, at, at.swapaxes(-1, -2))
+    return Table(at, noise, s.extra())
 
 
 def _less_itself(at: Array) -> Array:
     return at - np.diagonal(at, axis1=-2, axis2=-1)[..., None]
-
-
-def _scaled(product: Array, scores: Array, noise: float) -> Array | None:
-    """Return the product at the scale of the scores if these are no more than that: hidden ones are known, too."""
-    shown = np.isfinite(scores)
-    x, y = rowless(product, shown), rowless(scores, shown)
-    scale = (x * y).sum() / max((x * x).sum(), 1e-30)
-    off = np.abs((scale * x - y) / (1 + np.abs(y)))
-    return scale * product if float(off.max()) <= noise else None

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from posenc.verify.engine.records import Array
@@ -20,25 +21,23 @@ from posenc.verify.families.cache_runs import TOKENS, Bench, run
 from posenc.verify.guard import SubjectError
 
 Shown = NDArray[np.bool_]
+# a code, how many cached keys the last call's first token sees at most, and how many one pass shows it
 Mask = tuple[str, int, int]
-UNUSED = "kv_cache.past_not_seen"
-MASKS = ("decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
+NO_FAULT: Mask = ("", 0, 0)
+UNUSED = "{}.kv_cache.past_not_seen"  # under the name of an encoding
+MASKS = (UNUSED, "decode.mask.top_left", "decode.mask.missing", "decode.window.short", "decode.window.long")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "mm", "einsum", "baddbmm", "sum")
-SOFTMAX = ("softmax", "special_softmax")
+SOFTMAX = ("softmax", "special_softmax", "exp")
 HIDDEN = -1e4  # a mask may be any large negative number
+LEAST = -745.0  # the logarithm of the smallest weight in float64
 
 
 @dataclass(frozen=True)
 class Look:
-    """One softmax over keys.
+    """One softmax over keys."""
 
-    Args:
-        scores: (heads, queries, keys), NaN where a mask hides the key.
-        product: The same before any mask and scale; None if it was not seen.
-    """
-
-    scores: Tensor
-    product: Tensor | None
+    scores: Tensor  # (heads, queries, keys), NaN where a mask hides the key
+    product: Tensor | None  # the same before any mask and scale; None if it was not seen
 
     def extra(self) -> int:
         """Return how many columns of one pass are no keys, but seen: the sink that gpt-oss puts behind the keys."""
@@ -50,80 +49,63 @@ class Look:
 
 
 class _Watch(TorchFunctionMode):
-    """Keep products, and note every softmax."""
+    """Keep products, and note every softmax over n tokens, also one by hand, for which the largest score was taken out.
 
-    def __init__(self) -> None:
+    A model may run older tokens again: the last n rows are those of a call.
+    """
+
+    def __init__(self, n: int) -> None:
         super().__init__()
-        self.products: list[Tensor] = []
-        self.looks: list[Look] = []
+        self.n, self.products, self.looks = n, list[Tensor](), list[Look]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        given = args[0] if args else kwargs.get("input")
-        rows = isinstance(given, Tensor) and given.ndim >= 2
+        given, out = args[0] if args else kwargs.get("input"), func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
-            self.looks.append(_fused(args, kwargs))
-        elif name == "multi_head_attention_forward":  # whose weights' logarithms are scores up to a constant per row
-            weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
-            self.looks.append(_look(weights.log(), None))
-        out = func(*args, **kwargs)
-        if name in PRODUCTS and isinstance(out, Tensor):
+            self._note(*_fused(args, kwargs))
+        elif name in PRODUCTS and isinstance(out, Tensor):
             self.products.append(out.detach().clone())
-        elif name in SOFTMAX and rows:
+        elif name in SOFTMAX and isinstance(given, Tensor) and given.ndim > 1:
             at = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-            self._note(given.movedim(-1 if at is None else at, -1))
-        elif name == "exp" and rows and self._of_size(given) is not None:
-            self._note(given)  # a softmax by hand, for which the largest score was taken out
+            scores = given.movedim(-1 if at is None else at, -1)
+            made = [p for p in self.products[-3:] if p.numel() == scores.numel() and p.ndim > 1]
+            if made or name != "exp":
+                self._note(scores, made[-1] if made else None)
         return out
 
-    def _of_size(self, t: Tensor) -> Tensor | None:
-        """Return the product of that many numbers that was made last, if few others came in between."""
-        return next((p for p in reversed(self.products[-3:]) if p.numel() == t.numel()), None)
-
-    def _note(self, t: Tensor) -> None:
-        product = self._of_size(t)
-        is_transposed = product is not None and product.ndim > 1 and product.shape[-1] != t.shape[-1]
-        self.looks.append(_look(t, product.mT if product is not None and is_transposed else product))
-
-
-def _look(scores: Tensor, product: Tensor | None) -> Look:
-    n, m = scores.shape[-2:]
-    shown = scores.detach().double().reshape(-1, n, m)
-    shown = torch.where(shown > HIDDEN, shown, math.nan)
-    return Look(shown, None if product is None else product.double().reshape(-1, n, m))
+    def _note(self, scores: Tensor, product: Tensor | None) -> None:
+        if product is not None and product.shape[-1] != scores.shape[-1]:
+            product = product.mT
+        n, m = scores.shape[-2:]
+        if n >= self.n:
+            shown, *every = (
+                t.detach().double().reshape(-1, n, m)[:, -self.n :] for t in (scores, product) if t is not None
+            )
+            self.looks.append(Look(shown.where(shown > HIDDEN, math.nan), every[0] if every else None))
 
 
-def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> Look:
-    """Form the scores of scaled_dot_product_attention."""
+def _fused(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return scores of scaled_dot_product_attention, as logarithms of weights, and those of all keys."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = {**dict(zip(names, args, strict=False)), **named}
-    q, k = (given[name].detach().double() for name in ("query", "key"))
-    scale, mask = given.get("scale"), given.get("attn_mask")
-    if given.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    product = q @ k.mT
-    scores = product * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if given.get("is_causal"):
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
-    return _look(scores, product)
+    given = {**dict(zip(names, args, strict=False)), **named, "dropout_p": 0.0}
+    for name in ("query", "key", "attn_mask"):
+        if given.get(name) is not None and given[name].is_floating_point():
+            given[name] = given[name].detach().double()
+    keys = given["key"].shape[-2]
+    given["value"] = torch.eye(keys, dtype=torch.float64).expand(*given["key"].shape[:-2], keys, keys)
+    every = {**given, "attn_mask": None, "is_causal": False}
+    shown, all_shown = (scaled_dot_product_attention(**options).log() for options in (given, every))
+    return shown, all_shown.clamp(min=LEAST)
 
 
 def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
-    """Run tokens in parts; return what each call's softmaxes saw, those over the part's own tokens only.
-
-    Raises:
-        SubjectError: As `run`.
-    """
+    """Run tokens in parts as `run`; return what each call's softmaxes saw, those over the part's own tokens only."""
     seen: list[list[Look]] = []
 
     def call(t: Tensor, cache: Any) -> Any:
-        with _Watch() as inner:
+        with _Watch(t.shape[1]) as inner:
             found = subject(t, cache)
-        n = t.shape[1]  # a model may run the older tokens again
-        rows = [(look.scores[:, -n:], look.product) for look in inner.looks if look.scores.shape[1] >= n]
-        seen.append([Look(scores, None if product is None else product[:, -n:]) for scores, product in rows])
+        seen.append(inner.looks)
         return found
 
     run(call, x, chunks)
@@ -131,24 +113,18 @@ def watch(subject: Any, x: Tensor, chunks: Sequence[int]) -> list[list[Look]]:
 
 
 def mask(b: Bench, chunks: Sequence[int]) -> Mask:
-    """Compare who sees whom in parts and in one pass; of a text longer than the bench's, in the last call.
-
-    Returns:
-        The code of what is wrong, empty where nothing is; how many cached keys the last call's first token sees at
-        most, and how many one pass shows it.
-    """
-    n = sum(chunks)
+    """Return what is wrong with who sees whom in parts; of a text longer than the bench's, in the last call only."""
+    n, begin = sum(chunks), sum(chunks[:-1])
     x = b.x[:1] if n == TOKENS else b.text(n)
     try:
         calls, (whole,) = watch(b.subject, x, chunks), watch(b.subject, x, (n,))
     except SubjectError:
-        return "", 0, 0
+        return NO_FAULT
     at = [i for i, look in enumerate(whole) if look.scores.shape[1] == n <= look.scores.shape[2]]
     if {len(looks) for looks in calls} != {len(whole)} or not at:
-        return "", 0, 0
+        return NO_FAULT
     full = np.stack([_table([whole[i].scores.numpy()], (n,)) for i in at])
     here = np.stack([_table([looks[i].without(whole[i].extra()) for looks in calls], chunks) for i in at])
-    begin = n - chunks[-1]
     if n > TOKENS:
         here[:, :begin] = full[:, :begin]
     kept, shown = (int(table[:, begin, :begin].sum(-1).max(initial=0)) for table in (here, full))
@@ -177,5 +153,4 @@ def _wrong(here: Shown, full: Shown, chunks: Sequence[int]) -> str:
         return "decode.mask.top_left"
     if (more := here & ~full).any():
         return "decode.mask.missing" if (more & (column > row)).any() else "decode.window.long"
-    hides_newer = (full & ~here & np.maximum.accumulate(here, -1)).any()
-    return "decode.mismatch" if hides_newer else "decode.window.short"
+    return "decode.window.short"

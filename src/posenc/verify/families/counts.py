@@ -1,6 +1,7 @@
-"""Counts of tokens: positions of padded rows and of packed documents, and what rows of a table share with them."""
+"""Counts of tokens: positions of padded rows and of packed documents, and the rows of a table that they choose."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -10,128 +11,175 @@ from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
+from posenc.verify.families import counts_faults as ways
 from posenc.verify.families.counts_calls import Call, ask, packed, text_of
-from posenc.verify.families.counts_faults import KINDS, MOVING, SOME, held, of_documents, of_masks, of_numbers
+from posenc.verify.guard import NotAnsweredError
 
 LONG = 4200  # tokens: bfloat16 counts to 256, float16 to 2048
 FAR, FARTHEST = 33_000, 1 << 17  # tokens: int16 counts to 32767
-EXACT = 0.01  # positions are whole numbers
-PADS = ((1, 4, 0), (3, 1))  # of batches with an unpadded row and without; the first row is not the longest
+SIDES = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}  # where padding may stand
+PADS = ((0, 0), (1, 4, 0), (3, 1))  # of batches; the first row is not the longest
 ABSOLUTE = ("learned", "sinusoidal", "additive")  # encodings that see where counting begins
 UNSEEN = "what sees distances only (rotation, biases) does not see it; a table of learned rows would"
-DOCUMENTS: tuple[tuple[int, ...], ...] = (
-    *((1,), (2,), (1, 2), (2, 1), (2, 2), (1, 1, 1), (2, 2, 2), (5,), (3, 2), (2, 4), (3, 3, 3)),
-    *((4, 1, 6, 2), (2, 7, 1, 1, 5), (3, 5, 4, 6, 2, 3)),
-)
-EMPTY: tuple[tuple[int, ...], ...] = ((3, 2, 0, 4), (0, 4), (2, 3, 0, 0, 3), (3, 4, 0), (4, 0, 0))
-BATCHES = ((((2,), (1, 2)), (1, 0)), (((2, 3), (4, 1, 2), (3,)), (2, 0, 4)), (((2, 2, 2), (1, 1, 3, 3)), (2, 0)))
-MOVES = (
-    "in each call all positions of a row are right but for one number, which is another in the next call; keys that "
-    "are kept unrotated, or are all rotated in every call, stand at right distances"
-)
+ONE_SIDE = "padding on the right: the specification's padding is not 'right' or 'both'"
+OWN = f"every row or document begins at a place of its own: {UNSEEN}"
+MOVES = "counting begins at another place in each call: right where keys are kept unrotated and rotated in every call"
+# Documents of each row, a digit for the tokens of each.
+DOCUMENTS = ["1", "2", "12", "21", "22", "111", "222", "5", "32", "24", "333", "4162", "27115", "354623"]
+EMPTY = ["3204", "04", "23003", "340", "400"]
+LATER = ["27115", "333", "23211"]  # the last two have as many tokens
+BATCHES = ((["2", "12"], (1, 0)), (["23", "412", "3"], (2, 0, 4)), (["222", "1133"], (2, 0)))
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
     """Return the family of a function of positions or of rows for a specification."""
-    from posenc.verify.families.learned_rows import Rows
-
-    if convention == "learned_rows_fn":
-        return Rows(convention, spec)
-    if convention == "packed_position_fn" or spec.get("packed"):
-        return Documents(convention, spec)
-    return Positions(convention, spec)
+    return (Rows if convention == "learned_rows_fn" else Counts)(convention, spec)
 
 
 class Counts(Family):
-    """What all of them share: the model has a rule for each kind of call.
+    """The number of a row's tokens before each, or of its document's: the model has a rule for each kind of call.
 
     Attributes:
+        packed, of_bounds: Whether there are documents, and whether their bounds are asked and not a mask.
+        whole: Whether only whole masks are asked, without chunks and steps.
         side: Where padding stands: "left", "right", "both" or "none"; empty where nothing is said.
+        sides: Where it may stand then.
         top: How many tokens a text may have; 0 where nothing is said.
+        least, long, far: Tokens of a text that must work then, of a long one, and of one beyond 16 bits.
         open: What the specification leaves open, in sentences.
-        first: The position of the first token, as it was returned.
-        starts: Where counting begins in some calls of more than one token, as they were returned.
-        origins: Where each document of a text begins, as it was returned.
+        first, starts, origins: Where counting begins: in the first call, in others, in each document.
         end: The least right position that is not returned.
     """
 
-    mismatch, pairs = "positions.mismatch", 120
+    mismatch, pairs, reads_first = "positions.mismatch", 120, True
+    tolerance = 0.01  # positions are whole numbers
+    whole = False
+    sides: Sequence[str] = ("left",)
+    least, long, far = 120, LONG, FAR
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
+        self.of_bounds = convention == "packed_position_fn"
+        self.packed = self.of_bounds or bool(spec.get("packed"))
+        self.definition = f"positions@{'restart-by-document' if self.packed else 'count-of-tokens'}"
+        kept = kind("positions.state_kept", "again", "prefill" if self.packed or self.whole else "prefill decode chunk")
+        self.kinds = (kept, kind("positions.packed.empty_document", "empty", "prefill"))
         said = str(spec.get("padding", "")).lower()
-        self.side = said if said in ("left", "right", "both", "none") else ""
+        self.side = said if said in SIDES else ""
+        self.sides = SIDES.get(self.side, self.sides)
         self.top = int(spec.get("max_positions") or 0)
-        self.open: list[str] = []
-        self.last: Call | None = None  # of the object that is asked
-        self.seen: Sequence[Seen] = ()
+        self.open = [] if self.side or self.packed else [ONE_SIDE]
+        if self.packed and not self.of_bounds:
+            self.open = ["decode steps and chunks: masks with documents are asked as whole rows"]
+        # `start`: a number, or what it is in a call; `number`: what becomes of large numbers
         start = float(spec.get("start") or 0)
-        # `own`: each document begins at a place of its own; `number`: what becomes of large numbers
-        how: dict[str, Any] = {"start": start, "own": False, "number": None, "padding_row": None}
-        self.truth = {**dict.fromkeys(KINDS, attrgetter("right")), **how}
-        self.first, self.end = start + 1, 2048.0
-        self.starts: tuple[float, ...] = (start + 1, 0.0, 2.0, 2 * start)
+        right = dict.fromkeys(ways.KINDS, attrgetter("right"))
+        self.truth = {**right, "start": start, "number": None, "padding_row": None}
+        self.seen: Sequence[Seen] = ()
+        self.first, self.starts, self.end = start + 1, [start + 1], 2048.0
         self.origins: dict[tuple[str, int, float], float] = {}
+        self.last: Array = np.zeros(0)  # what the call before returned
 
-    def again(self, text: Sequence[Call], earlier: Sequence[Call]) -> Iterator[Case]:
-        """Yield the calls of a text after others, asked of one object."""
-        before = (*earlier, *text)
-        for call in text:
-            later = Call(call.mask, call.q_len, f"{call.text}, again", call.prompt, before)
-            later.bounds = call.bounds
-            yield Case("again", (later,), f"{call.text}, after others", optional=not self.top)
-            before = (*before, later)
+    def cases(self) -> Iterator[Case]:
+        """Yield small texts, a large one, small ones after it, and some beyond 16 bits."""
+        return self._documents() if self.packed else self._texts()
+
+    def _short(self) -> list[list[Call]]:
+        """Return short texts, the smallest first, as far as positions go."""
+        small = [(side, (1,)) for side in self.sides] or [("left", (0,))]
+        large = [(side, pads) for side in self.sides or ["left"] for pads in PADS[: 3 if self.sides else 1]]
+        texts = [text_of(1)]
+        texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
+        texts += [text for side, pads in large for text in (text_of(7, pads, side, 2), text_of(8, pads, side, 1, 3))]
+        if self.whole:
+            texts = [text[:1] for text in texts if text[0].total == text[0].prompt]
+        return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
+
+    def _texts(self) -> Iterator[Case]:
+        short = self._short()
+        for text in short:
+            yield from (Case(call.kind, (call,), call.text) for call in text)
+        if short[-1][-1].kind == "decode":
+            yield Case("turns", (short[-1][-1],), "several texts in turn", optional=True)
+        most = min(self.long, self.top or self.long)
+        steps = 0 if self.whole else min(2, most - 1)
+        shorter: Case | None = None
+        for n in (self.least, 500, 2000):  # code may end where it likes if it was not declared
+            if not self.top and n < most:
+                shorter = Case("prefill", tuple(text_of(n)), f"{n} columns", otherwise=shorter)
+        for call in text_of(most - steps, steps=steps):
+            words, smaller = f"{call.total} columns", shorter if call.kind == "prefill" else None
+            yield Case(call.kind, (call,), words, not self.top, smaller)
+        yield from self._again([call for text in short for call in text])
+        for n in sorted({min(self.top or self.far, self.far), min(self.top or self.far, FARTHEST)} - set(range(LONG))):
+            yield Case("far", tuple(text_of(n)), f"{n} columns", optional=True)
+
+    def _documents(self) -> Iterator[Case]:
+        calls = [packed([lengths]) for lengths in DOCUMENTS]
+        for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
+            for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
+                calls.append(packed(rows, before[: len(rows)]))
+        large = (40, 300, 9000 if self.of_bounds else 2200, 9)  # columns of a mask may be compared with one another
+        yield from (Case(call.kind, (call,), call.text) for call in (*calls, packed([large])))
+        yield from self._again([packed([lengths]) for lengths in LATER])
+        for call in (packed([lengths]) for lengths in EMPTY) if self.of_bounds else ():
+            yield Case("empty", (call,), call.text, optional=True)
+        each = min(self.top or FAR, FAR)
+        if -(-FAR // each) < 38 and (self.of_bounds or self.top):
+            yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
+
+    def _again(self, calls: Sequence[Call]) -> Iterator[Case]:
+        """Yield calls as others, of an object that has answered calls."""
+        for call in calls:
+            later = Call(call.mask, call.q_len, f"{call.text}, after others", call.prompt)
+            yield Case("again", (later,), later.text, optional=not self.top)
 
     def observe(self, subject: Any, case: Case) -> Seen:
-        """Return the answer of a call after the calls before it; a text that goes on is not begun anew."""
+        """Return the answer of a call; later ones of a text, and those "again", are asked of the same object."""
         (call,) = case.args
-        if not (call.before and call.before[-1] is self.last):
+        if not call.earlier and case.kind not in ("again", "turns"):
             self.object = fresh(subject)
-            for earlier in call.before:
-                ask(self.object, earlier, self.convention)
-        self.last = None
+        if case.kind == "turns":
+            ask(self.object, Call(np.ones((len(call.mask), 3)), 3, "another"), self.convention)
         value = ask(self.object, call, self.convention)
-        self.last = call
+        if case.kind == "turns" and (value != self.last).any():
+            raise NotAnsweredError("a step goes on from the call before it, whichever text that was of")
+        self.last = value
         return Seen(case, value, 0.0)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the positions of the columns that are asked for; those of padded slots are seldom compared."""
         (call,) = case.args
-        start = model["start"] + 0.0 * call.asked
-        if model["own"]:
-            rows = enumerate(call.asked)
-            start = np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
-        found = held(model[call.kind](call)[:, -call.q_len :] + start, model["number"])
+        start = model["start"](call) if callable(model["start"]) else model["start"]
+        found: Array = model[call.kind](call)[:, -call.q_len :] + start + 0.0 * call.asked
+        found = found if model["number"] is None else model["number"](found)
         return found if model["padding_row"] is None else np.where(call.asked > 0, found, model["padding_row"])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return what tokens get."""
         return np.where(case.args[0].asked > 0, value, 0.0)
 
-    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
-        """Return the differences, of padded slots only where a row is theirs."""
-        compared = (seen.case.args[0].asked > 0) | (model["padding_row"] is not None)
-        compared &= seen.value != predicted  # infinite ones may be equal
-        off: Array = np.abs(np.where(compared, seen.value, 0.0) - np.where(compared, predicted, 0.0)) / EXACT
-        return off
-
     def look(self, seen: Sequence[Seen]) -> None:
         """Read off where counting begins, in all calls and in each document, and where it ends."""
         self.seen, self.first = seen, float(seen[0].value[0, 0])
-        starts: dict[float, None] = {}
-        ends: list[float] = []
+        starts, ends = [], []
         for s in seen:
             (call,) = s.case.args
-            real, want = call.asked > 0, self.predict({**self.truth, "padding_row": None}, s.case)
+            real, want = call.asked > 0, self.predict(self.truth, s.case)
             begins = s.value - want + self.truth["start"]
             for i, row in enumerate(call.asked):
                 for document, at in zip(*np.unique(row, return_index=True), strict=True):
                     self.origins.setdefault((call.text, i, document), begins[i, at])
             if real.sum() > 1 and (begins[real] == begins[real][0]).all():
-                starts[float(begins[real][0])] = None
+                starts.append(float(begins[real][0]))
             ends += want[real & (s.value != want)].tolist()
-        self.starts = tuple(starts) if len(seen) > 1 else (self.first,)
+        self.starts = starts if len(seen) > 1 else [self.first]
         self.end = min(ends, default=self.end)
+
+    def _own(self, call: Call) -> Array:
+        """Return where the document of each token begins, as it was returned."""
+        rows = enumerate(call.asked)
+        return np.array([[self.origins.get((call.text, i, d), 0.0) for d in row] for i, row in rows])
 
     def free(self) -> Iterator[Choice]:
         """Yield other origins, where distances are all that is seen or the specification leaves them free."""
@@ -140,142 +188,95 @@ class Counts(Family):
         off = self.first - self.truth["start"]
         if off and (is_free or not absolute):
             yield Choice({"start": self.first}, f"every position is {off:+g} off, in all calls alike: {UNSEEN}")
-        own = Choice({"own": True}, f"every row or document begins at a place of its own: {UNSEEN}")
-        for choice in (own, *(Choice(change, MOVES) for change in self.moving())):
+        for start, words in ((self._own, OWN), *((start, MOVES) for start in ways.moving(self.first + 1))):
             # one that explains only some of the answers would hide what is wrong
-            if is_free and explains(self, {**self.truth, **choice.change}, self.seen):
-                yield choice
-
-    def moving(self) -> Iterator[Model]:
-        """Yield counts from a place that is another in the next call, such as the newest token."""
-        for rule in MOVING:
-            yield {**dict.fromkeys(KINDS, rule), "start": self.first + 1}  # the first case has one token
+            if is_free and explains(self, {**self.truth, "start": start}, self.seen):
+                yield Choice({"start": start}, words)
 
     def constants(self) -> Iterator[Fault]:
         """Yield other positions of the first token."""
         asked = self.truth["start"]
-        for found in self.starts:
+        for found in dict.fromkeys(self.starts):
             if found != asked:
                 words = {"start": found, "asked": asked, "by": found - asked}
                 yield Fault("positions.off_by_one", {"start": found}, words)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""
+        yield from self.constants()
+        if self.packed:
+            line = max((s.value[0] for s in self.seen), key=len, default=np.zeros(2))
+            yield from ways.of_documents(int((line[1:] == line[0]).argmax()) + 1)
+        else:
+            yield from ways.of_masks(self.side, ways.KINDS)
+        yield from ways.of_numbers(self.truth["start"], self.end)
+        yield from (Fault("positions.origin_moves", {"start": start}) for start in ways.moving(self.first + 1))
+        for kinds in () if self.packed else ways.SOME:
+            yield from ways.of_masks(self.side, kinds)
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return positions that go down, or stay, in a text without padding."""
+        plain = [s.value for s in wrong if s.case.args[0].q_len > 1 and (s.case.args[0].mask == 1).all()]
+        steps = np.diff(plain[0]) if plain else np.ones(1)
+        if (steps < 0).all():
+            return Fault("positions.reversed")
+        return None if steps.any() else Fault("positions.constant_in_chunk")
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first wrong column of the row that is farthest off."""
         (call,) = seen.case.args
         row = int(off.max(-1).argmax())
         at = int(np.argmax(off[row] > 1))
+        numbers = {"found": float(seen.value[row, at]), "expected": float(predicted[row, at])}
+        return {**self.asked(call), "row": row, "column": at + call.earlier, **numbers}
+
+    def asked(self, call: Call) -> dict[str, Any]:
+        """Return a call as the smallest case has it."""
         mask = call.mask.astype(int).tolist() if call.total <= 24 else call.text
-        asked = {"attention_mask": mask, "q_len": call.q_len}
-        if self.convention == "packed_position_fn":
-            asked = {"cu_seqlens": call.bounds}
-        found, expected = float(seen.value[row, at]), float(predicted[row, at])
-        return {**asked, "row": row, "column": at + call.earlier, "found": found, "expected": expected}
+        return {"cu_seqlens": call.bounds} if self.of_bounds else {"attention_mask": mask, "q_len": call.q_len}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what the specification leaves open, and texts that are longer than those that were asked."""
         return [*self.open, f"texts of more than {max((s.case.args[0].total for s in seen), default=0):,} tokens"]
 
 
-class Positions(Counts):
-    """Positions of the last q_len columns of a mask: the number of a row's tokens before each.
+class Rows(Counts):
+    """Rows of a learned table: the position of each token and an offset, within the table."""
 
-    Attributes:
-        whole: Whether only whole masks are asked, without chunks and steps.
-        sides: Where padding may stand if the specification does not say it.
-    """
-
-    definition = "positions@count-of-tokens"
-    kinds = (kind("positions.state_kept", "again", "prefill decode chunk"),)
-    whole = False
-    sides: Sequence[str] = ("left",)
+    mismatch, whole, sides = "learned.mismatch", True, ("left", "right")
+    guesses = True  # that a first row is a padding_idx and 1
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        if not self.side:
-            self.open = ["padding on the right: the specification's padding is not 'right' or 'both'"]
+        first, self.padding_idx = ways.first_row(spec)
+        self.table, top = int(spec.get("table_rows") or 0), int(spec.get("max_positions") or 0)
+        spare = max(0, self.table - top) if self.table and top else 0
+        super().__init__(convention, {**spec, "start": spare if first is None else first})
+        self.definition = "learned@count-of-tokens"
+        self.truth = {**self.truth, "padding_row": self.padding_idx, "ends": bool(self.table)}
+        self.top = top or int(max(0, self.table - self.truth["start"]))
+        self.open = [] if self.padding_idx is not None else ["the rows of padded slots: no padding_idx is given"]
+        self.open += [] if self.table else ["the end of the table: no table_rows is given"]
 
-    def _short(self) -> list[list[Call]]:
-        """Return short texts, the smallest first, as far as positions go."""
-        sides = {"both": ("left", "right"), "right": ("right",), "left": ("left",), "none": ()}
-        padded = sides.get(self.side, self.sides)
-        small = [(side, (1,)) for side in padded] or [("left", (0,))]
-        large = [("left", (0, 0)), *((side, pads) for side in padded for pads in PADS)]
-        texts = [text_of(1, (0,), "left")]
-        texts += [text for side, n in small for text in (text_of(2, n, side, 1), text_of(4, n, side, 1, 2))]
-        texts += [text for side, pads in large for text in (text_of(7, pads, side), text_of(8, pads, side, 1, 3))]
-        if self.whole:
-            texts = [text[:1] for text in texts if text[0].total == text[0].prompt]
-        return [text for text in texts if not self.top or text[-1].total <= self.top] or [texts[0][:1]]
+    def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
+        """Return the differences; rows that the table does not have, and other rows of padding, are wrong by all."""
+        padded = (seen.case.args[0].asked == 0) & (seen.value != predicted) & (model["padding_row"] is not None)
+        behind = (seen.value >= self.table) & model["ends"]
+        return np.where(padded | behind, np.inf, super().off(seen, predicted, model))
 
-    def cases(self) -> Iterator[Case]:
-        """Yield the calls of short texts, of a long one, of short ones after it, and of one beyond 16 bits."""
-        short = self._short()
-        for text in short:
-            yield from (Case(call.kind, (call,), call.text) for call in text)
-        most = min(LONG, self.top or LONG)
-        steps = 0 if self.whole else min(2, most - 1)
-        long = text_of(most - steps, (0,), "left", steps)
-        shorter: Case | None = None
-        for n in () if self.top else (120, 500, 2000):  # code may end where it likes if it was not declared
-            shorter = Case("prefill", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", otherwise=shorter)
-        for call in long:
-            yield Case(call.kind, (call,), call.text, not self.top, shorter if call.kind == "prefill" else None)
-        yield from self.again(short[-2 % len(short)], long)
-        yield from self.again(short[-1], [call for text in short for call in text])
-        for n in sorted({min(self.top or FAR, FAR), min(self.top or FAR, FARTHEST)} - set(range(LONG))):
-            yield Case("far", tuple(text_of(n, (0,), "left", 0)), f"{n} columns", optional=True)
+    def free(self) -> Iterator[Choice]:
+        """Yield any first row, where the specification says that it is free."""
+        if self.spec.get("origin") == "any" and "offset" not in self.spec:
+            yield Choice({"start": self.first})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield a constant, ways to count, large numbers, an origin that moves, and ways of some kinds of calls."""
-        yield from self.constants()
-        yield from of_masks(self.side, KINDS)
-        yield from of_numbers(self.truth["start"], self.end)
-        yield from (Fault("positions.origin_moves", change) for change in self.moving())
-        for kinds in SOME:
-            yield from of_masks(self.side, kinds)
-
-
-class Documents(Counts):
-    """Positions of packed documents, of their bounds or of a mask with their numbers: each begins at 0."""
-
-    definition = "positions@restart-by-document"
-    kinds = (kind("positions.state_kept", "again", "near"), kind("positions.packed.empty_document", "empty", "near"))
-
-    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        self.of_bounds = convention == "packed_position_fn"
-        self.large = (
-            40,
-            300,
-            9000 if self.of_bounds else 2200,
-            9,
-        )  # columns of a mask may be compared with one another
-        self.open = [] if self.of_bounds else ["decode steps and chunks: masks with documents are asked as whole rows"]
-        self.modulus = 512.0
-
-    def cases(self) -> Iterator[Case]:
-        """Yield small packings, a large one, documents of no tokens, some beyond 16 bits, and small ones again."""
-        near = [packed([lengths]) for lengths in (*DOCUMENTS, self.large)]
-        for rows, pads in () if self.of_bounds or self.side == "none" else BATCHES:
-            for before in {"left": [pads], "both": [pads, (0, 0, 0)]}.get(self.side, [(0, 0, 0)]):
-                near.insert(-1, packed(rows, before[: len(rows)]))
-        yield from (Case("near", (call,), call.text) for call in near)
-        for lengths in EMPTY if self.of_bounds else ():
-            yield Case("empty", (packed([lengths]),), f"documents of {list(lengths)} tokens", optional=True)
-        each = min(self.top or FAR, FAR)
-        if -(-FAR // each) < 38 and (self.of_bounds or self.top):
-            yield Case("far", (packed([(2, *[each] * -(-FAR // each), 9)]),), f"{each} tokens each", optional=True)
-        yield from self.again([packed([(2, 7, 1, 1, 5)])], near[-1:])
-        yield from self.again([packed([(2, 3, 2, 1, 1)])], [packed([(3, 3, 3)])])  # as many tokens
-
-    def look(self, seen: Sequence[Seen]) -> None:
-        """Read off after how many tokens positions begin anew, too."""
-        super().look(seen)
-        large = next((s.value[0] for s in seen if s.case.args[0].total == sum(self.large)), np.zeros(1))
-        self.modulus = float(next(iter(np.flatnonzero(large[1:] == large[0])), 511) + 1)
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield a constant, ways to count, and large numbers."""
-        yield from self.constants()
-        yield from of_documents(self.modulus, max(self.end - self.truth["start"], 1.0))
-        yield from of_numbers(self.truth["start"], self.end)
+        """Yield other first rows, ways to count, large numbers, and rows of padding."""
+        asked = self.truth["start"]
+        for fault in self.constants():
+            found = fault.change["start"]
+            guessed = found - 1 if self.guesses and asked == 0 and found != 2 else self.padding_idx
+            yield replace(fault, code=f"learned.{ways.row_code(found, asked, guessed)}")
+        for fault in (*ways.of_masks("", ("prefill",)), *ways.of_numbers(asked, self.end)):
+            yield replace(fault, code=ways.IN_ROWS.get(fault.code, fault.code))
+        yield Fault("learned.table_too_short", {"ends": False}, {"end": self.table})
+        if self.padding_idx is not None:
+            yield Fault("learned.padding_not_masked", {"padding_row": None})

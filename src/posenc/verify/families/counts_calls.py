@@ -1,7 +1,6 @@
 """Calls of functions of masks and of bounds between documents, and what comes back."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -10,31 +9,31 @@ import torch
 
 from posenc.verify import guard
 from posenc.verify.engine.records import Array
+from posenc.verify.families.bias_calls import invoke
 
 
 class Call:
-    """One call, and those that come before it in the same text.
+    """One call of a text; those that ask for later columns go on from those before.
 
     Args:
         mask: (batch, total): the number of each token's document, from 1, and 0 for padding.
         q_len: Of how many of the last columns positions are asked.
         text: Calls with the same name belong to one text.
         prompt: Columns before the first decode step.
-        before: Calls that are made first.
 
     Attributes:
         kind: "prefill" (the whole mask), "decode" (its last column) or "chunk" (its last columns, after others).
         asked: The mask of the columns that are asked for; `earlier` columns are before them.
         columns, steps: The number of each column of the mask, and of those that are asked for, from 0.
         count, right: The number of tokens before each token, in its row and in its document.
-        tokens, padding, past: Tokens and padded slots of each row, and tokens before those that are asked for.
+        tokens, past: Tokens of each row, and those before the columns that are asked for.
         last: The number of each row's last document.
         length, previous: The tokens of each token's document, and of the document before it.
         bounds: Between the documents of the first row.
     """
 
-    def __init__(self, mask: Array, q_len: int, text: str, prompt: int, before: tuple["Call", ...] = ()) -> None:
-        self.mask, self.q_len, self.text, self.prompt, self.before = mask, q_len, text, prompt, before
+    def __init__(self, mask: Array, q_len: int, text: str, prompt: int = 0) -> None:
+        self.mask, self.q_len, self.text, self.prompt = mask, q_len, text, prompt
         self.total = mask.shape[1]
         self.kind = "prefill" if q_len == self.total else "decode" if q_len == 1 else "chunk"
         self.earlier = self.total - q_len
@@ -43,9 +42,8 @@ class Call:
         self.steps = self.columns[:, :q_len]
         self.count = (mask > 0).cumsum(1) - 1.0
         self.tokens = self.count[:, -1:] + 1
-        self.padding = self.total - self.tokens
-        self.last = mask.max(1, keepdims=True)
         self.past = self.tokens - (self.asked > 0).sum(1, keepdims=True)
+        self.last = mask.max(1, keepdims=True)
         document = mask.astype(int)
         lengths = np.stack([np.bincount(row, minlength=document.max() + 1) for row in document]) * 1.0
         lengths[:, 0] = 0
@@ -55,25 +53,24 @@ class Call:
         self.bounds = [0, *lengths[0].cumsum()[1:].astype(int).tolist()]
 
 
-def text_of(total: int, pads: Sequence[int], side: str, steps: int = 2, chunk: int = 0) -> list[Call]:
+def text_of(total: int, pads: Sequence[int] = (0,), side: str = "left", steps: int = 0, chunk: int = 0) -> list[Call]:
     """Return the calls of a prefill of so many columns, whole or in chunks, and of the decode steps after it."""
     columns = np.arange(total)
     mask = np.stack([columns >= n if side == "left" else columns < total - n for n in pads])
     whole = np.concatenate([mask.astype(np.float64), np.ones((len(pads), steps))], 1)
     name = f"{total} columns, {list(pads)} of them padding on the {side}, in chunks of {chunk or total}"
-    calls: list[Call] = []
-    for begin, end in pairwise([*range(0, total, chunk or total), *range(total, total + steps + 1)]):
-        calls.append(Call(whole[:, :end], end - begin, name, total, tuple(calls)))
-    return calls
+    ends = pairwise([*range(0, total, chunk or total), *range(total, total + steps + 1)])
+    return [Call(whole[:, :end], end - begin, name, total) for begin, end in ends]
 
 
-def packed(rows: Sequence[Sequence[int]], pads: Sequence[int] = (0,)) -> Call:
+def packed(texts: Sequence[Sequence[int | str]], pads: Sequence[int] = (0,)) -> Call:
     """Return a call on rows of documents of these lengths; padding stands before each row and fills it up behind."""
+    rows = [list(map(int, text)) for text in texts]
     total = max(sum(lengths) + n for lengths, n in zip(rows, pads, strict=True))
     mask = np.zeros((len(rows), total))
     for row, lengths, n in zip(mask, rows, pads, strict=True):
         row[n : n + sum(lengths)] = np.repeat(np.arange(1.0, len(lengths) + 1), lengths)
-    call = Call(mask, total, f"documents of {[list(n) for n in rows]} tokens, after {list(pads)} padded slots", total)
+    call = Call(mask, total, f"documents of {rows} tokens, after {list(pads)} padded slots")
     call.bounds = np.cumsum([0, *rows[0]]).tolist()  # documents of no tokens at the end are in no mask
     return call
 
@@ -84,24 +81,20 @@ def ask(subject: Any, call: Call, convention: str) -> Array:
     Raises:
         SubjectError: The call cannot be used: neither with masks of int64 nor of bool, or bounds of int32 nor int64.
     """
-    mask = torch.from_numpy(call.mask.astype(np.int64))
-    words, dtypes = f"attention_mask of {tuple(mask.shape)}", [torch.int64, torch.bool][: 2 - (call.mask.max() > 1)]
+    given = torch.from_numpy(call.mask.astype(np.int64))
+    words, dtypes = f"attention_mask of {tuple(given.shape)}", [torch.int64, torch.bool][: 2 - (call.mask.max() > 1)]
     if convention == "packed_position_fn":
-        mask, words, dtypes = torch.tensor(call.bounds), f"cu_seqlens={call.bounds}", [torch.int32, torch.int64]
-    if convention == "position_fn":
-        words += f", q_len={call.q_len}"
-    what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({words})"
-    errors = []
-    for by_name in (False, True):
-        asked = partial(subject, q_len=call.q_len) if by_name else subject
-        rest = [call.q_len] if convention == "position_fn" and not by_name else []
-        for dtype in dtypes if convention == "position_fn" or not by_name else ():
-            try:
-                return _flat(guard.call(asked, mask.to(dtype), *rest, what=what), call.asked.shape, what)
-            except guard.SubjectError as error:
-                errors.append(error)
-                if error.cause.code != "subject.raises":
-                    raise error from errors[0]
+        given, words, dtypes = torch.tensor(call.bounds), f"cu_seqlens={call.bounds}", [torch.int32, torch.int64]
+    more = [call.q_len] if convention == "position_fn" else []
+    what = f"{'rows' if convention == 'learned_rows_fn' else 'positions'}({', '.join(map(str, [words, *more]))})"
+    errors: list[guard.SubjectError] = []
+    for dtype in dtypes:
+        try:
+            return _flat(invoke(subject, given.to(dtype), *more, what=what), call.asked.shape, what)
+        except guard.SubjectError as error:
+            errors.append(error)
+            if error.cause.code != "subject.raises":
+                raise error from errors[0]
     raise errors[0]
 
 

@@ -1,6 +1,7 @@
 """Ways to count tokens that are wrong: those of padded rows, of packed documents, and numbers that are too large."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,19 @@ from posenc.verify.families.counts_calls import Call
 
 Rule = Callable[[Call], Any]  # an array of all columns or of those that are asked for, or what broadcasts to them
 Ways = Sequence[tuple[str, Rule]]  # codes after "positions.", and how is counted
-Number = tuple[str, Any]  # what becomes of a number: "round", "sum", "wrap" or "clamp", and by what
 
 BITS = ((-(1 << 7), 1 << 7), (-(1 << 15), 1 << 15))
 KINDS = ("prefill", "decode", "chunk")
 SOME = (("decode",), ("chunk",), ("decode", "chunk"), ("prefill",))
+
+IN_ROWS = {  # codes that have another name where they choose rows
+    "positions.left_padding": "learned.padding_not_masked",
+    "positions.padded_width_in_decode": "learned.padding_not_masked",
+    "positions.off_by_one": "learned.cls_row",
+    "positions.clamped": "learned.table_too_short",
+    "positions.wrapped": "learned.wrapped",
+    "positions.axis.batch": "learned.axis.batch",
+}
 
 
 def _filled(call: Call, fill: float) -> Any:
@@ -38,39 +47,17 @@ OF_MASKS: Ways = (  # where two explain everything, the earlier one is named
     ("past_ignored", lambda c: _filled(c, 1)[:, : c.q_len]),
     ("chunked_prefill.double_counted", lambda c: c.count + c.past),
     ("chunked_prefill.double_counted", lambda c: c.count + c.earlier),
-    ("constant_in_chunk", lambda c: c.count[:, -1:]),
     ("first_row_for_all", lambda c: c.count[:1]),
-    ("first_row_for_all", lambda c: _filled(c, 1)[:1]),
-    ("padded_width_in_decode", lambda c: c.columns - c.padding.min()),
+    ("padded_width_in_decode", lambda c: c.columns - (c.total - c.tokens).min()),
     ("axis.batch", lambda c: c.mask.cumsum(0) - 1),
     ("mask_inverted", lambda c: c.columns - c.count - 1),
-    ("mask_inverted", lambda c: np.maximum(c.columns - c.count - 1, 0)),
-    ("mask_inverted", lambda c: c.columns - c.count),
-    ("padding_twice", lambda c: c.count - c.padding),
-    ("padding_twice", lambda c: c.columns - c.padding),
+    ("padding_twice", lambda c: c.columns - c.total + c.tokens),
     ("off_by_one", lambda c: np.maximum(c.count - 1, 0)),  # the first two tokens share a position
     ("left_padding", lambda c: c.past + c.steps),
-    ("reversed", lambda c: c.tokens - 1 - c.count),
-    ("reversed", lambda c: c.tokens - c.count),
-    ("reversed", lambda c: c.count[:, ::-1]),
-    ("reversed", lambda c: c.steps[:, ::-1]),
-    ("reversed", lambda c: c.steps[:, ::-1] + 1),
-    ("reversed", lambda c: c.total - 1 - c.count),
-    ("reversed", lambda c: c.total - c.count),
-    ("reversed", lambda c: c.q_len - 1 - c.count),
-    ("reversed", lambda c: -c.count),
-    ("mask_inverted", lambda c: 0 * c.steps),
-    ("mask_inverted", lambda c: 0 * c.steps + 1),
 )
 OF_STEPS: Ways = (
     ("right_padding.increment", lambda c: _goes_on(c, 0)),
     ("right_padding.increment", lambda c: _goes_on(c, 1)),
-    ("decode.not_advanced", lambda c: c.mask[:, : c.prompt].sum(1, keepdims=True)),
-)
-MOVING: Sequence[Rule] = (  # counted from the newest token, the last column, the end of the longest row
-    lambda c: c.count - c.tokens,
-    lambda c: c.count - c.total,
-    lambda c: c.count - c.tokens.max(),
 )
 OF_DOCUMENTS: Ways = (
     ("packed_not_reset", lambda c: c.count),
@@ -78,27 +65,22 @@ OF_DOCUMENTS: Ways = (
     ("packed.previous_length", lambda c: c.count - c.previous),
     ("packed.modulo_wrap", lambda c: c.count % np.maximum(c.length[:, :1], 1)),
     ("packed.modulo_wrap", lambda c: c.count % c.length.max(1, keepdims=True)),
-    ("first_row_for_all", lambda c: c.right[:1]),
     ("packed.boundary", lambda c: np.where(c.right == 0, c.previous, c.right)),
     ("packed.boundary", lambda c: np.where((c.right == c.length - 1) & (c.mask < c.last), 0, c.right)),
     ("packed.off_by_one", lambda c: c.right + (c.mask > 1)),
     ("packed.off_by_one", lambda c: c.right - (c.mask > 1)),
     ("packed.document_index", lambda c: c.mask - 1),
-    ("packed.numbers_added", lambda c: c.mask.cumsum(1) - 1),
-    ("packed.reversed", lambda c: c.length - 1 - c.right),
-    ("packed.reversed", lambda c: c.length - c.right),
-    ("packed.reversed", lambda c: c.tokens - 1 - c.count),
-    ("packed.reversed", lambda c: c.tokens - c.count),
-    ("wrapped", lambda c: _difference(c, ("wrap", BITS[1]))),
-    ("precision", lambda c: _difference(c, ("round", "bfloat16"))),
-    ("precision", lambda c: _difference(c, ("round", "float16"))),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 0)),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, 1)),
     ("packed.first_only", lambda c: np.where(c.mask == 1, c.right, -1)),
-    ("packed.last_document", lambda c: np.where(c.mask < c.last, c.right, 0)),
-    ("packed.last_document", lambda c: np.where(c.mask < c.last, c.right, c.count)),
-    ("packed.last_document", lambda c: c.right + c.previous * (c.mask == c.last)),
 )
+
+
+def moving(at: float) -> Iterator[Rule]:
+    """Yield where counting begins if it is the newest token, the last column or the longest row that has a number."""
+    yield lambda c: at - c.tokens
+    yield lambda c: at - c.total
+    yield lambda c: at - c.tokens.max()
 
 
 def of_masks(side: str, kinds: Sequence[str]) -> Iterator[Fault]:
@@ -118,46 +100,47 @@ def _code(code: str, side: str, kinds: Sequence[str]) -> str:
     return "left_padding" if code == "padded_width_in_decode" and "prefill" in kinds else code
 
 
-def of_documents(all_end: float, each_end: float) -> Iterator[Fault]:
-    """Yield ways to count packed documents; the ends are of what is counted in all documents, and in each."""
-    again: Ways = (
-        ("packed.modulo_wrap", lambda c: c.count % all_end),
-        ("packed.modulo_wrap", lambda c: c.right % each_end),
-    )
-    return (Fault(f"positions.{code}", {"prefill": rule}, {"end": 1 << 15}) for code, rule in (*OF_DOCUMENTS, *again))
+def of_documents(modulus: float) -> Iterator[Fault]:
+    """Yield ways to count packed documents, and the index and the starts in a short type, subtracted afterwards."""
+    for code, rule in (*OF_DOCUMENTS, ("packed.modulo_wrap", lambda c: c.count % modulus)):
+        yield Fault(f"positions.{code}", {"prefill": rule})
+    for fault in of_numbers(0.0, 0.0):
+        short = fault.change["number"]
+        yield Fault(fault.code, {"prefill": lambda c, s=short: s(c.count) - s(c.count - c.right)}, fault.values)
 
 
-def _difference(call: Call, number: Number) -> Array:
-    """Form the running index and the starts in a short type, and subtract afterwards."""
-    return held(call.count, number) - held(call.count - call.right, number)
-
-
-def held(count: Array, number: Number | None) -> Array:
-    """Return counts as a type or a rule holds them.
-
-    >>> held(np.array([126.0, 128.0]), ("wrap", (-128, 128))).tolist()
-    [126.0, -128.0]
-    """
-    if number is None:
-        return count
-    how, by = number
-    if how == "round":
-        return rounded(count, by)
-    if how == "sum":  # the sum of the mask is rounded, then that with the start
-        dtype, start = by
-        return rounded(rounded(count - start + 1, dtype) + start - 1, dtype)
-    if how == "clamp":
-        return np.minimum(count, float(by))
-    first, end = map(float, by)
+def _wrap(count: Array, first: float, end: float) -> Array:
     return (count - first) % (end - first) + first
 
 
 def of_numbers(start: float, end: float) -> Iterator[Fault]:
     """Yield what a type or a largest number does to positions from a start; `end` is the least that is not returned."""
     for dtype in SHORT:
-        yield Fault("positions.precision", {"number": ("round", dtype)})
-        yield Fault("positions.precision", {"number": ("sum", (dtype, start))})
-    if end > start:
-        yield Fault("positions.clamped", {"number": ("clamp", end - 1)}, {"end": end})
-    for span in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first < end)):
-        yield Fault("positions.wrapped", {"number": ("wrap", span)}, {"end": span[1]})
+        short = partial(rounded, dtype=dtype)
+        yield Fault("positions.precision", {"number": short})
+        for before in (
+            lambda n, r=short: r(n - start + 1) + start - 1,
+            lambda n, r=short: r(r(n - start + 1) + start - 1),
+        ):
+            yield Fault("positions.precision", {"number": before})  # the sum of the mask is rounded
+    if end > start + 1:
+        yield Fault("positions.clamped", {"number": partial(np.minimum, end - 1)}, {"end": end})
+    for span in (*BITS, *dict.fromkeys((first, end) for first in (start, 0.0) if first + 1 < end)):
+        yield Fault("positions.wrapped", {"number": partial(_wrap, first=span[0], end=span[1])}, {"end": span[1]})
+
+
+def first_row(spec: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the row of position 0, where the specification says it, and padding_idx."""
+    padding = spec.get("padding") if spec.get("padding_idx") is None else spec["padding_idx"]
+    padding_idx = padding if isinstance(padding, int) and not isinstance(padding, bool) else None
+    said = [int(spec[name]) for name in ("offset", "start") if spec.get(name) is not None]
+    return (sum(said) if said else None if padding_idx is None else padding_idx + 1), padding_idx
+
+
+def row_code(found: float, asked: float, padding_idx: float | None) -> str:
+    """Return the fault of a first row: 2 is the offset of OPT and BART, padding_idx + 1 that of RoBERTa's kin."""
+    if found == 0:
+        return "offset_missing"
+    if padding_idx is not None and found == padding_idx + 1:
+        return "padding_idx_as_offset"
+    return "offset_hardwired" if found == 2 and abs(found - asked) > 1 else "start"

@@ -3,8 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,15 @@ from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import added_faults
 from posenc.verify.families.added import Sinusoid
 from posenc.verify.families.added_calls import Shape, finding
-from posenc.verify.families.added_words import Scaling
+from posenc.verify.families.added_faults import JOINS
 from posenc.verify.guard import SubjectError
 
-JOINS = ("yx", "xy", "woven_yx", "woven_xy")  # how the axes share the dimensions; "sum" where they do not
+OVER = {"": "", "size": " / n", "last": " / (the last)", "other": " / (the other axis's n)"}
 
 
-def _squared(to_whole: Callable[[float], int], i: Array, j: Array, h: int, w: int) -> tuple[Array, Array]:
-    return np.divmod(i * w + j, to_whole(math.sqrt(h * w)))
+def _columns(of: Callable[[int, int], float]) -> "Cells":
+    """Return the places of cells that are laid one after the other on a grid of so many columns."""
+    return lambda i, j, h, w: np.divmod(i * w + j, of(h, w))
 
 
 # By code: (row, column, height, width) -> what is counted as row and column
@@ -33,26 +32,18 @@ _CELLS: Mapping[str, Mapping[str, Cells]] = {
         "cells are numbered one after the other on both axes": lambda i, j, h, w: (i * w + j, i * w + j),
     },
     "sinusoidal2d.grid_shape_square": {
-        "rows are counted as if the image were as high as wide": lambda i, j, h, w: (
-            np.minimum(i, w - 1),
-            np.minimum(j, h - 1),
-        ),
-        "cells are laid on a grid of h columns": lambda i, j, h, w: np.divmod(i * w + j, h),
-        "cells are laid on a grid of 7 columns": lambda i, j, h, w: np.divmod(i * w + j, 7),
-        "cells are laid on a grid of 14 columns": lambda i, j, h, w: np.divmod(i * w + j, 14),
-        "cells are laid on a grid of 16 columns or more": lambda i, j, h, w: np.divmod(i * w + j, 16),
-        **{
-            f"cells are laid on a grid of {name}(sqrt(h * w)) columns": partial(_squared, to_whole)
-            for name, to_whole in (("int", math.floor), ("round", round), ("ceil", math.ceil))
-        },
+        "both axes end with the shorter one": lambda i, j, h, w: (np.minimum(i, w - 1), np.minimum(j, h - 1)),
+        "cells are laid on a grid of h columns": _columns(lambda h, w: h),
+        "cells are laid on a grid of 7 columns": _columns(lambda h, w: 7),
+        "cells are laid on a grid of 14 columns": _columns(lambda h, w: 14),
+        "cells are laid on a grid of 16 columns or more": _columns(lambda h, w: 16),
+        "cells are laid on a grid of int(sqrt(h * w)) columns": _columns(lambda h, w: math.isqrt(h * w)),
+        "cells are laid on a grid of round(sqrt(h * w)) columns": _columns(lambda h, w: round(math.sqrt(h * w))),
+        "cells are laid on a grid of ceil(sqrt(h * w)) columns": _columns(lambda h, w: math.ceil(math.sqrt(h * w))),
     },
     "sinusoidal2d.axis_repeated": {
         "both parts show the row": lambda i, j, h, w: (i, i),
         "both parts show the column": lambda i, j, h, w: (j, j),
-    },
-    "sinusoidal2d.start": {
-        "rows are counted from 1 and columns from 0": lambda i, j, h, w: (i + 1, j),
-        "rows are counted from 0 and columns from 1": lambda i, j, h, w: (i, j + 1),
     },
     "sinusoidal.position.reversed": {
         "rows are counted from below": lambda i, j, h, w: (h - 1 - i, j),
@@ -71,17 +62,13 @@ class Image(Sinusoid):
     single = (1, 2, 2)
     later = ((2, 3, 5), (2, 5, 3), (2, 6, 7), (2, 3, 5), (3, 2, 4))
     lengths = ()
-    pairs, divides = 70, 4
+    divides = 4
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.truth = {
-            "cells": "",  # a wrong way to number cells
-            "second": None,  # the order of dimensions of the columns, where it is not that of the rows
-            "narrow": False,  # a part has dim // 2 dimensions, also where these are odd
-            **self.truth,
-        }
-        if self.truth["scaling"].over:
+        # the last one where a part has dim // 2 dimensions, also where these are odd
+        self.truth = {**self.truth, "narrow": False}
+        if self.truth["over"]:
             self.definition = "sinusoidal2d@detr"
         if self.calls.dim % 4 == 2:
             self.readings = [{**one, "narrow": few} for few in (False, True) for one in self.readings]
@@ -95,74 +82,41 @@ class Image(Sinusoid):
         """Return the positions of rows and of columns of the cells, (1, height, width) each."""
         h, w = shape[1:]
         i, j = np.meshgrid(np.arange(h, dtype=np.float64), np.arange(w, dtype=np.float64), indexing="ij")
-        y, x = CELLS[model["cells"]][1](i, j, h, w) if model["cells"] else (i, j)
-        return model["scaling"](y, h, w)[None], model["scaling"](x, w, h)[None]
+        y, x = CELLS[model["place"]][1](i, j, h, w) if model["place"] else (i, j)
+        return _scaled(model, y, h, w)[None], _scaled(model, x, w, h)[None]
 
-    def code(self, model: Model, axes: tuple[Array, ...], nudge: float = 0.0) -> tuple[Array, Array]:
+    def code(self, model: Model, axes: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the code of cells from the positions of their rows and columns."""
         dim, join = self.calls.dim, model["join"]
         d = dim if join == "sum" else dim // 2 if model["narrow"] else self.width
-        orders = (model["order"], model["second"] or model["order"])
-        parts = [added_faults.wave(model, p, order, d, nudge) for p, order in zip(axes, orders, strict=True)]
+        parts = [added_faults.wave(model, p, d) for p in axes]
         code, slack = (_joined([part[n] for part in parts], join)[..., :dim] for n in (0, 1))
         return code, slack
 
-    def _laid(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the dimensions of both axes, and of the axes."""
-        for join, order in itertools.product(JOINS, added_faults.layouts(self.width)):
-            if not (join.startswith("woven") and self.width % 2):
-                yield {"order": order, "join": join}
-
-    def _moved(self) -> Iterator[dict[str, Any]]:
-        """Yield the orders of the same dimensions that are not declared otherwise."""
-        orders, joins = self.said("order"), self.said("join")
-        for change in self._laid():
-            order, join = change["order"], change["join"]
-            said = order not in added_faults.ORDERS or (self.order_said and order not in orders)
-            said |= self.join_said and join[-2:] not in {j[-2:] for j in joins}
-            said |= self.order_said and self.join_said and join not in joins
-            if not said:
-                yield change
-
-    def _order_words(self, model: Model) -> str:
-        join, words = model.get("join", self.truth["join"]), added_faults.layouts(self.width)[model["order"]].words
-        turns = ", the axes taking turns" if join.startswith("woven") else ""
-        return f"{words}{turns}, {'rows' if join.endswith('yx') else 'columns'} first"
-
-    def start_fault(self, by: float) -> Fault:
-        """Return the fault of counting both axes from another number."""
-        right = self.truth["scaling"]
-        start = right.start + by
-        values = {"start": start, "asked": right.start}
-        return Fault("sinusoidal2d.start", {"scaling": replace(right, start=start)}, values)
-
     def _orders(self) -> Iterator[Fault]:
-        """Yield wrong orders of dimensions: of both axes, of the rows only, of the columns only."""
-        right, names = {"order": self.truth["order"], "join": self.truth["join"]}, added_faults.layouts(self.width)
-        codes = {name: f"sinusoidal.{added_faults.order_code(self.width, name, right['order'])}" for name in names}
-        for change in self._laid():
-            if change != right:
-                swapped = change["order"] == right["order"] and change["join"][-2:] != right["join"][-2:]
-                code = "sinusoidal2d.axes_swapped" if swapped else codes[change["order"]]
-                yield Fault(code, change, {"words": self._order_words(change)})
-        yield Fault("sinusoidal2d.axes_summed", {"join": "sum", "order": "interleaved"})
-        for name in names:
-            if name != right["order"] and not name.startswith("rows"):
-                rows, columns = {"order": name, "second": right["order"]}, {"second": name}
-                for axis, change in (("rows", rows), ("columns", columns)):
-                    words = f"{names[name].words}, in the part of the {axis} only"
-                    yield Fault(codes[name], change, {"words": words})
+        """Yield wrong orders of the axes, then of sines and cosines."""
+        for join in JOINS:
+            swapped = join[-2:] != self.truth["join"][-2:]
+            code = "sinusoidal2d.axes_swapped" if swapped else "sinusoidal.layout.permuted"
+            yield Fault(code, {"join": join}, {"words": self._order_words({**self.truth, "join": join})})
+        yield from super()._orders()
+        yield Fault("sinusoidal2d.axes_summed", {"join": "sum"})
 
     def _places(self) -> Iterator[Fault]:
         """Yield wrong ways to number cells and to scale positions."""
-        right = self.truth["scaling"]
-        steps = (-1.0, 1.0) if right.over else (-1.0, 1.0, 0.5, -0.5, 2.0, -2.0)
-        yield from (self.start_fault(by) for by in steps)
         for words, (code, _) in CELLS.items():
-            yield Fault(code, {"cells": words}, {"words": words})
-        for code, tried in _scalings(right):
-            if tried not in self.said("scaling"):
-                yield Fault(f"sinusoidal2d.{code}", {"scaling": tried}, {"found": tried.words, "asked": right.words})
+            yield Fault(code, {"place": words}, {"words": words})
+        asked, half = _words(self.truth), {"start": 0.5, "over": "size" if self.truth["over"] else ""}
+        yield Fault(
+            "sinusoidal2d.normalise_misplaced_half", half, {"found": _words({**self.truth, **half}), "asked": asked}
+        )
+        starts = (self.truth["start"], 1.0 - self.truth["start"])
+        for over, scale, start in itertools.product(OVER, (1.0, 2 * math.pi, math.pi), starts):
+            change = {"over": over, "scale": scale, "start": start}
+            code = (
+                "scale_missing" if over == self.truth["over"] else "normalise_divisor" if over else "normalise_missing"
+            )
+            yield Fault(f"sinusoidal2d.{code}", change, {"found": _words(change), "asked": asked})
 
     def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
         """Return the finding behind an image that fails: only square ones work, or a width that does not divide."""
@@ -176,27 +130,25 @@ class Image(Sinusoid):
         return ["images of more than 9 rows or columns, and images in half precision", *self.ignored()]
 
 
+def _scaled(model: Model, number: Array, size: int, other: int) -> Array:
+    """Return the positions of rows or columns of an axis of `size`, where the other axis is `other` long."""
+    last = (size - 1 + model["start"]) or 1e-6  # of one cell only; programs add a tiny number to divide by
+    divisor = {"": 1.0, "size": size, "last": last, "other": other}[model["over"]]
+    scaled: Array = (number + model["start"]) / divisor * model["scale"]
+    return scaled
+
+
+def _words(model: Model) -> str:
+    """Return the position of row i of n as a formula."""
+    return f"(i + {model['start']:g}){OVER[model['over']]} * {model['scale']:.4g}"
+
+
 def _joined(parts: Sequence[Array], join: str) -> Array:
     """Return the codes of rows and of columns in one."""
     if join == "sum":
         return parts[0] + parts[1]
     a, b = parts if join.endswith("yx") else parts[::-1]
-    if not join.startswith("woven"):
+    if not join.startswith("woven") or a.shape[-1] % 2:
         return np.concatenate([a, b], -1)
     pairs = [part.reshape(*part.shape[:-1], -1, 2) for part in (a, b)]
     return np.stack(pairs, -2).reshape(*a.shape[:-1], -1)
-
-
-def _scalings(right: Scaling) -> Iterator[tuple[str, Scaling]]:
-    """Yield wrong ways to scale positions, with their codes."""
-    for over, scale in itertools.product(("", "size", "last", "less", "other"), (1.0, 2 * math.pi, math.pi)):
-        code = "normalise_divisor" if over else "normalise_missing"
-        if over != right.over and not right.over:
-            code = "normalise_unasked"
-        elif over != right.over and over == "other":
-            code = "normalise_swapped"
-        for start in (right.start, 1.0 - right.start):
-            same = "scale_missing" if start == right.start else "start"
-            yield same if over == right.over else code, Scaling(start, over, scale)
-    for change in ({"half": 0.5}, {"half": 1.0}, {"start": 0.5, "over": "size" if right.over else ""}):
-        yield "normalise_misplaced_half", replace(right, **change)

@@ -6,14 +6,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from posenc.verify import guard
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.bias_calls import invoke
-from posenc.verify.guard import SubjectError
-from posenc.verify.report import Cause
 
 WINDOWS = ((3, 5), (5, 3), (2, 7), (4, 4), (1, 4), (4, 1))
+RENUMBERED = (
+    "every distance has one row of its own, in another order: a table that is trained so is as good, one from "
+    "elsewhere has its rows moved"
+)
+COLUMNS = (
+    "tokens run down the columns: in a square window every distance still has one row of its own; for windows that "
+    "are not square the axes are exchanged"
+)
 
 
 def family(convention: str, spec: Mapping[str, Any]) -> Family:
@@ -35,9 +42,14 @@ def firsts(rows: Array) -> Array:
 
 
 class Indices(Family):
-    """`index(h, w)`; any numbering of the distances is right that keeps to the table."""
+    """`index(h, w)`; any numbering of the distances is right that keeps to the table.
+
+    Attributes:
+        numbered: Whether rows are shown by their numbers.
+    """
 
     definition, mismatch = "swin", "swin.index.not_by_distance"
+    numbered = True
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -57,27 +69,20 @@ class Indices(Family):
         """Return the row numbers."""
         n = case.args[0] * case.args[1]
         found = invoke(fresh(subject), *case.args, what=case.words)
-        if not isinstance(found, Tensor) or found.numel() != n * n:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            message = f"{case.words} must return a tensor of shape {(n, n)}; got {got}"
-            code = "subject.raises" if case.optional else "subject.shape"
-            raise SubjectError(Cause(code, message, 1.0, {"call": case.words}, "Return one row a pair."))
-        rows = found.detach().cpu().reshape(n, n).double().numpy()
-        if (rows != np.round(rows)).any():
-            raise SubjectError(Cause("swin.index.not_integer", "", 1.0, {"call": case.words}))
-        return Seen(case, rows, 0.0)
-
-    def raised(self, cause: Cause, case: Case) -> Fault | None:
-        """Return a fault of ours under its own words."""
-        return Fault(cause.code, {}, {"message": "", "fix": ""}) if cause.code.startswith("swin.") else None
+        if isinstance(found, Tensor) and found.numel() == n * n:
+            found = found.reshape(n, n)
+        elif case.optional:
+            raise guard.NotAnsweredError("rows of another number of pairs came back")
+        return Seen(case, guard.shaped(found, (n, n), case.words).detach().cpu().double().numpy(), 0.0)
 
     def limit(self, h: int, w: int) -> int:
         """Return how many rows the table of a window has; a smaller window may be a part of the one that is asked."""
+        rows = self.spec.get("table_rows")
         if self.asked and h <= self.asked[0] and w <= self.asked[1]:
             h, w = self.asked
         elif self.asked:
-            return (2 * h - 1) * (2 * w - 1)
-        return int(self.spec.get("table_rows") or (2 * h - 1) * (2 * w - 1))
+            rows = None
+        return int(rows or (2 * h - 1) * (2 * w - 1))
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return Swin's row numbers."""
@@ -88,23 +93,21 @@ class Indices(Family):
 
     def off(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return where tokens share a row, and others do not, otherwise than their distances; or rows of no table."""
-        outside = (seen.value < 0) | (seen.value >= self.limit(*seen.case.args))
-        return np.where((firsts(seen.value) != firsts(predicted)) | outside, np.inf, 0.0)
+        outside = (seen.value < 0) | (seen.value >= self.limit(*seen.case.args)) | (seen.value % 1 != 0)
+        return np.where((firsts(seen.value) != firsts(predicted)) | (outside & self.numbered), np.inf, 0.0)
 
     def same(self, seen: Seen, predicted: Array) -> bool:
         """Return whether the rows are numbered as Swin's."""
-        return bool((seen.value == predicted).all())
+        return bool((seen.value == predicted).all()) or not self.numbered
 
     def unlike(self, seen: Sequence[Seen]) -> str:
         """Return how the rows are numbered."""
-        words = "every distance has one row of its own, in another order: a table that is trained so is as good"
-        return f"{words}, one from elsewhere has its rows moved"
+        return RENUMBERED
 
     def free(self) -> Iterator[Choice]:
         """Yield tokens that run down the columns, which a square window does not show."""
         if self.asked and self.asked[0] == self.asked[1]:
-            words = "tokens run down the columns: in a square window every distance still has one row of its own"
-            yield Choice({"by_columns": True}, f"{words}; for windows that are not square the axes are exchanged")
+            yield Choice({"by_columns": True}, COLUMNS)
 
     def faults(self) -> Iterator[Fault]:
         """Yield exchanged axes."""
@@ -119,13 +122,9 @@ class Indices(Family):
                 differs = np.argwhere(other != other.ravel()[firsts(same)])
                 if len(differs):
                     return _pair(f"swin.index.{code}", s, tuple(differs[0]), firsts(same))
-        low, high, limit = int(bad[0].value.min()), int(bad[0].value.max()), self.limit(*bad[0].case.args)
-        slots = {"call": bad[0].case.words, "low": low, "high": high, "rows": limit, "last": limit - 1, "line": ""}
-        return Fault("swin.index.out_of_table", {}, slots)
-
-    def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
-        """Return the window."""
-        return {"h": seen.case.args[0], "w": seen.case.args[1]}
+        rows, limit = bad[0].value, self.limit(*bad[0].case.args)
+        slots = {"call": bad[0].case.words, "low": rows.min(), "high": rows.max(), "rows": limit, "last": limit - 1}
+        return Fault(f"swin.index.{'not_integer' if (rows % 1).any() else 'out_of_table'}", {}, slots)
 
 
 def _pair(code: str, s: Seen, at: tuple[int, ...], first: Array) -> Fault:
@@ -133,6 +132,6 @@ def _pair(code: str, s: Seen, at: tuple[int, ...], first: Array) -> Fault:
     other = divmod(int(first[at]), len(first))
     dy, dx = offsets(*s.case.args)
     here, there = ((int(dy[pair]), int(dx[pair])) for pair in (at, other))
-    rows = {"row": int(s.value[at]), "other": int(s.value[other])}
+    slots = {"call": s.case.words, "here": here, "there": there, "row": int(s.value[at]), "other": int(s.value[other])}
     case = {"h": s.case.args[0], "w": s.case.args[1], "tokens": list(map(int, at)), "and": list(other)}
-    return Fault(code, {}, {"call": s.case.words, "here": here, "there": there, "line": "", **rows}, case)
+    return Fault(code, {}, slots, case)

@@ -1,19 +1,23 @@
 """Rotations of pictures: a table of angles by the size of the grid, or a function on positions of two axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
 from posenc.verify import guard
-from posenc.verify.engine import Case, Choice, Fault, Seen
+from posenc.verify.engine import Case, Choice, Family, Fault, Seen
 from posenc.verify.engine.judge import explains
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families.axes import Angles
+from posenc.verify.families.axes import Angles, turned
+from posenc.verify.guard import SubjectError
+from posenc.verify.report import Cause
 
 SIZES = ((3, 5), (4, 2), (1, 6), (7, 1), (19, 40), (70, 3))
+WIDE = 1 << 15  # columns of a picture in which all places are
 SMALL = 7  # patches along a side, which every table has
 LADDERS = {
     "axis": "each axis has all frequencies",
@@ -35,21 +39,28 @@ PLACES = {
 class Grid(Angles):
     """What both conventions share: two axes, in blocks or alternating, with one of three series of frequencies."""
 
-    definition, mismatch, word = "axial_rope", "rope2d.mismatch", "rope2d"
+    definition, mismatch, word, clockwise = "axial_rope", "rope2d.mismatch", "rope2d", ""
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        order, self.ladder = spec.get("order", "xy"), spec.get("ladder")
-        if order not in ("xy", "yx"):
+        order, ladder = spec.get("order"), spec.get("ladder")
+        if order not in (None, "xy", "yx"):
             raise ValueError(
                 f"verify: order must be 'xy' (columns in the first pairs) or 'yx' (rows first); got {order!r:.60}."
             )
-        if self.ladder not in (None, *LADDERS):
-            raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {self.ladder!r:.60}.")
-        own = {"ladder": self.ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
+        if ladder not in (None, *LADDERS):
+            raise ValueError(f"verify: ladder must be one of {', '.join(LADDERS)}; got {ladder!r:.60}.")
+        own = {"ladder": ladder or "axis", "interleaved": bool(spec.get("interleaved", False))}
         first = "row" if order == "yx" else "column"
         self.truth = {**self.truth, **own, "first": first, "place": "", "step": (1.0, 1.0)}
-        self.open = self.ladder is None and own["interleaved"]
+        self.open: list[tuple[Model, str]] = []  # what the specification leaves open, and how to say it
+        if ladder is None and own["interleaved"]:
+            left = f"how frequencies are given to the axes: say ladder ({', '.join(LADDERS)}) to have it judged"
+            self.open.append(({"ladder": "shared"}, left))
+        if order is None and convention == "rope_axes_fn":  # a table has columns first where nothing is said
+            self.open.append(
+                ({"first": "row"}, "which axis the first pairs follow: say order (xy, yx) to have it judged")
+            )
 
     def layout(self, model: Model) -> tuple[Any, Array]:
         """Return which axis (0: row, 1: column) each pair follows, and its frequency."""
@@ -61,11 +72,22 @@ class Grid(Angles):
         freq = model["base"] ** -exponents[model["ladder"]] if model["freq"] is None else model["freq"]
         return second ^ (model["first"] == "column"), freq
 
+    def cells(self, case: Case) -> tuple[Array, int, int]:
+        """Return the number of each token in a grid row by row, and the rows and columns of the grid."""
+        raise NotImplementedError
+
+    def coordinates(self, model: Model, case: Case) -> Array:
+        """Return row and column of each token."""
+        t, h, w = self.cells(case)
+        row, column = PLACES[model["place"]][1](t, h, w) if model["place"] else (t // w, t % w)
+        down, right = model["step"]
+        return np.stack((row * down, column * right), 1)
+
     def free(self) -> Iterator[Choice]:
-        """Yield the other direction, and the other series where axes alternate and the specification names none."""
-        yield from super().free()
-        if self.open:
-            yield Choice({"ladder": "shared"})
+        """Yield the other direction, and what the specification leaves open."""
+        for changes in list(product(*[({}, change) for change, _ in self.open], ({}, {"sign": -1.0})))[1:]:
+            change = {name: value for part in changes for name, value in part.items()}
+            yield Choice(change, self.clockwise if "sign" in change else "")
 
     def faults(self) -> Iterator[Fault]:
         """Yield exchanged axes, and other ways to give axes and frequencies to pairs: right in other models."""
@@ -73,7 +95,8 @@ class Grid(Angles):
         other = "row" if first == "column" else "column"
         swapped = f"the first pairs follow the {other} and the others the {first}"
         yield Fault("rope2d.axes_swapped", {"first": other}, {"words": swapped})
-        yield from self.misplaced()
+        for words, (code, _) in PLACES.items():
+            yield Fault(f"rope2d.{code}", {"place": words}, {"words": words})
         for ladder, words in LADDERS.items():
             for interleaved in (False, True):
                 how = "alternate from pair to pair" if interleaved else "are two blocks of pairs"
@@ -85,9 +108,29 @@ class Grid(Angles):
         yield Fault("rope2d.frequency.width", {"ladder": "narrow"})
         yield from super().faults()
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield what only one of the two conventions can have."""
-        return iter(())
+    def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
+        """Return by how much a step down and a step right rotate each pair, and in which picture."""
+        raise NotImplementedError
+
+    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
+        """Return a step that does not count as one, or frequencies that are no known series."""
+        one = next((s for s in wrong if s.case.kind == "near" and min(self.cells(s.case)[1:]) > 1), None)
+        if one is None:
+            return None
+        for choice in (Choice({}), *self.free()):
+            chosen = {**self.truth, **choice.change}
+            (below, beside, where), (axes, right) = self.steps(one, chosen), self.layout(chosen)
+            freq = chosen["sign"] * np.where(axes == 0, below, beside)
+            clear = np.abs(right - 0.1)  # of a pair that no step rotates by half a turn, and each by enough
+            pairs = [int(np.where(axes == axis, clear, np.inf).argmin()) for axis in (0, 1)]
+            down, across = (float(freq[pair] / right[pair]) for pair in pairs)
+            values = {"down": down, "right": across, "where": where}
+            faults = [Fault("rope2d.coordinates_wrong", {**choice.change, "step": (down, across)}, values)]
+            faults += [self.other_speeds("mismatch", freq)] if (freq != 0).all() else []
+            for fault in faults:
+                if explains(self, {**chosen, **fault.change}, [one]):
+                    return fault
+        return None
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
         """Return the frequencies of each axis, 0: row, 1: column, and how they are given to them."""
@@ -95,8 +138,7 @@ class Grid(Angles):
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return that the series of frequencies was taken as found."""
-        left = f"how frequencies are given to the axes: say ladder ({', '.join(LADDERS)}) to have it judged"
-        return [left] if self.open else []
+        return [words for _, words in self.open if words]
 
 
 class Picture(Grid):
@@ -115,35 +157,19 @@ class Picture(Grid):
         found = guard.shaped(guard.call(fresh(subject), h, w, what=case.words), (h * w, self.n), case.words)
         return Seen(case, found.detach().double().numpy())
 
-    def coordinates(self, model: Model, case: Case) -> Array:
-        """Return row and column of each patch."""
-        (h, w), t = case.args, np.arange(np.prod(case.args), dtype=np.float64)
-        row, column = PLACES[model["place"]][1](t, h, w) if model["place"] else (t // w, t % w)
-        down, right = model["step"]
-        return np.stack((row * down, column * right), 1)
-
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield patches in other places."""
-        for words, (code, _) in PLACES.items():
-            yield Fault(f"rope2d.{code}", {"place": words}, {"words": words})
+    def cells(self, case: Case) -> tuple[Array, int, int]:
+        """Return all patches."""
+        return np.arange(np.prod(case.args), dtype=np.float64), *case.args
 
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array:
         """Return what an angle may be off, which grows with the grid."""
         slack: Array = super().slack(seen, predicted, model) * max(seen.case.args)
         return slack
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return a step that does not count as one, or frequencies that are no known series."""
-        one = next((s for s in wrong if min(s.case.args) > 1), None)
-        if one is None:
-            return None
-        (h, w), moved, (axes, right) = one.case.args, self.visible(one.value, one.case), self.layout(self.truth)
-        freq = np.where(axes == 0, moved[w], moved[1])
-        down, across = (float((freq / right)[axes == axis][0]) for axis in (0, 1))
-        values = {"down": down, "right": across, "h": h, "w": w}
-        faults = [Fault("rope2d.coordinates_wrong", {"step": (down, across)}, values)]
-        faults += [self.other_speeds("mismatch", freq)] if (freq != 0).all() else []
-        return next((fault for fault in faults if explains(self, {**self.truth, **fault.change}, [one])), None)
+    def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
+        """Return the angles of the patches below and next to the first one."""
+        (h, w), moved = seen.case.args, turned(self.visible(seen.value, seen.case))
+        return moved[w], moved[1], f" in a picture of {h} x {w}"
 
 
 class Rotated(Grid):
@@ -154,11 +180,15 @@ class Rotated(Grid):
     """
 
     kinds = (kind("rope2d.grad.severed", "grad", "near"),)
+    clockwise = "queries and keys both rotate clockwise: the second dimension of each pair has the other sign"
+    off = Family.off  # of scores, not of angles
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
         pairing = spec.get("layout") or "half"
         self.truth = {**self.truth, "lanes": "interleaved" if pairing == "interleaved" else "block"}
+        if pairing == "half":
+            self.open.append(({"lanes": "head"}, ""))
         generator = torch.Generator().manual_seed(0)
         self.q, self.k = torch.randn(2, 1, 2, 2 * self.n, generator=generator, dtype=torch.float32)
 
@@ -182,7 +212,9 @@ class Rotated(Grid):
                 y = torch.autograd.grad(y, x, y.detach())[0] if y.requires_grad else torch.zeros_like(x)
             found.append(y[0].detach().double().numpy())
             if not np.allclose(found[-1], y[1].flip(1).detach().double().numpy(), atol=1e-4):
-                found[-1] = np.full_like(found[-1], np.nan)  # the second row of the batch is rotated otherwise
+                raise SubjectError(
+                    Cause("rope.batch.rows_share", "places of two rows of a batch give other angles", 1.0)
+                )
         return Seen(case, np.stack(found))
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -192,7 +224,8 @@ class Rotated(Grid):
         y = np.repeat(torch.cat((self.q, self.k)).double().numpy()[:, :, None], len(angles), 2)
         if case.kind == "grad":
             return y
-        z = (y[..., a] + 1j * y[..., b]) * np.exp(1j * angles)
+        with np.errstate(invalid="ignore"):  # float16 does not hold all positions
+            z = (y[..., a] + 1j * y[..., b]) * np.exp(1j * angles)
         y[..., a], y[..., b] = z.real, z.imag
         return y
 
@@ -201,7 +234,7 @@ class Rotated(Grid):
         pairs, half = np.arange(self.n), self.n // 2
         if model["lanes"] == "interleaved":
             return 2 * pairs, 2 * pairs + 1
-        if model["lanes"] == "head" or self.truth["interleaved"]:
+        if model["lanes"] == "head" or (model["lanes"] == "block" and self.truth["interleaved"]):
             return pairs, pairs + self.n
         first = pairs + half * (pairs >= half)
         return first, first + half
@@ -220,18 +253,26 @@ class Rotated(Grid):
         """Return whether rotated vectors agree, not only scores."""
         return bool(np.abs(seen.value - predicted).max() < 1e-2)
 
-    def free(self) -> Iterator[Choice]:
-        """Yield what the specification has no word for, and what no score sees."""
-        clockwise = "queries and keys both rotate clockwise: the second dimension of each pair has the other sign"
-        for change in ({}, {"ladder": "shared"}) if self.open else ({},):
-            for pairs in ({}, {"lanes": "head"}) if self.truth["lanes"] == "block" else ({},):
-                yield Choice({**change, **pairs})
-                yield Choice({**change, **pairs, "sign": -1.0}, clockwise)
+    def cells(self, case: Case) -> tuple[Array, int, int]:
+        """Return the places as patches of a picture that has room for all."""
+        row, column = case.args[0].T
+        return row * WIDE + column, WIDE, WIDE
 
-    def misplaced(self) -> Iterator[Fault]:
-        """Yield the other pairing."""
-        other = "block" if self.truth["lanes"] == "interleaved" else "interleaved"
-        yield Fault("rope2d.layout.wrong_pairing", {"lanes": other}, {"asked": self.truth["lanes"], "used": other})
+    def steps(self, seen: Seen, model: Model) -> tuple[Array, Array, str]:
+        """Return the angles between queries at (1, 0) or (0, 1) and at (0, 0)."""
+        a, b = self._pairs(model)
+        z = seen.value[0, 0, ..., a] + 1j * seen.value[0, 0, ..., b]
+        beside, below = np.angle(z[:, 1:3] / z[:, :1]).T
+        return below, beside, ""
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield other pairings as well."""
+        for used in ("block", "head", "interleaved"):
+            if used != self.truth["lanes"]:
+                yield Fault(
+                    "rope2d.layout.wrong_pairing", {"lanes": used}, {"asked": self.truth["lanes"], "used": used}
+                )
+        yield from super().faults()
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what a rotation of places leaves open."""

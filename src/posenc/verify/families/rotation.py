@@ -11,9 +11,9 @@ from torch import Tensor
 
 from posenc.verify.engine import Case, Choice, Family, Fault, Kind, Seen
 from posenc.verify.engine.records import Array, Model, kind
-from posenc.verify.families import rotation_asked, rotation_cases, rotation_faults, rotation_read
+from posenc.verify.families import rotation_asked, rotation_calls, rotation_faults, rotation_read
 from posenc.verify.families.rotation_asked import Asked
-from posenc.verify.families.rotation_calls import REACH, Ask, Places, places
+from posenc.verify.families.rotation_calls import REACH, Ask, places
 from posenc.verify.families.rotation_read import lanes, rotated, rows
 from posenc.verify.report import Cause
 
@@ -29,25 +29,19 @@ CLOCKWISE = (
 )
 
 
-def family(convention: str, spec: Mapping[str, Any]) -> Family:
-    """Return the family of a rotation for a specification."""
-    decay = float(spec.get("scale_base", 512.0)), float(spec.get("gamma", 0.4))
-    asked = rotation_asked.read(spec, decay if convention == "xpos_fn" else None)
-    return Rotation(convention, spec, asked)
-
-
 class Rotation(Family):
     """RoPE (Su et al. 2021) with its scalings, and xPos (Sun et al. 2022)."""
 
     mismatch = "rope.mismatch"
     pairs = 60
     reads_first = True
-    cases, observe = rotation_cases.cases, rotation_cases.observe
+    cases, observe = rotation_calls.cases, rotation_calls.observe
     read, unknown = rotation_read.read, rotation_read.unknown
 
-    def __init__(self, convention: str, spec: Mapping[str, Any], asked: Asked) -> None:
+    def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
-        self.asked, self.reach = asked, REACH[convention]
+        self.asked = asked = rotation_asked.read(spec, is_xpos=convention == "xpos_fn")
+        self.reach = REACH[convention]
         name = "xpos" if asked.xpos else "rope"
         self.definition = name if asked.scaling == "default" else f"{asked.scaling}@transformers-5"
         self.reached, self.unseen = 0, list[str]()  # the last near position that was answered; what was refused
@@ -71,6 +65,8 @@ class Rotation(Family):
             "drift": 1.0,  # what float32 multiplies frequencies by
             "growth": rotation_faults.growth(asked, *asked.xpos) if asked.xpos else None,
             "centre": False,  # whether xPos counts powers from the middle of the text
+            "powers": None,  # the pairing by which they are laid out, where it is another one
+            "round_powers": None,  # the dtype of positions in powers
             "q": {"grow": 1.0} if asked.xpos else {},  # what holds for one side only
             "k": {"grow": -1.0} if asked.xpos else {},
         }
@@ -80,27 +76,19 @@ class Rotation(Family):
         x = torch.eye(self.asked.head_dim) if ask.vectors == "basis" else self.two
         return x.to(getattr(torch, ask.dtype))
 
-    def weights(self, ask: Ask) -> Array:
-        """Return by what an answer is multiplied before it is summed, of which the gradient is taken."""
-        generator = torch.Generator().manual_seed(4)
-        return torch.randn(2, len(ask.pos), self.asked.head_dim, generator=generator).double().numpy()
-
     def predict(self, model: Model, case: Case) -> Array:
-        """Return vectors rotated by a model, (2, vectors, positions, head_dim), queries first; for "grad" backwards."""
+        """Return vectors rotated by a model, (2, vectors, positions, head_dim); for "grad" as they were."""
         ask: Ask = case.args[0]
-        if case.kind == "grad":
-            basis = self.predict(model, Case("near", (replace(ask, vectors="basis"),)))
-            return np.asarray(np.einsum("svpd,wpd->swpv", basis, self.weights(ask)))
         where, x = places(self.convention, ask), self.fed(ask).double().numpy()
+        if case.kind == "grad":
+            return np.broadcast_to(x[:, None], (2, len(x), len(ask.pos), x.shape[1]))
         parts = [(x[:1], where), (x[1:], replace(where, pos=where.pos[::-1]))] if ask.rows else [(x, where)]
-        return np.concatenate([self._sides(model, *part, ask.heads) for part in parts], 1)
-
-    def _sides(self, model: Model, x: Array, where: Places, heads: int) -> Array:
-        """Return vectors rotated as queries and as keys."""
         with np.errstate(over="ignore", invalid="ignore"):  # a half precision does not hold all positions
-            q = rotated(x, where, {**model, **model["q"]}, heads)
-            k = rotated(x, where, {**model, **model["k"]}, heads) if model["k"] or model["q"] else q
-        return np.stack([q, k])
+            found = [
+                np.concatenate([rotated(*part, {**model, **model[side]}, ask.heads) for part in parts])
+                for side in ("q", "k")[: 1 + bool(model["q"] or model["k"])]
+            ]
+        return np.stack([found[0], found[-1]])
 
     def visible(self, value: Array, case: Case) -> Array:
         """Return an answer with xPos's powers divided evenly among queries and keys: a constant is free."""
@@ -152,16 +140,14 @@ class Rotation(Family):
 
     def free(self) -> Iterator[Choice]:
         """Yield the pairing where the specification is silent, the other direction, and rounding that is declared."""
-        dtype, nothing = self.asked.activation_dtype, Choice({})
-        choices = [[nothing, *([] if self.asked.layout else [Choice({"pairing": "interleaved"})])]]
-        choices.append([nothing, Choice({"sign": -1.0}, CLOCKWISE)])
-        if dtype in HALF:  # q and k are of this type, and what meets them may be
-            choices.append([nothing, Choice({"round_table": dtype}), Choice({"round_table": dtype, "round_x": dtype})])
-        if self.asked.trained is not None and self.convention != "hf_rope":  # whose definition is by positions
-            choices.append([nothing, Choice({"by": "tokens"})])
-        for parts in list(product(*choices))[1:]:
-            change = {name: value for part in parts for name, value in part.change.items()}
-            yield Choice(change, "".join(part.because for part in parts))
+        dtype, table = self.asked.activation_dtype, {"round_table": self.asked.activation_dtype}
+        pairings = [{}] if self.asked.layout else [{}, {"pairing": "interleaved"}]
+        roundings = [{}, table, {**table, "round_x": dtype}] if dtype in HALF else [{}]  # as q and k are
+        by_tokens = self.asked.trained is not None and self.convention != "hf_rope"  # whose definition is by positions
+        lengths = [{}, {"by": "tokens"}] if by_tokens else [{}]
+        for parts in list(product(pairings, [{}, {"sign": -1.0}], roundings, lengths))[1:]:
+            change = {name: value for part in parts for name, value in part.items()}
+            yield Choice(change, CLOCKWISE if "sign" in change else "")
 
     def faults(self) -> Iterator[Fault]:
         """Yield the known faults."""
@@ -195,12 +181,12 @@ class Rotation(Family):
 
     def smallest(self, seen: Seen, predicted: Array, off: Array) -> dict[str, Any]:
         """Return the first position at which an answer is wrong."""
-        bad = np.argwhere(off > 1)
-        if off.ndim != 4 or not len(bad):
+        bad = np.argwhere(off > 1).tolist() if off.ndim == 4 else []
+        if not bad:
             return {"case": seen.case.words}
-        side, _, at, lane = min(bad.tolist(), key=lambda row: (row[2], row[0], row[3]))
-        ask: Ask = seen.case.args[0]
-        case = {"head_dim": self.asked.head_dim, "positions": list(ask.pos[:4]), "position": ask.pos[at]}
+        side, _, at, lane = min(bad, key=lambda row: (row[2], row[0], row[3]))
+        pos = seen.case.args[0].pos
+        case = {"head_dim": self.asked.head_dim, "positions": list(pos[:4]), "position": pos[at]}
         return {**case, "side": ("queries", "keys")[side], "dimension": lane, "call": seen.case.kind}
 
     def measured(self, seen: Sequence[Seen], model: Model) -> dict[str, Any]:
@@ -239,3 +225,6 @@ def _two_vectors(head_dim: int) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     size = 8 + 16 * torch.rand(2, head_dim, generator=generator)
     return size * (2 * torch.randint(0, 2, (2, head_dim), generator=generator) - 1)
+
+
+family = Rotation

@@ -75,12 +75,8 @@ def _formed(asked: Asked, seq_len: int) -> tuple[Array, Array]:
     return found.inv_freq.numpy(), np.array([found.gain])
 
 
-def read(spec: Mapping[str, Any], xpos: tuple[float, float] | None = None) -> Asked:
-    """Return what a specification asks for.
-
-    Raises:
-        ValueError: A width is missing, or the configuration says something impossible.
-    """
+def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:
+    """Return what a specification asks for."""
     source = _source(spec)
     pairing: Any = spec.get("layout") or "half"
     rotary = config.rotary(source, pairing=pairing)
@@ -113,16 +109,12 @@ def read(spec: Mapping[str, Any], xpos: tuple[float, float] | None = None) -> As
         source=source,
         max_positions=None if longest is None else int(longest),
         activation_dtype=None if dtype is None else str(dtype).removeprefix("torch."),
-        xpos=xpos,
+        xpos=(float(spec.get("scale_base", 512.0)), float(spec.get("gamma", 0.4))) if is_xpos else None,
     )
 
 
 def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration for `config.rotary`: the one given, its gaps filled with the words of the spec.
-
-    Raises:
-        ValueError: The width of a head is missing, or the base is said twice.
-    """
+    """Return a configuration for `config.rotary`: the one given, its gaps filled with the words of the spec."""
     source, is_given = dict(spec.get("config") or {}), bool(spec.get("config"))
     head_dim, rotary_dim = spec.get("head_dim"), spec.get("rotary_dim")
     if not is_given and not (head_dim := head_dim or spec.get("dim") or rotary_dim):
@@ -132,7 +124,14 @@ def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
         source.setdefault("hidden_size", head_dim * source["num_attention_heads"])
     scaling = spec.get("scaling")
     if scaling not in (None, "none", "default") and not (source.get("rope_scaling") or source.get("rope_parameters")):
-        _scale(source, scaling, spec)
+        given = dict(scaling) if isinstance(scaling, Mapping) else {"rope_type": scaling}
+        name = str(given.get("rope_type", given.get("type")))
+        words = {word: spec[word] for word in PARAMETERS if spec.get(word) is not None}
+        source["rope_scaling"] = {**words, **given, "rope_type": OLD.get(name, name)}
+        if source["rope_scaling"]["rope_type"] == "dynamic" and source["rope_scaling"].get(LENGTH):
+            source["max_position_embeddings"] = source["rope_scaling"][LENGTH]  # where transformers reads it
+        elif spec.get("max_positions"):
+            source.setdefault("max_position_embeddings", spec["max_positions"])
     own = source.get("rope_parameters") or source.get("rope_scaling") or {}
     if not is_given and spec.get("base") not in (None, own.get("rope_theta", spec.get("base"))):
         raise ValueError(f"verify: base is {spec['base']:g}, and rope_theta {own['rope_theta']:g}. Say one of them.")
@@ -142,15 +141,3 @@ def _source(spec: Mapping[str, Any]) -> dict[str, Any]:
     if rotary_dim and head_dim and rotary_dim != head_dim and not is_said:
         source["partial_rotary_factor"] = rotary_dim / head_dim
     return source
-
-
-def _scale(source: dict[str, Any], scaling: Any, spec: Mapping[str, Any]) -> None:
-    """Add a spec's scaling to a configuration that has none."""
-    own = dict(scaling) if isinstance(scaling, Mapping) else {"rope_type": scaling}
-    kind = str(own.get("rope_type", own.get("type")))
-    own |= {word: spec[word] for word in PARAMETERS if spec.get(word) is not None and word not in own}
-    source["rope_scaling"] = own | {"rope_type": OLD.get(kind, kind)}
-    if source["rope_scaling"]["rope_type"] == "dynamic" and own.get(LENGTH):
-        source["max_position_embeddings"] = own[LENGTH]  # where transformers reads the trained length of this one
-    elif spec.get("max_positions"):
-        source.setdefault("max_position_embeddings", spec["max_positions"])

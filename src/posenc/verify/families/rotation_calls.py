@@ -1,26 +1,42 @@
-"""Seven ways to call a rotation as one: rotate queries and keys at positions, and keep what is asked for."""
+"""What a rotation is asked, and how: seven ways to call it, near and far, alone, after other calls, backwards."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from posenc.verify import guard
+from posenc.verify.engine import Case, Seen
+from posenc.verify.engine.observe import fresh
+from posenc.verify.engine.read import free_of
 from posenc.verify.engine.records import Array
 from posenc.verify.guard import SubjectError
 from posenc.verify.report import Cause
 
+if TYPE_CHECKING:
+    from posenc.verify.families.rotation import Rotation
+
 HEADS = 3
 FAINT = 1e-5  # of float32: what may be off without meaning anything
+REPEATS = 1e-4  # of the largest number: what two runs of one call may differ by
 REACH = {  # which positions one call may ask for: any, consecutive ones from any offset, or those from 0 on
     **dict.fromkeys(("hf_rope", "meta_complex", "rope_fn"), "any"),
     **dict.fromkeys(("rope_offset_fn", "lucidrains"), "run"),
     **dict.fromkeys(("bshd_module", "xpos_fn"), "start"),
 }
+FAR = 4096  # positions that must work where nothing is said
+FARTHEST = 2**17  # of positions that are declared
+UNSAID = 2**16 + 2  # where none are: beyond what 16 bits hold
+LONGEST = 20_000  # tokens that are fed at once
+NUMBERS = 2**23  # of one tensor of basis vectors
+STEPS = (3, 5, 7, 11, 100, 101, 257, 258, 1001, 2051)
+ODD = (511, 1023, 2047, 4099, 9001, 17003, 32771)  # far ones that are no power of two, which all dtypes hold
+OF_HALF = (255, 256, 257, 259, 511, 1023, 2049)  # around those that a half precision does not hold
 
 
 @dataclass(frozen=True)
@@ -73,34 +89,11 @@ def places(convention: str, ask: Ask) -> Places:
     return Places(*np.array(rows, dtype=np.float64).T)
 
 
-def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
+def feed(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask, *, alike: bool = True) -> Array:
     """Return what becomes of vectors x (vectors, head_dim) as queries and as keys: (2, vectors, positions, head_dim).
 
-    Args:
-        convention: How the subject is called.
-        one: Returns the object of each call.
-        x: What is fed at each position, to all heads alike.
-        ask: The question.
-
     Raises:
-        SubjectError: A call fails, or heads of one token come back unlike each other.
-    """
-    found = feed_heads(convention, one, x, ask)
-    spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
-    if not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
-        code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
-        if by_token <= 1e-3:
-            code = "rope.axis.heads"
-            message += ", and tokens of one head are not: the angle follows the axis of heads, not that of tokens"
-        raise SubjectError(Cause(code, message, spread, {"heads": ask.heads}))
-    return np.ascontiguousarray(found[:, :, -1])
-
-
-def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> Array:
-    """Return the same for each head, (2, vectors, heads, positions, head_dim).
-
-    Raises:
-        SubjectError: A call fails, or numbers come back that are not finite.
+        SubjectError: A call fails, numbers are not finite, or heads of one token come back unlike each other.
     """
     parts = []
     for positions, wanted in calls(convention, ask):
@@ -108,54 +101,198 @@ def feed_heads(convention: str, one: Callable[[], Any], x: Tensor, ask: Ask) -> 
         given = x[:, None, None].to(getattr(torch, ask.dtype)).expand(-1, ask.heads, len(pos), -1)
         size = 2.0 ** (torch.arange(ask.heads * len(pos)) % 7 * ask.strided).view(-1, len(pos), 1).to(given.dtype)
         pos = torch.stack((pos, pos.flip(0))) if ask.rows else pos
-        found = rotate(convention, one(), given * size, given * size, pos, strided=ask.strided)
-        parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in found]).numpy())
-    whole = np.concatenate(parts, 3)
-    if not np.isfinite(whole).all():
+        sides = rotate(convention, one(), given * size, given * size, pos, strided=ask.strided)
+        parts.append(torch.stack([(t.detach().double() / size)[:, :, wanted] for t in sides]).numpy())
+    found = np.concatenate(parts, 3)
+    if not np.isfinite(found).all():
         message = f"{convention} returned numbers that are not finite, at positions up to {ask.pos[-1]:,}"
         raise SubjectError(Cause("subject.not_finite", message, 1.0, {"positions": list(ask.pos[-1:])}))
-    return whole
+    spread, by_token = (float(np.abs(found - t).max()) for t in (found[:, :, :1], found[:, :, :, :1]))
+    if alike and not ask.strided and spread >= FAINT * max(1.0, float(np.abs(found).max())):
+        code, message = "rope.heads.differ", f"heads of one token are rotated differently, by up to {spread:.3g}"
+        code = "rope.axis.heads" if by_token <= 1e-3 else code  # where tokens of a head are rotated alike
+        raise SubjectError(Cause(code, message, spread, {"heads": ask.heads}))
+    return np.ascontiguousarray(found[:, :, -1])
 
 
 def rotate(
     convention: str, subject: Any, q: Tensor, k: Tensor, pos: Tensor, *, grad: bool = False, strided: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return queries and keys (batch, heads, seq, head_dim) rotated at positions (seq,), for hf_rope also (batch, seq).
-
-    Raises:
-        SubjectError: The subject fails, or returns something else.
-    """
-    words = f"{convention} on x {tuple(q.shape)} of {str(q.dtype)[6:]} at positions {_short(pos)}"
+    """Return queries and keys (batch, heads, seq, head_dim) rotated at positions (seq,), or (batch, seq)."""
+    at = f"{pos.shape[-1]} positions up to {int(pos.max())}"
+    words = f"{convention} on x {tuple(q.shape)} of {str(q.dtype)[6:]} at {at}"
+    call = partial(guard.call, what=words, grad=grad)
     is_bshd = convention in ("meta_complex", "bshd_module")
     q, k = (t.transpose(1, 2).contiguous() if is_bshd else t for t in (q, k))
     q, k = (t.transpose(1, 2).contiguous().transpose(1, 2) if strided else t for t in (q, k))
-    found = _called(convention, subject, q, k, pos, partial(guard.call, what=words, grad=grad))
-    if not isinstance(found, tuple | list) or len(found) < 2:
-        message = f"{words} must return queries and keys; got {type(found).__name__}"
-        raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
-    out = [guard.shaped(t, tuple(q.shape), words) for t in found[:2]]
-    return (out[0].transpose(1, 2), out[1].transpose(1, 2)) if is_bshd else (out[0], out[1])
-
-
-def _called(convention: str, subject: Any, q: Tensor, k: Tensor, pos: Tensor, call: Callable[..., Any]) -> Any:
-    """Return what a subject gives that is called as its convention says."""
     if convention == "hf_rope":
         ids = (pos if pos.ndim == 2 else pos[None].expand(len(q), -1)).contiguous()
         tables = call(subject[0], q.detach(), ids)
         if not isinstance(tables, tuple | list) or len(tables) != 2:
             raise SubjectError(Cause("subject.shape", "the rotary module must return cos and sin", 1.0))
-        return call(subject[1], q, k, *tables)
-    if convention == "meta_complex":
-        return call(subject[1], q, k, call(subject[0], end=int(pos.max()) + 1)[pos])
-    if convention in ("bshd_module", "xpos_fn"):
-        return call(subject, q, k)
-    if convention == "rope_fn":
-        return [call(subject, t, pos) for t in (q, k)]
-    if convention == "rope_offset_fn":
-        return [call(subject, t, int(pos[0])) for t in (q, k)]
-    return [call(subject.rotate_queries_or_keys, t, offset=int(pos[0])) for t in (q, k)]
+        found = call(subject[1], q, k, *tables)
+    elif convention == "meta_complex":
+        found = call(subject[1], q, k, call(subject[0], end=int(pos.max()) + 1)[pos])
+    elif convention == "rope_fn":
+        found = [call(subject, t, pos) for t in (q, k)]
+    elif convention == "rope_offset_fn":
+        found = [call(subject, t, int(pos[0])) for t in (q, k)]
+    elif convention == "lucidrains":
+        found = [call(subject.rotate_queries_or_keys, t, offset=int(pos[0])) for t in (q, k)]
+    else:
+        found = call(subject, q, k)
+    if not isinstance(found, tuple | list) or len(found) < 2:
+        message = f"{words} must return queries and keys; got {type(found).__name__}"
+        raise SubjectError(Cause("subject.shape", message, 1.0, {"call": words}))
+    q, k = (guard.shaped(t, tuple(q.shape), words) for t in found[:2])
+    if convention == "xpos_fn" and q.dtype != k.dtype:
+        message = f"queries come back in {str(q.dtype)[6:]} and keys in {str(k.dtype)[6:]}"
+        raise SubjectError(Cause("xpos.dtype.keys_float32", message, 1.0, {"call": words}))
+    return (q.transpose(1, 2), k.transpose(1, 2)) if is_bshd else (q, k)
 
 
-def _short(pos: Tensor) -> str:
-    listed = pos.tolist()
-    return str(listed) if pos.ndim == 2 or len(listed) <= 12 else f"{listed[0]}, {listed[1]}, .., {listed[-1]}"
+def doubling(end: int, *more: int) -> tuple[int, ...]:
+    """Return 0, 1, 2, 4, .. and some odd positions, all below an end."""
+    powers = {2**i for i in range(40)}
+    return tuple(sorted(p for p in powers | {0, *STEPS, *more} if 0 <= p < end))
+
+
+def cases(family: "Rotation") -> Iterator[Case]:
+    """Yield all questions; what later ones ask depends on how far the first ones came."""
+    asked, reach, half = family.asked, family.reach, family.asked.activation_dtype
+    near = min(asked.max_positions or FAR, asked.trained or FAR, FAR)
+    yield Case("short", (Ask(doubling(min(12, near)), whole=True),), "a text of 12 tokens")
+    if asked.xpos:
+        near = min(near, int(asked.xpos[0]) + 100)
+        yield Case("near", (Ask(doubling(near, near - 1)),), "near positions")
+    else:
+        end = min(near, max(16, NUMBERS // (3 * asked.head_dim**2))) if reach == "start" else near
+        yield Case("near", (Ask(doubling(end), "basis"),), "near positions")
+    yield from _far(family)
+    yield from _lengths(family)
+    first = doubling(family.reached + 1)
+    if reach != "start":
+        yield Case("single", (Ask((*first[:8], first[-1]), alone=True),), "single tokens")
+        offsets = [Ask(tuple(p for p in first if p >= begin)[:3]) for begin in (0, 3, 1)]
+        if len(first) > 5:
+            yield Case("offsets", (replace(offsets[2], before=(*offsets[:2],)),), "three tokens after three others")
+    if family.convention == "hf_rope":
+        yield Case("rows", (Ask(first[:4], rows=True),), "a batch whose rows have positions of their own")
+    ends = {first[-1] + 1, min(2 * (asked.trained or 1), LONGEST, asked.max_positions or LONGEST)}
+    long = tuple(Ask(doubling(n, n - 1), whole=reach != "any" or n <= LONGEST) for n in sorted(ends))
+    yield Case("again", (Ask(first[:6], before=long),), "a short text after a long one")
+    yield Case("strided", (Ask(first[:6], strided=True),), "views with heads and tokens exchanged", optional=True)
+    yield Case("grad", (Ask((0, 1, 2), whole=True),), "gradients", optional=True)
+    if asked.xpos:
+        yield Case("dtype", (Ask((0,), dtype="bfloat16"),), "vectors of bfloat16", optional=True)
+    if half in ("bfloat16", "float16"):
+        whole = Ask(tuple(sorted({*first, *(p for p in OF_HALF if p <= first[-1])})), dtype=half)
+        yield Case(half, (whole,), f"vectors of {half}", optional=True)
+        yield Case("after_half_short", (Ask(first, before=(replace(whole, pos=first[:4]),)),), f"float32 after {half}")
+        yield Case("after_half", (Ask(first, before=(whole,)),), f"float32 after {half}")
+
+
+def _far(family: "Rotation") -> Iterator[Case]:
+    """Yield positions as far out as is declared; what is not declared may be refused."""
+    asked = family.asked
+    end = min(asked.max_positions or UNSAID, asked.trained or FARTHEST, FARTHEST)
+    end = min(end, FAR) if family.reach == "start" else end
+    end = min(end, 3 * int(asked.xpos[0]) + 10) if asked.xpos else end
+    pos = doubling(end, *ODD, end - 2, end - 1)
+    if pos[-1] > family.reached:
+        begin = 2 if family.reach != "start" and family.reached > 64 else len(pos)
+        yield Case("far", (Ask(tuple(p for p in pos if p in pos[:begin] or p > family.reached // 2)),), "far positions")
+
+
+def _lengths(family: "Rotation") -> Iterator[Case]:
+    """Yield texts at and beyond the length at which frequencies change, and calls that end them."""
+    asked, trained = family.asked, family.asked.trained
+    longest = asked.max_positions or 4 * (trained or 1024)
+    lengths = [2 * longest] if asked.scaling != "default" and trained is None else []
+    if trained is not None:
+        lengths = [n for n in (trained, trained + 1, 2 * trained, longest) if trained <= n <= longest]
+    for n in dict.fromkeys(n for n in lengths if n <= LONGEST):
+        whole = Ask(doubling(n, n - 2, n - 1), whole=True)
+        yield Case("wide", (whole,), f"a text of {n:,} tokens", optional=trained is None)
+        if trained is not None and n > max(trained + 1, 8) and family.reach != "start":
+            yield Case("tail", (Ask(tuple(range(n - 8, n))),), f"the last 8 tokens of {n:,}")
+    if asked.scaling == "dynamic" and asked.original <= LONGEST // 4:
+        yield Case("heads", (Ask((0, 1, 2), heads=2 * asked.original),), f"{2 * asked.original} heads")
+
+
+def observe(family: "Rotation", subject: Any, case: Case) -> Seen:
+    """Return the answer to a case, without what scores do not see of position 0.
+
+    Beyond the lengths that are declared, an error is a refusal, and the positions before it are the answer.
+    """
+    ask: Ask = case.args[0]
+    if case.kind == "short":
+        _steady(family, subject)
+        ends = Ask((0, 1, 2), "basis")
+        value = feed(family.convention, partial(fresh, subject), family.fed(ends), ends)
+        family.origin = free_of(value[0, :, 0].T, value[1, :, 0].T, only_rotations=family.asked.xpos is not None)
+    if case.kind == "grad":
+        return Seen(case, _gradient(family, subject, ask))
+    kept = fresh(subject)
+    for earlier in ask.before:
+        with suppress(SubjectError):  # such as a text that is too long: what is asked after it counts
+            feed(family.convention, lambda: kept, family.fed(earlier), earlier)
+    take = (lambda: kept) if ask.before else partial(fresh, subject)
+    is_open = case.kind in ("near", "far") and family.asked.max_positions is None
+    while True:
+        try:
+            value = feed(family.convention, take, family.fed(ask), ask)
+            break
+        except SubjectError as error:
+            if error.cause.code != "subject.raises" or not is_open or ask.pos[-1] <= 7:
+                raise
+            why = error.cause.message.split(" raised ")[-1]
+            family.unseen = [f"positions from {ask.pos[-1]:,} on, where the code raises {why}"]
+            ask = replace(ask, pos=ask.pos[:-1])
+    if case.kind == "near":
+        family.reached = ask.pos[-1]
+    if family.origin is not None:
+        value = np.stack([value[0] @ np.linalg.inv(family.origin).T, value[1] @ family.origin])
+    return Seen(Case(case.kind, (ask,), case.words), value, note=family.origin)
+
+
+def _steady(family: "Rotation", subject: Any) -> None:
+    """Raise if calls depend on one another or rows on their batch, if zeros do not stay, or if dtypes differ."""
+    end, one, x = min(family.asked.trained or 16, family.asked.max_positions or 16), fresh(subject), family.two
+    ask = Ask(tuple(p for p in (0, 1, 2, 5) if p < end), whole=True)
+    first, again = (feed(family.convention, lambda: one, x, ask, alike=False) for _ in range(2))
+    given = (x, 0 * x, x[1:])
+    other, zero, alone = (feed(family.convention, partial(fresh, subject), t, ask, alike=False) for t in given)
+    whole = x[:, None, None].expand(-1, HEADS, end, -1).contiguous()
+    (q, k), (right, _) = (
+        rotate(family.convention, fresh(subject), whole, keys, torch.arange(end)) for keys in (0 * whole, whole)
+    )
+    crossed = "rope.side.mixed" if q.any() else "rope.side.exchanged"
+    for code, off, words in (
+        ("rope.not_deterministic", other - first, "the same call on two copies gives two results"),
+        ("rope.state_kept", again - first, "the same call gives something else the second time"),
+        ("rope.not_linear", zero, "zeros do not come back as zeros: something is added"),
+        ("rope.axis.batch", alone - first[:, 1:], "a row of a batch comes back otherwise than by itself"),
+        (crossed, torch.stack((q - right, k)).numpy(), "queries depend on keys, or keys on queries"),
+    ):
+        share = float(np.abs(off).max() / np.abs(first).max(initial=1e-30))
+        if share > REPEATS:
+            message = f"{words}, by up to {share:.2%} of the largest number"
+            raise SubjectError(Cause(code, message, share, {"positions": list(ask.pos), "calls": 2}))
+
+
+def _gradient(family: "Rotation", subject: Any, ask: Ask) -> Array:
+    """Return the vectors x times <x, gradient of |y|^2 / 2> / |y|^2, which is 1 where y is linear in x."""
+    x = family.two[:, None, None].expand(-1, HEADS, len(ask.pos), -1).contiguous()
+    sides = [x.clone().requires_grad_() for _ in range(2)]
+    out = rotate(family.convention, fresh(subject), sides[0], sides[1], torch.tensor(ask.pos), grad=True)
+    total = sum((t.square().sum() / 2 for t in out), 0 * sides[0].sum())
+    grads = [t[:, 0].double() for t in torch.autograd.grad(total, sides, materialize_grads=True)]
+    for name, grad in zip(("queries", "keys"), grads, strict=True):
+        if cut := int((grad == 0).flatten(0, 1).all(0).sum()):
+            message = f"no gradient reaches {cut} of {x.shape[-1]} dimensions of {name}"
+            raise SubjectError(Cause("rope.grad.severed", message, 1.0, {"positions": list(ask.pos)}))
+    found = [
+        x[:, 0] * ((x[:, 0] * g).sum(-1) / y[:, 0].square().sum(-1))[..., None] for g, y in zip(grads, out, strict=True)
+    ]
+    return torch.stack(found).detach().double().numpy()

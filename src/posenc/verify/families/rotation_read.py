@@ -1,7 +1,7 @@
 """The formula of a rotation, with every choice a parameter, and its inverse: what answers show by themselves."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +33,8 @@ def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
     cos, sin = (rounded(gain * f(angle), m["round_table"])[:, at] for f in (np.cos, np.sin))
     if m["growth"] is not None:
         centre = (where.last + 1) // 2 if m["centre"] else 0.0
-        grown = np.exp(np.clip(m["grow"] * m["growth"](pos - centre), -700, 700))[:, np.maximum(pair, 0)]
+        grown = np.exp(np.clip(m["grow"] * m["growth"](rounded(pos, m["round_powers"]) - centre), -700, 700))
+        grown = grown[:, np.maximum(lanes(x.shape[1], freq.shape[1], m, m["powers"])[0], 0)]
         cos, sin = cos * grown, sin * grown
     cos, sin = np.where(pair >= 0, cos, 1.0), np.where(pair >= 0, sin, 0.0)
     x = rounded(x, m["round_x"])[:, None]
@@ -134,10 +135,13 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
         yield Fault("rope.table.too_short", {}, {"how": how})
     freq, z = family.asked.inv_freq(int(pos[-1]) + 1), q / np.abs(q)
     for name, end in whole_ends(pos, z, freq, CLOSE + 2.0**-20 * float(pos.max() * freq.max())):
-        begins = f"positions begin again at {end:,.0f}"
-        how = begins if name == "wraps" else f"positions from {end:,.0f} on are those of {end - 1:,.0f}"
-        code = "rope.table.wraps" if name == "wraps" else "rope.table.too_short"
-        yield Fault(code, {"pos": partial(_modulo if name == "wraps" else _at_most, end)}, {"how": how})
+        if name == "wraps":
+            how = f"positions begin again at {end:,.0f}"
+            yield Fault("rope.table.wraps", {"pos": lambda at, end=end: at.pos % end}, {"how": how})
+        else:
+            how = f"positions from {end:,.0f} on are those of {end - 1:,.0f}"
+            last = {"pos": lambda at, end=end: np.minimum(at.pos, end - 1)}
+            yield Fault("rope.table.too_short", last, {"how": how})
     slow = int(np.where(freq > 0, freq, np.inf).argmin())  # which does not show how often it went round
     z, f = z[:, slow], freq[slow]
     for found in (pos + np.angle(z * np.exp(-1j * pos * f)) / f, np.angle(z) / f):
@@ -145,24 +149,12 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
             off = at != pos
             if off.any() and not np.allclose(at * pos[-1], at[-1] * pos):  # a factor is one of frequencies
                 values = {"position": int(pos[off][0]), "at": float(at[off][0])}
-                yield Fault("rope.positions.other", {"pos": partial(_given, at)}, values)
-
-
-def _modulo(end: float, at: Places) -> Array:
-    return np.asarray(at.pos % end)
-
-
-def _at_most(end: float, at: Places) -> Array:
-    return np.minimum(at.pos, end - 1)
-
-
-def _given(places: Array, at: Places) -> Array:
-    return places
+                yield Fault("rope.positions.other", {"pos": lambda _, at=at: at}, values)
 
 
 @np.errstate(all="ignore")
 def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
-    """Return what is measured of a rotation that nothing explains: one side, a gain, one base, one factor, speeds."""
+    """Return what is measured of a rotation that nothing explains: one side, a gain, one base, speeds."""
     asked, by_kind = family.asked, {s.case.kind: s for s in wrong}
     if "near" not in by_kind:
         return Fault("rope.not_linear" if "short" in by_kind else family.mismatch)
@@ -182,10 +174,8 @@ def unknown(family: "Rotation", seen: Sequence[Seen], wrong: Sequence[Seen], mod
     if abs(gain - want) > CLOSE:
         code = {"yarn": "rope.yarn.attention_factor", "default": "rope.gain"}.get(asked.scaling, "rope.scaling.gain")
         return Fault(code, {}, {"used": gain, "asked": want, "words": "none that is known"})
-    ratios = found / np.where(freq == 0, np.inf, freq)
-    pair, base = int(np.abs(ratios - 1).argmax()), base_of(found, asked.rotary_dim)
-    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair]), "factor": float(ratios.mean())}
+    pair, base = int(np.abs(found / np.where(freq == 0, np.inf, freq) - 1).argmax()), base_of(found, asked.rotary_dim)
     if base is not None and abs(found[0] - 1) < 1e-4:
         return Fault("rope.frequency.base", {}, {"used": known(base), "asked": asked.base})
-    is_factor = np.ptp(ratios) < 1e-4 * abs(ratios.mean())
-    return Fault("rope.frequency.factor" if is_factor else "rope.frequency.mismatch", {}, values)
+    values = {"pair": pair, "speed": float(found[pair]), "wanted": float(freq[pair])}
+    return Fault("rope.frequency.mismatch", {}, values)

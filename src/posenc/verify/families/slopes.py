@@ -1,44 +1,67 @@
-"""Slopes of ALiBi's heads: the authors' rule with every choice a parameter, its faults, and what slopes show."""
+"""ALiBi's slopes by the authors' rule with every choice a parameter, and how slopes or a bias of them go wrong."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenc.definitions import versions
 from posenc.verify.engine import Fault
 from posenc.verify.engine.precision import SHORT, rounded
 from posenc.verify.engine.records import Array, Model
 
+if TYPE_CHECKING:
+    from posenc.verify.families.bias import Alibi
+
 Series = Callable[[int], Array]
-Found = Mapping[int, Array]  # measured slopes by the number of heads
-ROOTS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 88, 96, 112, 128, 160, 192, 256)  # usual sizes of a head
+Form = Callable[[Array, Array, Array, Callable[[Array], Array]], Array]
 FALCON = "alibi@falcon"
 # how the slopes of n heads come from a series for powers of two, of which low is the next lower one
 REST: Mapping[str, Callable[[Series, int, int], Array]] = {
     "the authors'": lambda s, n, low: np.append(s(low), s(2 * low)[0::2][: n - low]),
     "one geometric series, 2**(-8 (h + 1) / n), as in the paper's text": lambda s, n, low: s(n),
     "the first slopes of the next power of two": lambda s, n, low: s(2 * low)[:n],
-    "the last slopes of the next power of two": lambda s, n, low: s(2 * low)[-n:],
+    "those of the lower power of two and no more": lambda s, n, low: s(low),
     "those of the lower power of two, over and over": lambda s, n, low: np.tile(s(low), 2)[:n],
     "those of the lower power of two and the first of the next": lambda s, n, low: np.append(s(low), s(2 * low))[:n],
 }
 AUTHORS, GEOMETRIC, *_ = REST
-RANKS, GROUPS = "alibi.tensor_parallel.head_offset", "alibi.slopes.shared"
-# how the slopes of n heads come from those of fewer heads, in parts
-PARTS: Mapping[str, tuple[str, Callable[[Series, int, int], Array]]] = {
-    "each of {} ranks takes the first of the model's slopes": (RANKS, lambda s, n, p: np.tile(s(n)[: n // p], p)),
-    "each of {} ranks takes the slopes of its own heads alone": (RANKS, lambda s, n, p: np.tile(s(n // p), p)),
-    "groups of {} heads share a slope": (GROUPS, lambda s, n, p: np.repeat(s(n // p), p)),
-    "groups of {} heads share their first slope": (GROUPS, lambda s, n, p: np.repeat(s(n)[::p], p)),
+# how p ranks that share n heads come to their slopes
+RANKS: Mapping[str, Callable[[Series, int, int], Array]] = {
+    "each of {} ranks takes the first of the model's slopes": lambda s, n, p: np.tile(s(n)[: n // p], p),
+    "each of {} ranks takes the slopes of its own heads alone": lambda s, n, p: np.tile(s(n // p), p),
 }
 
 
+def _product(m: Array, q: Array, k: Array, r: Callable[[Array], Array]) -> Array:
+    return r(r(m) * r(k))  # Falcon's, in bfloat16
+
+
+# codes, words and formulas of slopes (heads, 1, 1), queries (q_len, 1), keys and a rounding
+FORMS: tuple[tuple[str, str, Form], ...] = (
+    ("buffer_slice_shifted", "queries are counted from 0", lambda m, q, k, r: -m * np.abs(q - q[0] - k)),
+    ("buffer_slice_shifted", "queries are counted from 0", lambda m, q, k, r: -m * np.maximum(q - q[0] - k, 0)),
+    ("distance.shifted", "|query - key + 1|", lambda m, q, k, r: -m * np.abs(q - k + 1)),
+    ("distance.shifted", "|query - key - 1|", lambda m, q, k, r: -m * np.abs(q - k - 1)),
+    ("distance.shifted", "|query - key| - 1, and not below 0", lambda m, q, k, r: -m * np.maximum(abs(q - k) - 1, 0)),
+    ("distance.shifted", "|query - key| + 1 but for the own key", lambda m, q, k, r: -m * (abs(q - k) + (q != k))),
+    # slopes of as many queries or keys as heads, if these are a power of two
+    ("axis.queries", "query", lambda m, q, k, r: -(m.flat[0] ** (q - q[0] + 1)) * (q - k)),
+    ("axis.queries", "key", lambda m, q, k, r: -(m.flat[0] ** (k + 1)) * (q - k)),
+)
+ROUNDED: tuple[tuple[str, Form], ...] = (
+    ("positions_{}", lambda m, q, k, r: -m * np.abs(r(q) - r(k))),
+    ("positions_{}", lambda m, q, k, r: -m * np.abs(r(r(q) - r(k)))),
+    ("product_bf16", _product),
+    ("product_bf16", lambda m, q, k, r: r(-m * np.abs(q - k))),
+    ("product_bf16", lambda m, q, k, r: r(r(m) * r(-np.abs(q - k)))),
+)
+
+
 def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the slopes that a specification asks for."""
+    """Return the parameters that a specification asks for."""
     if spec.get("order") not in (None, "any"):
         asked = f"{spec['order']!r:.60}"
         raise ValueError(f"verify: order of ALiBi's heads can only be 'any'; got {asked}. Leave it out for the usual.")
@@ -48,26 +71,26 @@ def truth(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "series": partial(geometric, top=float(spec.get("bias_max") or top)),
         "rest": GEOMETRIC if said & {"geometric", "paper"} else AUTHORS,
-        "falcon": "falcon" in said | {config.get("model_type")},  # each slope and each product rounded to bfloat16
-        "parts": None,  # a key of PARTS and how many
+        "ranks": None,  # a key of RANKS and how many
         "factor": 1.0,
         "round_slopes": None,
         "given": {},  # slopes by the number of heads, as they were read off
+        "ahead": 0.0 if "one-sided" in said else 1.0,  # what a distance ahead counts
+        "form": (_product, "bfloat16") if "falcon" in said | {config.get("model_type")} else None,  # of the bias
+        "flat": None,  # for which numbers of queries and keys there is no bias
     }
 
 
 def definition(model: Model) -> str:
     """Return the name of a definition."""
-    return FALCON if model["falcon"] else f"alibi@{'geometric' if model['rest'] == GEOMETRIC else 'authors'}"
+    if model["form"]:
+        return FALCON
+    return f"alibi@{'one-sided' if not model['ahead'] else 'geometric' if model['rest'] == GEOMETRIC else 'authors'}"
 
 
-def geometric(n: int, top: float = 8.0, first: float = 1.0, base: float = 2.0, over: int | None = None) -> Array:
-    """Return base^(-top (h + first) / n) of n heads.
-
-    >>> geometric(4).tolist()
-    [0.25, 0.0625, 0.015625, 0.00390625]
-    """
-    powers: Array = base ** (-top * (np.arange(n) + first) / (over or n))
+def geometric(n: int, top: float = 8.0, first: float = 1.0, over: int | None = None) -> Array:
+    """Return 2^(-top (h + first) / n) of n heads: 1/4, 1/16, 1/64, 1/256 of 4."""
+    powers: Array = 2.0 ** (-top * (np.arange(n) + first) / (over or n))
     return powers
 
 
@@ -79,112 +102,86 @@ def is_power(n: int) -> bool:
 def slopes_of(model: Model, n: int) -> Array:
     """Return the slopes of n heads with a model's parameters."""
     if n in model["given"]:
-        return np.asarray(model["given"][n])
-    if model["falcon"]:
-        return np.asarray(model["factor"] * _falcon(n))
+        return np.asarray(model["factor"] * model["given"][n])
 
     def whole(m: int) -> Array:
         low = 1 << (m.bit_length() - 1)
         return np.asarray(model["series"](m) if m == low else REST[model["rest"]](model["series"], m, low))
 
-    words, parts = model["parts"] or ("", n)
-    usual = n % parts or n <= 2 or not words
-    return rounded(model["factor"] * (whole(n) if usual else PARTS[words][1](whole, n, parts)), model["round_slopes"])
+    words, ranks = model["ranks"] or ("", n)
+    usual = n % ranks or n < 2 * ranks or not words
+    return rounded(model["factor"] * (whole(n) if usual else RANKS[words](whole, n, ranks)), model["round_slopes"])
 
 
-@cache
-def _falcon(n: int) -> Array:
-    return np.asarray(versions.alibi_falcon(np.array([0.0]), np.arange(2.0), n_heads=n)[:, 0, 1])
-
-
-def alike(found: Array, want: Array, tolerance: float = 1e-5) -> bool:
+def alike(found: Array, want: Array, tolerance: float = 1e-3) -> bool:
     """Return whether all slopes agree to a share of themselves."""
     return found.shape == want.shape and bool((np.abs(found - want) <= tolerance * np.abs(want) + 1e-12).all())
 
 
-def faults(found: Found, right: Model, head_dim: int | None = None) -> Iterator[Fault]:
-    """Yield wrong slopes, with the numbers that are read off measured ones."""
-    if right["falcon"]:
-        plain = {"falcon": False}
-        values = {"given": definition({**right, **plain}), "how": ", formed in full precision,", "asked": FALCON}
-        yield Fault("alibi.definition.other_version", plain, values)
-        yield from _scaled(found, right, head_dim)
-        yield from (replace(f, change={**plain, **f.change}) for f in faults(found, {**right, **plain}, head_dim))
-        return
-    if right["rest"] == GEOMETRIC:
-        values = {"given": "alibi@authors", "how": "", "asked": "alibi@geometric"}
-        yield Fault("alibi.definition.other_version", {"rest": AUTHORS}, values)
-    else:
+def faults(family: "Alibi") -> Iterator[Fault]:
+    """Yield the known faults, with the numbers that were read off the answers."""
+    right = family.truth
+    yield Fault("alibi.no_effect", {"factor": 0.0})
+    yield from _series(family)
+    yield from _scaled(family)
+    yield from family.windows()
+    asked = definition(right)
+    sides = {"ahead": 1.0 - right["ahead"]}
+    for change, how in ({"rest": AUTHORS}, ""), ({"form": None}, ", formed in full precision,"), (sides, ""):
+        if (given := definition({**right, **change})) != asked:
+            yield Fault("alibi.definition.other_version", change, {"given": given, "how": how, "asked": asked})
+    if right["rest"] == AUTHORS:
         yield from (Fault("alibi.slopes.not_power_of_two", {"rest": how}, {"how": how}) for how in REST)
-    for parts in (2, 4, 8, 3):
-        for words, (code, _) in PARTS.items():
-            yield Fault(code, {"parts": (words, parts)}, {"words": words.format(parts)})
-    for fault in (*_series(found, right), *_scaled(found, right, head_dim)):
-        yield fault
-        yield replace(fault, change={"rest": GEOMETRIC, **fault.change})
+    for dtype in SHORT:
+        yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
+    words = "as soon as there are more keys than queries the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q < k}, {"words": words})
+    words = "for a single query the bias is the same for all keys"
+    yield Fault("alibi.kv_cache.bias_zero", {"flat": lambda q, k: q == 1 < k}, {"words": words})
+    yield Fault("alibi.bidirectional.ahead_favoured", {"form": None, "ahead": -1.0})
+    for ranks, words in product((2, 4, 8, 3), RANKS):
+        values = {"words": words.format(ranks)}
+        yield Fault("alibi.tensor_parallel.head_offset", {"ranks": (words, ranks)}, values)
+    yield from (Fault(f"alibi.{code}", {"form": (form, None)}, {"words": words}) for code, words, form in FORMS)
+    values = {"given": FALCON, "how": ", rounded to bfloat16,", "asked": asked}
+    yield Fault("alibi.definition.other_version", {"form": (_product, "bfloat16")}, values)
+    for (dtype, short), (code, form) in product(SHORT.items(), ROUNDED):
+        slots = {"dtype": dtype, "top": 256 if short == "bf16" else 2048}
+        yield Fault(f"alibi.precision.{code.format(short)}", {"form": (form, dtype)}, slots)
+    found = family.found
+    if same := family.reordered():
+        n = next((n for n in same if not alike(found[n], slopes_of(right, n))), max(same))
+        exponents, usual = ((-np.log2(s[:8])).round(2).tolist() for s in (found[n], slopes_of(right, n)))
+        yield Fault("alibi.slopes.head_order", {"given": same}, {"exponents": exponents, "usual": usual})
+    one = {n: np.full(n, s[0]) for n, s in found.items()}
+    yield Fault("alibi.slopes.shared", {"given": one}, {"words": "all heads have one slope"})
 
 
-def _series(found: Found, right: Model) -> Iterator[Fault]:
+def _scaled(family: "Alibi") -> Iterator[Fault]:
+    """Yield the one factor by which the measured slopes differ from right ones, if there is one."""
+    for n, s in list(family.found.items())[:1]:
+        for rest in (family.truth["rest"], GEOMETRIC):
+            want = family.steps_of({**family.truth, "rest": rest}, n)
+            factor = float(s[0] / want[0])
+            if abs(factor - 1) < 1e-4 or not alike(s, factor * want, 1e-4):
+                continue
+            root = 1 / (factor * factor + 1e-12)  # the size of a head?
+            why = f", that is divided by sqrt({root:.0f})" if root > 1.5 and abs(root - round(root)) < 1e-3 else ""
+            values = {"factor": f"{factor:.5g}", "why": why}
+            code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias"
+            yield Fault(code, {"factor": factor}, values)
+
+
+def _series(family: "Alibi") -> Iterator[Fault]:
     """Yield wrong series of powers."""
-    series, top = right["series"], right["series"].keywords["top"]
+    series = family.truth["series"]
+    top = series.keywords["top"]
     for first, count in ((0, "h"), (2, "h + 2")):
         change = {"series": partial(series, first=first)}
         yield Fault("alibi.slopes.exponent_off_by_one", change, {"top": top, "count": count})
-    yield Fault("alibi.slopes.base", {"series": partial(series, base=math.e)})
-    yield Fault("alibi.slopes.inverted", {"series": partial(series, top=-top)})
-    if len(found) > 1:  # of one number of heads it is another last exponent
-        for n in (8, 12, 16, 32):
-            yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
-    s = found.get(_telling(found), np.zeros(0))
-    last = -math.log2(s[-1]) if len(s) and s[0] != s[-1] > 0 else top
-    if abs(last - top) > 1e-4:
-        values = {"last": f"{last:.4g}", "top": top}
-        yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last)}, values)
-    for dtype in SHORT:
-        yield Fault("alibi.precision.slopes_fp16", {"round_slopes": dtype}, {"dtype": dtype})
-
-
-def _telling(found: Found) -> int:
-    """Return the number of heads whose slopes show most: a power of two above 2 if there is one."""
-    return next((n for n in found if n > 2 and is_power(n)), next(iter(found), 0))
-
-
-def _scaled(found: Found, right: Model, head_dim: int | None) -> Iterator[Fault]:
-    """Yield the right slopes times the one factor by which the measured ones differ, if there is one."""
-    n = _telling(found)
-    if n == 0:
-        return
-    s, want = found[n], slopes_of(right, n)
-    factor = float(s[0] / want[0])
-    if not factor or abs(factor - 1) < 1e-4 or not alike(s, factor * want, 1e-4):
-        return
-    roots = (head_dim,) if head_dim else ROOTS
-    root = next((d for d in roots if abs(abs(factor) * math.sqrt(d) - 1) < 1e-4), None)
-    code = "alibi.sign" if factor < 0 else "alibi.scale.applied_to_bias" if root else "alibi.scale.factor"
-    why = f", that is divided by sqrt({root})" if root else ""
-    yield Fault(code, {"factor": factor}, {"factor": f"{factor:.5g}", "why": why})
-
-
-def named(found: Found, right: Model, wrong: Sequence[int]) -> Fault | None:
-    """Return the fault that slopes of no known formula show by their form; None if they show none."""
-    if not wrong:
-        return None
-    if values := order(found, right, wrong):
-        return Fault("alibi.slopes.head_order", {}, values)
-    powers = [n for n in found if n > 1 and is_power(n)]
-    if right["rest"] == AUTHORS and powers and all(alike(found[n], slopes_of(right, n), 1e-3) for n in powers):
-        return Fault("alibi.slopes.not_power_of_two", {}, {"how": "others, by no known rule"})
-    s = found[max(wrong)]
-    if len(s) > 1 and alike(s, np.full(len(s), s[0])):
-        return Fault(GROUPS, {}, {"words": f"all heads have one slope, {s[0]:.6g}"})
-    return None
-
-
-def order(found: Found, right: Model, wrong: Sequence[int]) -> dict[str, Any] | None:
-    """Return the words for heads that have each other's slopes; None if they have others."""
-    wants = {n: slopes_of(right, n) for n in wrong}
-    if not wrong or not all(alike(np.sort(found[n]), np.sort(want), 1e-3) for n, want in wants.items()):
-        return None
-    last = wrong[-1]
-    exponents, usual = ([round(-math.log2(v), 2) for v in some[:8]] for some in (found[last], wants[last]))
-    return {"exponents": exponents, "usual": usual}
+    for n in (4, 8, 12, 16, 32) if len(family.found) > 1 else ():  # of one number it is another last exponent
+        yield Fault("alibi.slopes.heads_hardwired", {"series": partial(series, over=n)}, {"n": n})
+    for s in list(family.found.values())[:1]:
+        if s[0] != s[-1] > 0 and abs(last := -math.log2(s[-1]) - top) > 1e-4:
+            values = {"last": f"{last + top:.4g}", "top": top}
+            yield Fault("alibi.slopes.bias_max", {"series": partial(series, top=last + top)}, values)

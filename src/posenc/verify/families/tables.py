@@ -10,7 +10,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.observe import fresh
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families import indices
-from posenc.verify.families.bias_calls import ADDED, HIDDEN, LONGEST, Biases, added, ask, count, distance, gone
+from posenc.verify.families.bias_calls import HIDDEN, LONGEST, Biases, ask, count, distance, gone
 from posenc.verify.families.buckets import T5
 
 UNKNOWN = "which row of the table a distance has: the table is not shown"
@@ -34,7 +34,7 @@ class Line(Biases):
         self.word = self.definition = "t5" if self.t5 else "relative_bias"
         self.mismatch, self.state = f"{self.word}.mismatch", f"{self.word}.bias.state_kept"
         super().__init__(convention, spec)
-        self.rule = T5("bucket_fn", {**spec, "bidirectional": not self.causal})
+        self.rule = T5("bucket_fn", {**(spec if self.t5 else {}), "bidirectional": not self.causal})
         top = float(spec.get("max_distance") or np.inf)
         self.truth = {**self.rule.truth, "mask": self.masks()[0], "place": "end", "top": top}
         self.tables: list[Array] = []
@@ -68,9 +68,9 @@ class Line(Biases):
         self.values[:, at[shown]] = s.value[:, shown]
         known = ~np.isnan(self.values[0])
         values = self.values[:, known]
-        self.allowed = 8 * s.eps * float(np.abs(values).max(initial=0.0))
-        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.allowed)
-        hides = all(mask.wrong(s.case.args, gone(s)).any() for mask in self.masks())
+        self.tolerance = 8 * s.eps * float(np.abs(values).max(initial=0.0))
+        self.even = bool(np.abs(s.value - self.values[:, at])[:, shown].max(initial=0.0) <= self.tolerance)
+        hides = all(mask.wrong(distance(s.case.args), gone(s)).any() for mask in self.masks())
         if (values == values[:, :1]).all() and not hides:
             raise CannotTellError(EMPTY)
         rows = next((rows for table in self.tables if (rows := self._rows(table, values)) is not None), None)
@@ -87,8 +87,6 @@ class Line(Biases):
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return the rows of a rule, or the bias that the square had for the distances of another call."""
-        if case.kind in ADDED:
-            return added(case, 1.0)
         _, q_len, k_len = size = case.args[:3]
         if case.kind == "near":
             rel = np.arange(-k_len + 1.0, k_len)
@@ -104,20 +102,16 @@ class Line(Biases):
         if seen.case.kind != "near":  # what the square did not show is not compared
             return super().off(seen, np.where(np.isnan(predicted), seen.value, predicted), model)
         size, mask = seen.case.args, model["mask"]
-        if not self.even or mask.wrong(size, gone(seen)).any():
+        if not self.even or mask.wrong(distance(size), gone(seen)).any():
             return np.full(1, np.inf)
         rel = np.arange(-size[2] + 1.0, size[2])
         known = ~np.isnan(self.numbers) & mask.sees(-rel)
         for edges in (self.truth, self.truth if self.shown else model) if self.t5 else ():
-            known = known & (self.rule.rows(edges, rel)[1] == 0)
+            known = known & (self.rule.rows(edges, rel)[1] < 1)
         found, want = self.numbers[known], predicted[known]
         if not self.shown:
             found, want = indices.firsts(found), indices.firsts(want)
         return np.where(found == want, 0.0, np.inf)
-
-    def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
-        """Return the rounding of both answers."""
-        return self.allowed
 
     def free(self) -> Iterator[Choice]:
         """Yield the side that is seen where the specification is silent."""
@@ -128,14 +122,14 @@ class Line(Biases):
 
     def faults(self) -> Iterator[Fault]:
         """Yield wrong buckets, and what goes wrong once there are more keys than queries."""
+        yield from self.windows()
         yield from self.rule.faults() if self.t5 else ()
         yield Fault(f"{self.word}.kv_cache.query_from_zero", {"place": "start"})
         yield Fault(f"{self.word}.decode.bias_dropped", {"place": "flat"})
 
     def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return hidden keys, or distances that have several biases."""
-        fault = super().read(seen, wrong, model)
-        return fault if fault or self.even else Fault(f"{self.word}.bias.not_by_distance")
+        """Return distances that have several biases."""
+        return None if self.even else Fault(f"{self.word}.bias.not_by_distance")
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""
@@ -145,29 +139,23 @@ class Line(Biases):
 class Window(indices.Indices):
     """A bias over the tokens of a window of an image."""
 
+    numbered = False
+
     def cases(self) -> Iterator[Case]:
         """Yield the one window."""
         if self.asked is None:
             raise CannotTellError("the window is not said; say window")
         yield Case("near", self.asked, f"the bias of a window of {self.asked}")
 
-    def limit(self, h: int, w: int) -> int:
-        """Return a number above all: the table is not shown."""
-        return 1 << 60
-
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return numbers for the pairs of tokens, the same where their biases are."""
-        tokens, mod = case.args[0] * case.args[1], self.convention == "score_mod"
-        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, mod, (4,)))
-        found = ask(fresh(subject), (heads, tokens, tokens), mod)[0]
+        tokens = case.args[0] * case.args[1]
+        heads = int(self.spec.get("heads") or count(fresh(subject), tokens, self.convention, (4,)))
+        found = ask(fresh(subject), (heads, tokens, tokens), self.convention)[0]
         numbers = _numbers(np.maximum(found, HIDDEN).reshape(len(found), -1)).reshape(tokens, tokens)
         if not numbers.any():
             raise CannotTellError(EMPTY)
         return Seen(case, numbers, 0.0)
-
-    def same(self, seen: Seen, predicted: Array) -> bool:
-        """Return True: no numbering can be seen."""
-        return True
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what cannot be seen."""

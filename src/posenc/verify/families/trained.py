@@ -1,18 +1,20 @@
 """Trained tables that are added to texts: rows are numbered by what they hold, so that the sum says which was taken."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.verify.engine import CannotTellError, Case, Fault, Seen
-from posenc.verify.engine.records import Array, Model
-from posenc.verify.families.added_calls import FLAGS, SAME, Added, Calls, Shape, finding, leaves, modules, ready
-from posenc.verify.families.learned_rows import first_row, row_code
-from posenc.verify.guard import SubjectError
+from posenc.verify.engine import CannotTellError, Case, Family, Fault, Seen
+from posenc.verify.engine.records import Array
+from posenc.verify.families.added_calls import SAME, Added, Calls, Shape, finding, leaves, modules, ready
+from posenc.verify.families.counts import Rows
+from posenc.verify.families.counts_calls import Call, text_of
+from posenc.verify.families.counts_faults import first_row
+from posenc.verify.guard import NotAnsweredError, SubjectError
+from posenc.verify.report import Cause
 
 LARGEST = 2**23  # numbers of a text that is asked for
 PAST = 9  # tokens past the end of a table
@@ -29,166 +31,162 @@ def trained(calls: Calls, subject: Any, shape: Shape) -> tuple[Any, list[Tensor]
     return called, [same.get(id(t), t) for t in through or held]
 
 
-@contextmanager
-def written(values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Write other numbers into tensors for a while: those of a function are its own."""
-    kept = [tensor.detach().clone() for tensor, _ in values]
-    with torch.no_grad():
-        try:
-            for tensor, value in values:
-                tensor.copy_(value)
-            yield
-        finally:
-            for (tensor, _), value in zip(values, kept, strict=True):
-                tensor.copy_(value)
+def coded(calls: Calls, called: Any, shapes: Sequence[Shape], values: Sequence[tuple[Tensor, Tensor]]) -> list[Array]:
+    """Return the codes of calls while tensors hold other numbers: those of a function are its own."""
+    kept = [(tensor, tensor.detach().clone()) for tensor, _ in values]
+    try:
+        _write(values)
+        return [calls.code(called, shape) for shape in shapes]
+    finally:
+        _write(kept)
 
 
-def _rows(code: Array) -> tuple[float, Array]:
-    """Return the factor that rows of a numbered table come with, and their numbers, also between two of them."""
+@torch.no_grad()
+def _write(values: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, value in values:
+        tensor.copy_(value)
+
+
+def found_table(calls: Calls, subject: Any) -> tuple[Any, Tensor, bool]:
+    """Return a fresh copy of a subject, its table, and whether other numbers are trained as well."""
+    called, found = trained(calls, subject, (2, 3))
+    wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == calls.dim]
+    if not wide or calls.dim < 3:
+        raise CannotTellError(
+            "no table of three dimensions or more was found among the parameters or in the graph of the result"
+        )
+    return called, max(wide, key=Tensor.numel), len(found) > 1
+
+
+def rows_of(calls: Calls, called: Any, table: Tensor, shape: Shape) -> tuple[float, Array]:
+    """Return the factor that rows of a table come with in a call, and their numbers, also between two of them."""
+    number = torch.arange(table.numel() // calls.dim)
+    rows = torch.ones(len(number), calls.dim)
+    rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
+    (code,) = coded(calls, called, [shape], [(table, rows.reshape(table.shape))])
     gains, slack = code[:, 2:].mean(1), SAME * np.maximum(np.abs(code[:, 2:]).max(1), 1.0)
     even = np.ptp(code[:, 2:], 1) < slack
     gain = float(np.median([*gains[even & (np.abs(gains) > SAME)]] or 1.0))
-    rows = np.where(even & (np.abs(gains - gain) < slack), (code[:, 0] * DIGITS + code[:, 1]) / gain, NONE)
-    rows = np.where(np.abs(rows - np.round(rows)) < 0.02, np.round(rows), rows)
-    return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, rows)
+    taken = np.where(even & (np.abs(gains - gain) < slack), (code[:, 0] * DIGITS + code[:, 1]) / gain, NONE)
+    taken = np.where(np.abs(taken - np.round(taken)) < 0.02, np.round(taken), taken)
+    return gain, np.where(np.abs(code).max(1) < 1e-6, ZERO, taken).reshape(shape)
 
 
-class Trained(Added):
-    """A trained table of a text's positions: row t + first is that of token t.
+class RowsOf:
+    """A module as a function of rows: the row of its table that each token of a text gets."""
 
-    Attributes:
-        first: The row of the first token.
-        top: The length that must work; 0 where none is asked for.
-        table: The rows as they were.
-    """
+    def __init__(self, calls: Calls, subject: Any, first: float) -> None:
+        self.calls, self.subject, self.first = calls, subject, first
+        self.found: tuple[Any, Tensor, bool] | None = None
 
-    word, definition, mismatch = "learned", "learned", "learned.mismatch"
+    def __call__(self, attention_mask: Tensor) -> Tensor:
+        """Return rows; those of a text longer than the table as right where they are new, or all of it is stretched."""
+        if attention_mask.numel() * self.calls.dim > LARGEST:
+            raise NotAnsweredError("it is too large to be asked for")
+        called, table, _ = self.found = self.found or found_table(self.calls, self.subject)
+        rows = rows_of(self.calls, called, table, tuple(attention_mask.shape))[1]
+        n, entries, at = rows.shape[1], table.numel() // self.calls.dim - self.first, np.arange(rows.shape[1])
+        if n > entries > 0:
+            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
+            stretched = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends)) < 0.02
+            rows = np.where(stretched | ((at >= entries) & (rows == NONE)), self.first + at, rows)
+        return torch.from_numpy(rows)
+
+
+class Trained(Rows, Added):
+    """A trained table of a text's positions: what it adds is read as rows, which are judged as those of a function."""
+
+    word, shapes, guesses = "learned", ((2, 3),), False
     ignores = "base temperature layout variant order origin activation_dtype"
-    shapes = ((2, 3), (2, 5), (3, 7))
-    pairs = 0
+    slack = Family.slack
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
-        super().__init__(convention, spec)
-        self.first, self.top = first_row(spec)[0] or 0, int(spec.get("max_positions") or 0)
-        self.table: Array = np.zeros((0, 0))
-        self.truth = {"gain": 1.0, "keep": 1.0}
-        self.kinds = self.kinds[:2]
+        own = {"offset": first_row(spec)[0] or 0, "start": None, "padding": "none", "padding_idx": None}
+        super().__init__("learned_rows_fn", {**spec, **own, "table_rows": None})
+        self.open, self.entries, self.declared = [], 1, int(spec.get("table_rows") or 0)
+
+    def _short(self) -> list[list[Call]]:
+        """Return the texts that a small table has rows for."""
+        return [text for text in super()._short() if text[-1].total <= max(self.entries, 2)]
 
     def cases(self) -> Iterator[Case]:
-        """Yield calls of a few tokens, then those that show the ends of the table."""
-        yield from self.flags("tokens")
-        for shape in self.shapes:
-            yield Case("near", (shape,), self.calls.words(shape), optional=shape[1] > 5)
-        yield from self.flags("grad")
-        n = max(len(self.table) - self.first, 0) or 5
-        for lengths in ((5, 3, 8, 1, 5), (8, 5, 3, 1)):
-            yield Case("again", tuple((3, k) for k in lengths if k <= n), "calls of one object, one after another")
-        for name, tokens in (("far", min(n, self.top or n)), ("past", max(self.top, n + PAST * (not self.top)))):
-            if len(self.table) and 7 < tokens * self.calls.dim <= LARGEST and (name == "far" or tokens > n):
-                yield Case(name, ((1, tokens),), f"a text of {tokens} tokens", optional=not self.top)
-        yield Case("table", ((1, min(n, 5)),), "its gradient and its length")
+        """Yield the input, texts as of a function of rows, one as long as the table, and the table."""
+        call = Call(np.ones(self.shapes[0]), 3, "a text of 3 tokens")
+        yield Case("input", (call,), call.text)
+        yield from super().cases()
+        n = self.top or self.entries
+        yield Case("far", tuple(text_of(n)), f"{n} columns", optional=not self.top)
+        yield Case("table", (call,), call.text)
+
+    def observe(self, subject: Any, case: Case) -> Seen:
+        """Return the rows of a text."""
+        if case.kind == "input":
+            return self.added(subject, case)
+        if case.kind == "table":
+            return self._whole(subject, case)
+        return super().observe(RowsOf(self.calls, subject, self.truth["start"]), case)
 
     def added(self, subject: Any, case: Case) -> Seen:
-        """Return the factor that rows come with, and the row of each token."""
-        called, found = trained(self.calls, subject, self.shapes[0])
-        wide = [t for t in found if t.ndim >= 2 and t.shape[-1] == self.calls.dim]
-        if not wide or self.calls.dim < 3:
-            raise CannotTellError(
-                "no table of three dimensions or more was found among the parameters or in the graph of the result"
-            )
-        table = max(wide, key=Tensor.numel)
-        if case.kind == "table":
-            self._whole(called, table, case.args[0])
-            return Seen(case, np.zeros(1))
-        self.table = table.detach().double().reshape(-1, self.calls.dim).numpy().copy()
-        number = torch.arange(len(self.table))
-        rows = torch.ones(len(self.table), self.calls.dim)
-        rows[:, 0], rows[:, 1] = number // DIGITS, number % DIGITS
-        with written([(table, rows.reshape(table.shape))]):
-            codes = [self.calls.code(called, shape) for shape in case.args]
-        if case.kind == "near" and not np.abs(codes[0]).max() > 1e-7:
-            raise finding("learned.not_used", self.calls.case(case.args[0]))
-        gain, first = _rows(codes[0])
-        if case.kind == "near" and len(found) > 1 and (abs(gain - 1) > SAME or (first % 1).any() or NONE in first):
+        """Look for an input that comes back changed, and a table of which another number of rows is added."""
+        (shape,), calls = self.shapes, self.calls
+        if not calls.dim:
+            calls.find(subject, shape)
+        asked = calls.case(shape)
+        try:
+            keep = self._tokens(subject, shape)
+        except SubjectError as error:
+            raised = error.cause.code in {"subject.raises", "subject.shape"}
+            raise finding("learned.axis.batch", asked) if raised and calls.works(subject, (1, 3)) else error from error
+        if keep != 1:
+            raise finding(f"learned.input.{'lost' if abs(keep) < SAME else 'scaled'}", asked, factor=keep)
+        called, table, others = found_table(calls, subject)
+        gain, rows = rows_of(calls, called, table, shape)
+        if (rows == ZERO).all():
+            raise finding("learned.not_used", asked)
+        if others and (abs(gain - 1) > SAME or (rows % 1).any() or NONE in rows):
             raise CannotTellError("other trained numbers come between the table and the sum, so that no row is seen")
-        taken = [_rows(code)[1] for code in codes]
-        return Seen(case, np.concatenate([[gain], *(self._grown(taken) if case.kind == "past" else taken)]))
+        if abs(gain - 1) > SAME:
+            raise finding(f"learned.{'added_twice' if abs(gain - 2) < SAME else 'scaled'}", asked, factor=gain)
+        if self._grad(subject, shape) != 1:
+            raise finding("learned.grad.severed", asked)
+        held = table.detach().reshape(-1, calls.dim)
+        empty = (~held.any(1)).nonzero().flatten().tolist()
+        self.padding_idx = empty[0] if len(empty) == 1 else None
+        self.entries = max(len(held) - int(self.truth["start"]), 1)
+        self.least, self.long, self.far = min(self.entries, 5), min(self.entries + PAST, LARGEST // calls.dim), 0
+        return Seen(case, self.predict(self.truth, case), 0.0)
 
-    def _whole(self, called: Any, table: Tensor, shape: Shape) -> None:
-        """Look for rows in use that take no gradient, as a padding row does, and for rows that are missing."""
-        out, n, case = self.calls.raw(called, shape, grad=True), len(self.table), self.calls.case(shape)
+    def _whole(self, subject: Any, case: Case) -> Seen:
+        """Look for rows in use that take no gradient, as a padding row does."""
+        called, table, _ = found_table(self.calls, subject)
+        shape, first = (1, self.least), int(self.truth["start"])
+        out, asked = self.calls.raw(called, shape, grad=True), self.calls.case(shape)
         if not any(t is table for t in leaves(out)):
-            raise finding("learned.frozen", case, n=n)
+            raise finding("learned.frozen", asked, n=len(table))
         (grad,) = torch.autograd.grad(out.double().sum(), [table])
-        stuck = grad.reshape(n, -1)[self.first : self.first + shape[1]].abs().sum(-1) == 0
+        stuck = grad.reshape(-1, self.calls.dim)[first : first + shape[1]].abs().sum(-1) == 0
         if stuck.any():
-            raise finding("learned.padding_row_zeroed", case, row=self.first + int(stuck.int().argmax()))
-        if n < int(self.spec.get("table_rows") or 0) and not self.top:  # one that grows is judged by its rows
-            raise finding("learned.table_too_short", case, float(n), end=n)
+            raise finding("learned.padding_row_zeroed", asked, row=first + int(stuck.int().argmax()))
+        if (n := self.entries + first) < self.declared and not self.top:  # one that grows is judged by its rows
+            raise finding("learned.table_too_short", asked, float(n), end=n)
+        return Seen(case, self.predict(self.truth, case), 0.0)
 
-    def _grown(self, taken: Sequence[Array]) -> Iterator[Array]:
-        """Yield the rows of texts longer than the table, as right where they are new, or all of it is stretched."""
-        for rows in taken:
-            n, entries, at = len(rows), len(self.table) - self.first, np.arange(len(rows), dtype=np.float64)
-            middles, ends = np.clip((at + 0.5) * entries / n - 0.5, 0, entries - 1), at * (entries - 1) / (n - 1)
-            off = min(np.abs(rows - self.first - rule).max() for rule in (middles, ends))
-            new = (at >= entries) & (rows == NONE) if off > 0.02 else at >= 0
-            yield np.where(new, self.first + at, rows)
-
-    def refusal(self, subject: Any, case: Case, error: SubjectError) -> SubjectError:
-        """Return the finding behind a call that fails: a table that ends too early, or the batch taken for the text."""
-        shape = case.args[0]
-        if case.kind in ("far", "past"):
-            return finding("learned.table_too_short", self.calls.case(shape), message=error.cause.message)
-        if shape[0] > 1 and self.calls.works(subject, (1, *shape[1:])):
-            return finding("learned.axis.batch", self.calls.case(shape))
-        return error
-
-    def predict(self, model: Model, case: Case) -> Array:
-        """Return the factor of the rows, and the row of each token."""
-        if case.kind in FLAGS or case.kind == "table":
-            return self.flag(model, case) if case.kind in FLAGS else np.zeros(1)
-        rows = [np.broadcast_to(self.first + np.arange(shape[1]), shape).ravel() for shape in case.args]
-        return np.concatenate([[model["gain"]], *rows])
+    def raised(self, cause: Cause, case: Case) -> Fault | None:
+        """Return a table that ends too early."""
+        if cause.code != "subject.raises" or case.kind == "input":
+            return None
+        shape = [1, case.args[0].total, self.calls.dim]
+        return Fault("learned.table_too_short", {}, {"message": cause.message, "fix": ""}, {"x": shape})
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what comes of the input; rows are read."""
-        yield from self.about_the_input()
+        """Yield faults of rows, and rows from the end of the table."""
+        yield from super().faults()
+        yield Fault("learned.slice.tail", {"start": lambda c: self.entries + self.truth["start"] - c.total})
 
-    def read(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault | None:
-        """Return what the rows of the longest wrong text say."""
-        near = [s for s in wrong if s.case.kind == "near"]
-        s = near[-1] if near else next(s for s in wrong if s.case.kind in ("again", "far", "past"))
-        gain, rows = float(s.value[0]), s.value[1:]
-        if abs(gain - 1) > SAME:
-            return Fault(f"learned.{'added_twice' if abs(gain - 2) < SAME else 'scaled'}", {}, {"factor": gain})
-        t = int((rows != self.predict(self.truth, s.case)[1:]).argmax()) % s.case.args[0][1]
-        row = {ZERO: "zeros", NONE: "no row of the table"}.get(rows[t], f"row {rows[t]:g} of the table")
-        words = f"token {t} gets {row}, where row {self.first + t} is its own"
-        case = {"x": [1, t + 1, self.calls.dim], "row": float(rows[t]), "right": self.first + t}
-        return Fault(f"learned.{self._named(s, t)}", {}, {"message": words}, case)
-
-    def _named(self, s: Seen, t: int) -> str:
-        """Return the code of wrong rows; the first wrong one is that of token t."""
-        if s.case.kind == "again":
-            return "state_kept"
-        rows = s.value[1:].reshape(s.case.args[0])
-        line, steps = rows[0], np.diff(rows[0])
-        if (rows != line).any():
-            return "axis.batch"
-        if not steps.any():
-            return "slice.single_row"
-        if (line % 1).any():
-            return "grid.interpolated_wrong"
-        if t and (line[t:] == (ZERO if line[t] == ZERO else line[t - 1])).all():
-            return "table_too_short"
-        if (steps == 1).all() and line[0] >= 0:
-            first = int(line[0])
-            padded = 0 < first <= len(self.table) and self.table.any() and not self.table[first - 1].any()
-            return row_code(first, self.first, first - 1 if padded else None)
-        return "position.reversed" if (steps == -1).all() else "wrapped" if t and line[t] < line[t - 1] else "mismatch"
+    def asked(self, call: Call) -> dict[str, Any]:
+        """Return a text as the smallest case has it."""
+        return {"x": [*call.mask.shape, self.calls.dim]}
 
     def not_judged(self, seen: Sequence[Seen]) -> list[str]:
         """Return what was not looked at."""
-        longest = max((s.case.args[0][1] for s in seen if s.case.kind in ("near", "far", "past")), default=0)
-        return [f"texts of more than {longest} tokens", *self.ignored()]
+        return [*super().not_judged(seen), *self.ignored()]

@@ -7,6 +7,7 @@ numbers of their entries along one axis say by what is added from where it is ta
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from posenc.verify.engine import CannotTellError, Case, Choice, Fault, Seen
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.added_calls import FLAGS, Added, Shape, finding
 from posenc.verify.families.added_words import axes
-from posenc.verify.families.trained import trained, written
+from posenc.verify.families.trained import coded, trained
 
 SIZES = ((3, 5), (5, 3), (4, 6))
 NATIVE = 14  # rows of a square table that an image is made for, at most
@@ -33,9 +34,8 @@ class TrainedImage(Added):
         sizes: Images that can be called: the one that is asked for, which must work, and others.
     """
 
-    word, definition, mismatch = "learned", "learned", "learned.mismatch"
-    ignores = "base temperature layout variant start offset origin scale normalize normalise normalised normalised"
-    pairs = 0
+    word, definition, mismatch, pairs = "learned", "learned", "learned.mismatch", 0
+    ignores = "base temperature layout variant start offset origin scale normalize normalise normalised"
 
     def __init__(self, convention: str, spec: Mapping[str, Any]) -> None:
         super().__init__(convention, spec)
@@ -45,7 +45,7 @@ class TrainedImage(Added):
         self.order = axes(spec)
         self.sizes: list[Shape] = []
         self.shapes = ((2, *SIZES[0]),)
-        self.truth = {"keep": 1.0, "gain": 1.0, "order": float(self.order == "xy")}
+        self.truth = {"gain": 1.0, "keep": 1.0, "order": float(self.order == "xy")}
         self.kinds = self.kinds[:2]
 
     def cases(self) -> Iterator[Case]:
@@ -58,9 +58,9 @@ class TrainedImage(Added):
         if not self.sizes:
             if not self.calls.dim:
                 self.calls.find(subject, self.shapes[0])
-            tried = dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES)
+            tried = list(dict.fromkeys((self.asked, *SIZES) if min(self.asked) > 0 else SIZES))
             self.sizes = [size for size in tried if self.calls.works(subject, (1, *size))]
-            if next(iter(tried)) == self.asked not in self.sizes:
+            if tried[0] == self.asked not in self.sizes:
                 words = "an image of {} x {} is asked for, and fails".format(*self.asked)
                 raise finding("learned.table_too_short", self.calls.case((1, *self.asked)), message=words)
             squares = ((n, n) for n in range(2, NATIVE + 1))  # a table may be made for one size of image
@@ -70,10 +70,13 @@ class TrainedImage(Added):
 
     def added(self, subject: Any, case: Case) -> Seen:
         """Return whether columns come first in the table, where nothing else is wrong."""
-        self._plain(subject, case.args[0])
         found: dict[tuple[int, int], list[Places]] = {}
         for size in self.sizes:
-            for key, places in self._places(subject, size):
+            called, held = trained(self.calls, subject, (2, *size))
+            tables = [t for t in held if t.ndim >= 2 and t.is_floating_point()]
+            if size == self.sizes[0]:
+                self._plain(called, tables, (2, *size))
+            for key, places in self._places(called, tables, size, alone=len(tables) == len(held)):
                 found.setdefault(key, []).append(places)
         if not found:
             raise CannotTellError("no trained table was found in the graph of the result: what cells get is unknown")
@@ -84,75 +87,64 @@ class TrainedImage(Added):
             first = {"y": "yx", "x": "xy"}.get("".join(left), "") if self.order else ""
         return Seen(case, np.array([float(first == "xy") if first else self.truth["order"]]))
 
-    def _tables(self, subject: Any, shape: Shape) -> tuple[Any, list[Tensor], bool]:
-        """Return what is called, its tables, and whether other numbers are trained as well."""
-        called, found = trained(self.calls, subject, shape)
-        tables = [t for t in found if t.ndim >= 2 and self._wide(t)]
-        return called, tables, len(tables) < len(found)
-
-    def _wide(self, t: Tensor) -> list[int]:
-        """Return the axes of a tensor that may be those of dimensions."""
-        dim = self.calls.dim
-        return [a for a, n in enumerate(t.shape) if n > 1 and n in (dim, dim // 2, math.ceil(dim / 2), dim // 4)]
-
-    def _plain(self, subject: Any, shape: Shape) -> None:
+    def _plain(self, called: Any, tables: Sequence[Tensor], shape: Shape) -> None:
         """Look for what is wrong with the code whatever its table is."""
-        called, tables, _ = self._tables(subject, shape)
-        generator = torch.Generator().manual_seed(7)
-        with written([(t, torch.randn(t.shape, generator=generator)) for t in tables]):
-            rows = self.calls.code(called, shape).reshape(2, -1, self.calls.dim)
+        generator, case = torch.Generator().manual_seed(7), self.calls.case(shape)
+        random = [(t, torch.randn(t.shape, generator=generator)) for t in tables]
+        rows = coded(self.calls, called, [shape], random)[0].reshape(2, -1, self.calls.dim)
         if np.abs(rows).max() < 1e-7:
-            raise finding("learned.not_used", self.calls.case(shape))
+            raise finding("learned.not_used", case)
         if np.abs(rows - rows[:1]).max() > 1e-5:
-            raise finding("learned.axis.batch", self.calls.case(shape), message="the code differs from image to image")
+            raise finding("learned.axis.batch", case, message="the code differs from image to image")
         off = np.abs(rows[0][:, None] - rows[0]).max(-1) + np.tri(rows.shape[1])
         if off.min() < 1e-6:
             i, j = np.unravel_index(off.argmin(), off.shape)
-            raise finding("learned.cells_collide", self.calls.case(shape), words=f"cells {i} and {j} share one code")
+            raise finding("learned.cells_collide", case, words=f"cells {i} and {j} share one code")
 
-    def _places(self, subject: Any, size: Shape) -> Iterator[tuple[tuple[int, int], Places]]:
+    def _places(
+        self, called: Any, tables: Sequence[Tensor], size: Shape, *, alone: bool
+    ) -> Iterator[tuple[tuple[int, int], Places]]:
         """Yield by table and dimension where the cells of an image take their code from."""
-        shape = (1, *size)
-        called, tables, others = self._tables(subject, shape)
+        dim, case = self.calls.dim, self.calls.case((1, *size))
 
         def code(table: Tensor | None, axis: int = 0, values: Sequence[float] = ()) -> Array:
             """Return the code where one table holds values along an axis, and the others hold zeros."""
             column = torch.tensor(values).reshape(-1, *[1] * (table.ndim - axis - 1 if table is not None else 0))
-            with written([(t, column if t is table else torch.zeros(())) for t in tables]):
-                return self.calls.code(called, shape).reshape(*size, self.calls.dim)
+            held = [(t, column if t is table else torch.zeros(())) for t in tables]
+            return coded(self.calls, called, [(1, *size)], held)[0].reshape(*size, dim)
 
-        base, case = code(None), self.calls.case(shape)
+        base = code(None)
         for n, table in enumerate(tables):
             total = code(table, 0, [1.0] * len(table)) - base
             divisor = np.where(np.abs(total) < 1e-6, 1.0, total)
             at = {a: (code(table, a, range(k)) - base) / divisor for a, k in enumerate(table.shape)}
             moving = [a for a, place in at.items() if np.ptp(place, (0, 1)).max() > NEAR]
-            lanes = [lane for lane in range(0, self.calls.dim, max(self.calls.dim // 4, 1)) if total[..., lane].any()]
+            lanes = [lane for lane in range(0, dim, max(dim // 4, 1)) if total[..., lane].any()]
             if not moving or not lanes:
                 continue  # the same in each cell: no table of places
-            if set(self._wide(table)) <= set(moving):
+            wide = {a for a, k in enumerate(table.shape) if k > 1 and k in (dim, dim // 2, -(-dim // 2), dim // 4)}
+            if wide and wide <= set(moving):
                 raise finding("learned.grid.lanes_mixed", case, words="a dimension takes others in each cell")
             off = total[..., lanes].flat[np.abs(total[..., lanes] - 1).argmax()]
-            if abs(off - 1) > 1e-3 and not others:  # which may be a factor
+            if abs(off - 1) > 1e-3 and alone:  # else another number may be a factor
                 raise finding(f"learned.{'added_twice' if abs(off - 2) < 1e-3 else 'scaled'}", case, factor=off)
+            ask, entries = moving[0], table.shape[moving[0]]
+            is_flat = len(moving) == 1 and any(_along(at[ask][..., lane]) == "?" for lane in lanes)
+            if is_flat and self.spec.get("cls"):
+                first = [1.0] + [0.0] * (entries - 1)
+                if np.abs(code(table, ask, first) - base).max() > NEAR:
+                    raise finding("learned.grid.class_row", case, words="cells take from entry 0")
+            grid = [(code(table, ask, v) - base) / divisor for v in self._numbers(entries)] if is_flat else []
             for lane in lanes:
-                raw = grid = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
-                if len(raw) == 1 and _along(raw[0]) == "?":
-                    first = [1.0] + [0.0] * (table.shape[moving[0]] - 1)
-                    if self.spec.get("cls") and np.abs((code(table, moving[0], first) - base)[..., lane]).max() > NEAR:
-                        raise finding("learned.grid.class_row", case, words="cells take from entry 0")
-                    numbers = self._numbers(table.shape[moving[0]])
-                    grid = [((code(table, moving[0], v) - base) / divisor)[..., lane] for v in numbers] or raw
-                yield (n, lane), (size, raw, grid)
+                raw = [at[a][..., lane] for a in moving if np.ptp(at[a][..., lane]) > NEAR]
+                yield (n, lane), (size, raw, [place[..., lane] for place in grid] or raw)
 
     def _numbers(self, entries: int) -> list[list[float]]:
         """Return the row and the column of each entry of a flat table; nothing where they are unknown."""
-        is_square = math.isqrt(entries) ** 2 == entries
-        first = int(bool(self.spec.get("cls")) or (not is_square and math.isqrt(entries - 1) ** 2 == entries - 1))
-        root, number = math.isqrt(entries - first), np.arange(-first, entries - first)
-        for size in (self.asked, (root, root)):
-            if math.prod(size) == entries - first:
-                return [(number // size[-1] * 1.0).tolist(), (number % size[-1] * 1.0).tolist()]
+        for size, first in product((self.asked, None), (1,) if self.spec.get("cls") else (0, 1)):
+            h, w = size or (math.isqrt(entries - first),) * 2
+            if h * w == entries - first > 0:
+                return [list(line) for line in zip(*(divmod(i - first, w) for i in range(entries)), strict=True)]
         return []
 
     def predict(self, model: Model, case: Case) -> Array:
@@ -165,7 +157,7 @@ class TrainedImage(Added):
             yield Choice({"order": 1.0}, TRANSPOSED)
 
     def faults(self) -> Iterator[Fault]:
-        """Yield exchanged axes; other faults are found on the way."""
+        """Yield what comes of the input, and exchanged axes; others are found on the way."""
         yield from self.about_the_input()
         if self.order is not None:
             yield Fault("learned.grid.axes_swapped", {"order": 1.0 - self.truth["order"]}, {"asked": self.order})
@@ -208,7 +200,10 @@ def _judged(found: Sequence[Places]) -> str:
             raise finding("learned.grid.stride", {"sizes": sizes}, words=f"cells have other entries in {sizes}")
         return "yx" if h == 1 or corners[0][0][1, 0] > corners[0][0][0, -1] / (w - 1 or 1) else "xy"
     one_line = all(len(raw) == 1 and np.ptp(np.diff(raw[0].ravel())) < NEAR for _, raw, _ in found)
-    if one_line or all(_order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
+    if one_line or all(_order(grid) or _order([place.reshape(w, h) for place in grid]) for (h, w), _, grid in found):
         (h, w), words = found[0][0], "as one line" if one_line else "to exchanged rows and columns"
         raise finding("learned.grid.interpolated_wrong", {"size": [h, w]}, words=f"a table is interpolated {words}")
-    raise CannotTellError("cells take entries of the table in an order that is unknown")
+    raise CannotTellError(
+        "cells take entries of the table in an order that is unknown; where it has a row of a class token or is made "
+        'for a grid that is not square, say so: "cls": true, "grid": [rows, columns]'
+    )

@@ -51,36 +51,20 @@ class Identification:
         is_named = self.parameters if self.kind == "buckets" else self.scaling not in (None, "other")
         return self.kind != "unknown" and bool(is_named)
 
-    told = is_known  # the name that the JSON of `posenc identify` has
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts, as JSON has them."""
         return {"schema": SCHEMA, **asdict(self), "unknown": list(self.unknown)}
 
     def lines(self) -> dict[str, str]:
         """Return what is known, by name."""
-        found = {"pairing": self.pairing, "rotated width": None, "base": self.base, "scaling": self.scaling}
-        if self.rotary_dim is not None:
-            found["rotated width"] = f"{self.rotary_dim} of {self.head_dim} dimensions, from {self.first_lane} on"
+        width = f"{self.rotary_dim} of {self.head_dim} dimensions, from {self.first_lane} on"
+        found: dict[str, Any] = {"pairing": self.pairing, "rotated width": self.rotary_dim and width}
+        found |= {"base": self.base, "scaling": self.scaling}
         found |= {name.replace("_", " "): value for name, value in self.parameters.items()}
         found |= {"gain": self.gain, "direction": self.direction, "first position": self.first_position}
         for dtype, parts in self.precision.items():
             found[f"fed {dtype}"] = ", ".join(f"{what} in {name}" for what, name in parts.items())
         return {name: _number(value) for name, value in found.items() if value is not None}
-
-    def sentence(self) -> str:
-        """Return only what is known, empty if that is nothing."""
-        known = "; ".join(f"{name} {value}" for name, value in self.lines().items())
-        return f"{self.kind.capitalize()}: {known}." if known else ""
-
-    def words(self) -> str:
-        """Return one paragraph with everything.
-
-        >>> print(Identification("attention", unknown=("only rotations are identified",)).words())
-        Called as attention. Cannot tell: only rotations are identified.
-        """
-        known = [f"Called as {self.convention}.", self.sentence(), *(f"Cannot tell: {why}." for why in self.unknown)]
-        return " ".join(filter(None, known))
 
 
 def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> Identification:
@@ -100,7 +84,9 @@ def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> I
     ('half', 64, 123456.0, 'none')
     """
     from posenc.verify import conventions
+    from posenc.verify.families.rotation_calls import REACH
     from posenc.verify.guard import SubjectError
+    from posenc.verify.identity import others, rotation
 
     if convention not in conventions.CONVENTIONS:
         raise ValueError(
@@ -110,25 +96,17 @@ def identify(subject: Any, convention: str, *, head_dim: int | None = None) -> I
         raise ValueError(f"identify: head_dim must be an integer from 2 to 4096; got {head_dim!r}. Pass it or None.")
     if (wrong := conventions.misfit(subject, convention)) is not None:
         raise ValueError(f"identify: {wrong}.")
+    why = f"only rotations and a few tables are identified, and {convention} is neither"
     try:
-        return _of(subject, convention, head_dim)
+        if convention == "encoding" and getattr(subject, "family", None) == "rotary" and not isinstance(subject, type):
+            rotate = (lambda x, ids: (ids[0], ids), lambda q, k, pos, _: subject.rotate(q, k, subject.place(pos)))
+            return rotation.identified(rotate, "hf_rope", convention, head_dim or subject.head_dim)
+        if convention in REACH:
+            return rotation.identified(subject, convention, convention, head_dim)
+        if convention in others.KINDS:
+            return others.KINDS[convention](subject)
     except SubjectError as error:
         why = f"a call cannot be used ({error.cause.code}): {error.cause.message}"
-        return Identification(convention, unknown=(why,))
-
-
-def _of(subject: Any, convention: str, head_dim: int | None) -> Identification:
-    from posenc.verify.families.rotation_calls import REACH
-    from posenc.verify.identity import others, rotation
-
-    if convention == "encoding" and getattr(subject, "family", None) == "rotary" and not isinstance(subject, type):
-        rotate = (lambda x, ids: (ids[0], ids), lambda q, k, pos, _: subject.rotate(q, k, subject.place(pos)))
-        return rotation.identified(rotate, "hf_rope", convention, head_dim or subject.head_dim)
-    if convention in REACH:
-        return rotation.identified(subject, convention, convention, head_dim)
-    if convention in others.KINDS:
-        return others.KINDS[convention](subject)
-    why = f"only rotations and a few tables are identified, and {convention} is neither"
     return Identification(convention, unknown=(why,))
 
 

@@ -69,32 +69,33 @@ def mrope(subject: Any) -> Identification:
     """Identify angles(position_ids (3, seq)): which axis each pair follows, and the base."""
     ids = torch.cat([torch.zeros(3, 1, dtype=torch.int64), 2**13 * torch.eye(3, dtype=torch.int64)], 1)
     got = _numbers(subject, ids, rows=4, what="angles(position_ids)").reshape(4, -1)
-    return _angles("mrope_fn", got, {"time": (1, 2**13), "height": (2, 2**13), "width": (3, 2**13)})
+    steps = (got[1:] - got[0]) / 2**13
+    return _angles("mrope_fn", got[0], dict(zip(("time", "height", "width"), steps, strict=True)))
 
 
 def rope2d(subject: Any) -> Identification:
     """Identify table(h, w): which pairs follow x and which y, and the base."""
     got = _numbers(subject, 5, 7, rows=35, what="table(5, 7)").reshape(35, -1)
-    return _angles("rope2d_table_fn", got, {"x": (6, 6), "y": (28, 4)})
+    return _angles("rope2d_table_fn", got[0], {"x": (got[6] - got[0]) / 6, "y": (got[28] - got[0]) / 4})
 
 
-def _angles(name: str, got: Array, axes: dict[str, tuple[int, int]]) -> Identification:
-    """Return which axis each pair follows, by the row of each axis that is some steps along it from row 0."""
-    moved = np.stack([np.abs(got[row] - got[0]) / count for row, count in axes.values()])
-    follows, freq, names = moved.argmax(0), moved.max(0), list(axes)
-    changes = np.r_[True, np.diff(follows) != 0]
-    order = f"in blocks: {', '.join(names[axis] for axis in follows[changes])}"
-    section = [int((follows == axis).sum()) for axis in range(len(axes))]
-    unknown = []
+def _angles(name: str, origin: Array, steps: dict[str, Array]) -> Identification:
+    """Return which axis each pair follows, by the angles of the origin and of one step along each axis."""
+    unknown, moved = [], np.abs(np.stack(list(steps.values())))
+    follows, freq, names = moved.argmax(0), moved.max(0), list(steps)
+    if np.abs(origin).max(initial=0.0) > 1e-6:
+        unknown.append("more than angles of steps: position 0 has angles of its own")
     if ((moved > 1e-9 + 1e-6 * freq).sum(0) != 1).any():
         unknown.append("one axis for each pair: some follow several")
-    if np.abs(got[0]).max(initial=0.0) > 1e-6:
-        unknown.append("more of the origin than that position 0 has angles of its own")
+    changes = np.r_[True, np.diff(follows) != 0]
+    order = ", ".join(names[axis] for axis in follows[changes])
+    section = [int((follows == axis).sum()) for axis in range(len(names))]
     rule = fit(freq, 1e-10, 2 * len(freq))
     if rule.base is None:  # the frequencies of each axis may begin again
         part = freq[follows == follows[0]]
         rule = fit(part, 1e-10, 2 * len(part))
-    words = f"sections {section} of ({', '.join(names)}), {order if changes.sum() <= len(axes) else 'taking turns'}"
+    order = f"in blocks: {order}" if changes.sum() <= len(names) else "taking turns"
+    words = f"sections {section} of ({', '.join(names)}), {order}"
     return Identification(
         name,
         "angles",

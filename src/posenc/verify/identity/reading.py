@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc.verify.engine.observe import fresh
-from posenc.verify.engine.read import Structure, structure
 from posenc.verify.engine.records import Array
 from posenc.verify.families.rotation_calls import HEADS, REACH, Ask, feed
 from posenc.verify.guard import SubjectError
@@ -55,10 +54,19 @@ def steps(end: int, *, odd: bool = True) -> Array:
 
 
 def reader(subject: Any, convention: str, head_dim: int | None) -> tuple[Reader, list[str]]:
-    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far."""
+    """Return a reader that knows how wide and how far a subject goes, and what cannot be read so far.
+
+    Raises:
+        SubjectError: No call can be used, or what goes in is not rotated alone, since sums do not stay sums.
+    """
     unknown: list[str] = []
     read = Reader(subject, convention, head_dim or _width(subject, convention, unknown))
-    _check_linear(read)
+    x, y = torch.randn(2, 1, read.head_dim, generator=torch.Generator().manual_seed(7))
+    of_x, of_y, of_sum = (read.feed(t, np.arange(6.0), heads=1) for t in (x, y, 20 * x - 30 * y))
+    share = float(np.abs(of_sum - 20 * of_x + 30 * of_y).max() / np.abs(of_sum).max(initial=1e-30))
+    if share > 1e-2:
+        message = f"f(20 x - 30 y) is not 20 f(x) - 30 f(y), by up to {share:.2%} of the largest number"
+        raise SubjectError(Cause("rope.not_linear", message, share))
     end = DENSE if REACH[convention] == "start" else FAR
     while end > 8:
         with suppress(SubjectError):
@@ -70,41 +78,17 @@ def reader(subject: Any, convention: str, head_dim: int | None) -> tuple[Reader,
 
 def _width(subject: Any, convention: str, unknown: list[str]) -> int:
     """Return a usual head dimension that works."""
-    errors = []
-
-    def is_taken(size: int) -> bool:
+    errors, taken = [], []
+    for size in SIZES:
         try:
             Reader(subject, convention, size).feed(torch.ones(1, size), np.arange(5.0), heads=1)
+            taken.append(size)
         except SubjectError as error:
             errors.append(error)
-            return False
-        return True
-
-    if (found := next(filter(is_taken, SIZES), None)) is None:
-        raise errors[0]
-    if is_taken(found // 2) or is_taken(2 * found):
-        unknown.append(f"head_dim, since others than {found} are taken as well; pass head_dim to read another")
-    return found
-
-
-def _check_linear(read: Reader) -> None:
-    """Raise where a call gives something else the second time, or no sum of what goes in."""
-    x, y = torch.randn(2, 1, read.head_dim, generator=torch.Generator().manual_seed(7))
-    of_x, again, of_y, of_sum = (read.feed(t, np.arange(6.0), heads=1) for t in (x, x, y, 20 * x - 30 * y))
-    for code, message, off, size, limit in (
-        ("rope.not_deterministic", "the same call gives something else the second time", of_x - again, of_x, 1e-4),
-        ("rope.not_linear", "f(20 x - 30 y) is not 20 f(x) - 30 f(y)", of_sum - 20 * of_x + 30 * of_y, of_sum, 1e-2),
-    ):
-        share = float(np.abs(off).max() / np.abs(size).max(initial=1e-30))
-        if share > limit:
-            raise SubjectError(Cause(code, f"{message}, by up to {share:.2%} of the largest number", share))
-
-
-def matrices_of(read: Reader, near: Array) -> tuple[Array, Structure, Structure]:
-    """Return what is done to queries and to keys at positions near 0, and which dimensions rotate together."""
-    matrices = read.feed(torch.eye(read.head_dim), near).transpose(0, 2, 3, 1)
-    for faint in (1e-9, 1e-5):  # slow pairs show in what most code leaves at exactly 0
-        q, k = (structure(side, faint) for side in matrices)
-        if not (q.tangled or k.tangled):
+        if taken and size != taken[0]:
             break
-    return matrices, q, k
+    if not taken:
+        raise errors[0]
+    if len(taken) > 1:
+        unknown.append(f"head_dim, since others than {taken[0]} are taken as well; pass head_dim to read another")
+    return taken[0]

@@ -6,19 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc.definitions import frequencies
-from posenc.verify.engine.read import BASES, speeds, turns
+from posenc.verify.engine.read import BASES, speeds, structure, turns
 from posenc.verify.engine.records import Array
 from posenc.verify.families.rotation_calls import REACH
 from posenc.verify.guard import SubjectError
 from posenc.verify.identity.identify import Identification
 from posenc.verify.identity.precision import precisions
-from posenc.verify.identity.reading import DENSE, Complex, Reader, matrices_of, reader, steps
+from posenc.verify.identity.reading import DENSE, Complex, Reader, reader, steps
 from posenc.verify.identity.rules import Rule, fit, snap
 
 CLOSE = 1e-3  # of a gain, a rotated dimension, a frequency
 BENT = 0.05  # radians off a straight line
+GAMMA = 0.4  # of xPos, which its authors' code has
 
 
 def identified(subject: Any, convention: str, name: str, head_dim: int | None) -> Identification:
@@ -26,7 +28,11 @@ def identified(subject: Any, convention: str, name: str, head_dim: int | None) -
     read, unknown = reader(subject, convention, head_dim)
     facts: dict[str, Any] = {"head_dim": read.head_dim, "measured": {"positions_read": read.top}}
     near = steps(min(read.top, 64))
-    matrices, q, k = matrices_of(read, near)
+    matrices = read.feed(torch.eye(read.head_dim), near).transpose(0, 2, 3, 1)
+    for faint in (1e-9, 1e-5):  # slow pairs show in what most code leaves at exactly 0
+        q, k = (structure(side, faint) for side in matrices)
+        if not (q.tangled or k.tangled):
+            break
     if q.tangled or k.tangled:
         unknown.append(f"pairing and all that follows: dimension {(q.tangled or k.tangled)[0]} mixes with several")
     elif not q.pairs and not k.pairs:
@@ -63,11 +69,8 @@ def _fill(read: Reader, rates: Array | None, facts: dict[str, Any], unknown: lis
     facts["gain"], noise = (None, 0.0) if rates is not None else _gain(z, facts, unknown)
     facts["direction"], sign = _direction(freqs, unknown)
     freq = sign * freqs[0]
-    widths = (
-        2 * (partner - first) if is_half else 2 * count,
-        read.head_dim,
-    )  # half may have slow pairs that stand still
-    rules = [fit(freq, (noise + 5e-7) / pos[-1], width) for width in widths]
+    own = 2 * (partner - first) if is_half else 2 * count  # half may have slow pairs that stand still
+    rules = [fit(freq, (noise + 5e-7) / pos[-1], width) for width in (own, read.head_dim)]
     rule = next((rule for rule in rules if rule.base is not None and rule.base >= 50), rules[0])
     if short is not None:
         rule = _scaled(read, rule, short)
@@ -142,33 +145,23 @@ def _differ(read: Reader, short: int, long: int) -> bool:
 
 def _scaled(read: Reader, rule: Rule, end: int) -> Rule:
     """Return the rule of frequencies that change where a text is longer than some tokens."""
-    found = {}
-    for n in sorted({min(n, read.top) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)}):
-        found[n] = np.abs(speeds(steps(n), read.at(steps(n))[0])[0])
-    long, width = found[n], rule.width
-    parameters = {**rule.parameters, "original_max_len": end}
-    parameters.pop("factors", None)
-    if np.abs(long / found[min(found)] - 1).max() > CLOSE:
-        return _dynamic(replace(rule, kind="dynamic", parameters=parameters), found)
-    base = rule.base or BASES[0]
-    plain = base ** (-2 * np.arange(len(long)) / width)
-    for name, freq in (("short_factor", rule.inv_freq), ("long_factor", long)):
-        parameters[name] = [snap(float(f)) for f in plain / freq]
-    return replace(rule, kind="longrope", parameters=parameters)
-
-
-def _dynamic(rule: Rule, found: dict[int, Array]) -> Rule:
-    """Return dynamic NTK if the factor that the longest text shows predicts the frequencies of all."""
-    end, n, width = rule.parameters["original_max_len"], max(found), rule.width
-    grown = fit(found[n], 5e-7 / n, width).base
+    lengths = sorted({min(n, read.top) for n in (end + 1, 3 * end // 2, 2 * end, 4 * end)})
+    found = [np.abs(speeds(steps(n), read.at(steps(n))[0])[0]) for n in lengths]
+    width, even = rule.width, -2 * np.arange(len(found[0])) / rule.width
+    if np.abs(found[-1] / found[0] - 1).max() <= CLOSE:  # two sets of frequencies
+        plain = (rule.base or BASES[0]) ** even
+        names = {"short_factor": rule.inv_freq, "long_factor": found[-1]}
+        factors = {name: [snap(float(f)) for f in plain / freq] for name, freq in names.items()}
+        return replace(rule, kind="longrope", parameters={"original_max_len": end, **factors})
+    grown, n = fit(found[-1], 5e-7 / lengths[-1], width).base, lengths[-1]
     if rule.base is not None and grown is not None and width > 2:
         factor = snap(((grown / rule.base) ** ((width - 2) / width) - 1) * end / (n - end), 1e-3)
-        options = {"width": width, "factor": factor, "original_max_len": end}
-        bases = [frequencies.dynamic_base(rule.base, seq_len=m, **options) for m in found]
-        want = [base ** (-2 * np.arange(len(found[n])) / width) for base in bases]
-        if np.abs(np.array(want) / list(found.values()) - 1).max() < CLOSE:
-            return replace(rule, parameters=rule.parameters | {"factor": factor})
-    return replace(rule, unknown=(*rule.unknown, f"how frequencies change with the length beyond {end} tokens"))
+        options: dict[str, Any] = {"width": width, "factor": factor, "original_max_len": end}
+        want = np.array([frequencies.dynamic_base(rule.base, seq_len=m, **options) ** even for m in lengths])
+        if np.abs(want / found - 1).max() < CLOSE:
+            return replace(rule, kind="dynamic", parameters={"original_max_len": end, "factor": factor})
+    unknown = (*rule.unknown, f"how frequencies change with the length beyond {end} tokens")
+    return replace(rule, kind="dynamic", parameters={"original_max_len": end}, unknown=unknown)
 
 
 def _growth(pos: Array, z: Complex) -> Array | None:
@@ -180,13 +173,12 @@ def _growth(pos: Array, z: Complex) -> Array | None:
 
 
 def _decaying(rule: Rule, rates: Array) -> Rule:
-    """Return xPos with the gamma and scale_base that predict how lengths grow."""
-    q, k = rates
-    for gamma in np.arange(0.05, 2.0001, 0.05).round(2):
-        zeta = np.log((np.arange(len(q)) / len(q) + gamma) / (1 + gamma))
-        scale = float((zeta * zeta).sum() / (zeta * q).sum())
-        if np.abs(zeta / scale - q).max() < CLOSE * np.abs(q).max():
-            is_inverse = bool(np.abs(q + k).max() < CLOSE * np.abs(q).max())
-            found = {"gamma": float(gamma), "scale_base": snap(abs(scale), 1e-3), "decays": scale > 0}
-            return replace(rule, kind="xpos", parameters=rule.parameters | found | {"keys_inverse": is_inverse})
-    return replace(rule, kind="other", unknown=(*rule.unknown, "by which rule rotated pairs change their length"))
+    """Return xPos with the scale_base that predicts how lengths grow."""
+    (q, k), n = rates, rates.shape[1]
+    zeta = np.log((np.arange(n) / n + GAMMA) / (1 + GAMMA))
+    scale = float((zeta * zeta).sum() / (zeta * q).sum())
+    if np.abs(zeta / scale - q).max() > CLOSE * np.abs(q).max():
+        return replace(rule, kind="other", unknown=(*rule.unknown, "by which rule rotated pairs change their length"))
+    is_inverse = bool(np.abs(q + k).max() < CLOSE * np.abs(q).max())
+    found = {"gamma": GAMMA, "scale_base": snap(abs(scale), 1e-3), "decays": scale > 0, "keys_inverse": is_inverse}
+    return replace(rule, kind="xpos", parameters=rule.parameters | found)

@@ -1,6 +1,6 @@
 """A whole model compared with its configuration: which layer treats positions otherwise than the file says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,16 @@ from torch import nn
 from posenc import config
 from posenc.compose import PerLayer
 from posenc.config import kinds, unrotated
-from posenc.config.model import Model, open_model
+from posenc.config.model import open_model
 from posenc.config.reading import Checked
 from posenc.families import Rotary
-from posenc.interop.checkpoint import open_shard
-from posenc.verify.models import loading, paths, rotations
-from posenc.verify.models import said as says
-from posenc.verify.models.layers import Judged, Layer, findings
-from posenc.verify.models.scores import centred, of_bias, of_scale, split
-from posenc.verify.models.watching import Attention, made_of, plainly, takes, text, watched
+from posenc.interop.checkpoint import Shard
+from posenc.verify.engine import CannotTellError
+from posenc.verify.models import loading, paths, rotations, scores
+from posenc.verify.models.watching import LEAST, TOKENS, room_of
 from posenc.verify.report import Cause, Findings, Report
 
 CONVENTION = "model"
-Q_TOKENS, K_TOKENS = 200, 256  # of a decoder and of an encoder; two lengths, so that neither stands for the other
-_LINEAR = 1e-2
 # what no model shows that is compared with its own directory
 _FILE = "config.json itself: transformers reads the same file, so a wrong base or schedule in it is wrong on both sides"
 _WEIGHTS = {
@@ -37,7 +33,7 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
 
     Weights are loaded from safetensors only, in float32; where there are none, or more than 1 GiB, or quantised ones,
     the model is built small with random weights: all layers, with the widths, bases and scaling of the file. The text
-    is of 256 tokens at positions 0, 1, ..., and once more at positions up to the longest that the file allows.
+    is of 256 tokens or of as many as the file allows, at positions 0, 1, ..., and once more up to the longest.
 
     Args:
         target: A directory with config.json.
@@ -47,13 +43,13 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
         ValueError: The directory is unsafe (pickles, `auto_map`), damaged or not there.
         ModuleNotFoundError: transformers is not installed.
     """
-    fields, size = loading.inspect_directory(Path(target))  # before anything heavy is imported
-    if (marked := _marked(Path(target), fields)) is not None:
+    fields, shards = loading.inspect_directory(Path(target))  # before anything heavy is imported
+    if (marked := _marked(shards, fields)) is not None:
         return Findings(causes=[marked]).report(CONVENTION)
-    with loading.offline():
+    with loading.apart():
         try:
-            model, why = loading.load(Path(target), fields, size, small=small)
-        except loading.CannotBuildError as error:
+            model, why = loading.load(Path(target), fields, shards, small=small)
+        except CannotTellError as error:
             return Findings(unknown=f"{error}").report(CONVENTION)
         weights = "random" if why else "loaded"
         report = check_model(model, fields, (_FILE, _WEIGHTS[weights]))
@@ -61,14 +57,14 @@ def verify_model(target: str | Path, *, small: bool = False) -> Report:
     return report
 
 
-def _marked(target: Path, fields: Mapping[str, Any]) -> Cause | None:
+def _marked(shards: Sequence[Shard], fields: Mapping[str, Any]) -> Cause | None:
     """Return the cause where files are marked, as `posenc convert` marks them, with another pairing than the type's."""
-    marks = {open_shard(path).pairing for path in target.glob("*.safetensors")} - {None}
+    marks = {shard.pairing for shard in shards} - {None}
     try:
         layers = PerLayer.from_config(dict(fields), seq_len=1)
-        pairings = {e.pairing for e in layers.modules() if isinstance(e, Rotary)}
     except (ValueError, TypeError):
         return None
+    pairings = {e.pairing for e in layers.modules() if isinstance(e, Rotary)}
     if not marks or not pairings or marks <= pairings:
         return None
     return Cause(
@@ -94,63 +90,26 @@ def check_model(model: nn.Module, fields: Mapping[str, Any], unseen: tuple[str, 
     """
     try:
         opened = open_model(Checked(config.read(dict(fields))))
-        biased = says.has_bias(opened)
-        ways = None if biased else unrotated.ways(opened)
-        order = [] if biased or ways else kinds.layers(opened)
+        room, ways = room_of(opened), unrotated.ways(opened)
+        order = kinds.layers(opened) if ways is None else []
         if order:
             PerLayer.from_config(dict(fields), seq_len=1)
     except (ValueError, TypeError) as error:
         because = f"the configuration does not say what rotates: {error} `posenc verify-config` says more."
         return Findings(unknown=because).report(CONVENTION)
     try:
-        if ways is not None:
-            found = Findings(
-                unknown=f"its positions enter by {ways[0].encoding}, which is not judged in a loaded model"
-            )
+        if room < LEAST:
+            found = Findings(unknown=f"the file allows {room} positions, and layers are judged by {LEAST} or more")
+        elif ways is None:
+            found = rotations.check(model, opened, dict(fields), order, room)
         else:
-            found = _by_bias(model, opened) if biased else rotations.check(model, opened, dict(fields), order)
+            found = scores.check(model, opened, ways[0], min(room, TOKENS))
     except (Exception, SystemExit) as error:
         because = f"the model does not run: {type(error).__name__}: {str(error)[:300]}"
         return Findings(unknown=because).report(CONVENTION)
-    causes, not_judged = paths.check(model)
+    if LEAST <= room < TOKENS:
+        found.not_judged[f"texts of more than {room} tokens"] = "the file allows no more positions"
+    causes, not_judged = paths.check(model, room)
     found.causes += causes
     report = found.report(CONVENTION)
     return replace(report, not_judged=(*report.not_judged, *not_judged, *unseen))
-
-
-def _by_bias(model: Any, opened: Model) -> Findings:
-    """Judge every attention of a model with a position bias, by its scores."""
-    judged: list[Judged] = []
-
-    def judge(one: Attention) -> None:
-        judged.append(_attention(one, model, opened))
-
-    given: dict[str, Any] = {"input_ids": text(model, K_TOKENS)}
-    if takes(model, "use_cache"):
-        given["use_cache"] = False
-    if takes(model, "decoder_input_ids"):
-        given["decoder_input_ids"] = text(model, Q_TOKENS)
-    with plainly(model), watched(model, judge):
-        model(**given)
-    found = list(dict.fromkeys(one.layer.kind for one in judged))
-    judged.sort(key=lambda one: found.index(one.layer.kind))  # a decoder's two attentions take turns
-    definition = {"falcon": "alibi@falcon", "bloom": "alibi@authors", "mpt": "alibi@authors"}.get(opened.name, "t5")
-    measured = {"model_type": opened.model_type, "tokens": K_TOKENS, "longest_position": K_TOKENS - 1}
-    return findings(judged, definition, measured)
-
-
-def _attention(one: Attention, model: nn.Module, opened: Model) -> Judged:
-    """Judge one attention by the scale of its scores and by what is added to them."""
-    said = says.of_bias(opened, model, one.name, one.q.shape[1], one.q.shape[-1])
-    found = Judged(Layer(one.layer, said.kind, "pass", configured_scale=said.scale))
-    if (parts := split(one)) is None:
-        found.note(status="cannot tell", said="its scores are no multiple of the products of queries and keys")
-        return found
-    scale, got, shown = parts
-    for x in (one.q, one.k):  # what they were multiplied by since they were projected
-        made = made_of(x[:, 0], one.outputs)
-        scale *= 1.0 if made is None else made[0]
-    want = centred(said.added(*shown.shape).expand_as(got), shown)
-    found.note(scale=scale, bias_error=float((got - want).abs().max()))
-    found.wrong([*of_scale(scale, said), *of_bias(got, want, said, scale / said.scale)])
-    return found

@@ -1,118 +1,104 @@
 """What was found of a model's layers, as one report: causes that layers share, and numbers by layer and position."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from posenc.verify import rules
 from posenc.verify.engine import Fault
-from posenc.verify.models.rotation import View
 from posenc.verify.report import Cause, Findings
 
-
-@dataclass(frozen=True)
-class Layer:
-    """What was found of one layer, under the names that reports have; None where it was not seen.
-
-    `status` is "pass", "equivalent", "wrong", "no rotation" as configured, or "cannot tell". `position` and `pair` are
-    those of the angle error that exceeds rounding most; `said` is what it does, where that is not what it should.
-    """
-
-    layer: int
-    kind: str
-    status: str
-    angle_error: float | None = None
-    position: int | None = None
-    pair: int | None = None
-    gain: float | None = None
-    configured_gain: float | None = None
-    mean_cos: float | None = None
-    scale: float | None = None
-    configured_scale: float | None = None
-    bias_error: float | None = None
-    said: str = ""
+# what reports say of a layer; position and pair are those of the largest angle error
+NUMBERS = (
+    *("angle_error", "position", "pair", "gain", "configured_gain", "mean_cos"),
+    *("scale", "configured_scale", "bias_error"),
+)
 
 
 @dataclass
-class Judged:
-    """A layer, why it is wrong if it is, and the views of what rotates it."""
+class Layer:
+    """What was found of one layer."""
 
-    layer: Layer
+    number: int
+    kind: str  # as the configuration has it, or its stack
+    status: str = "pass"  # or "equivalent", "wrong", "no rotation" as configured, "cannot tell"
+    said: str = ""  # what it does, where that is not what it should
+    numbers: dict[str, Any] = field(default_factory=dict)  # by names of NUMBERS
+    cosines: Sequence[tuple[int, float]] = ()  # positions and mean cosines of angle errors there
     faults: list[Fault] = field(default_factory=list)
-    views: Sequence[View] = ()
-    pairs_unseen: bool = False  # whether another pairing of dimensions would pass
 
-    def note(self, **numbers: Any) -> None:
-        """Put numbers or words into the layer."""
-        self.layer = replace(self.layer, **numbers)
+    def note(self, status: str, said: str) -> None:
+        """Put a status that is not "pass" and its reason into the layer."""
+        self.status, self.said = status, said
 
-    def wrong(self, faults: Sequence[Fault]) -> None:
+    def wrong(self, faults: Iterable[Fault]) -> None:
         """Add what explains that it is wrong."""
         self.faults += faults
-        if faults:
-            self.note(status="wrong", said=self.layer.said or faults[0].values["said"])
+        if self.faults:
+            self.note("wrong", self.said or self.faults[0].values["said"])
 
 
-def findings(judged: Sequence[Judged], definition: str, measured: Mapping[str, Any]) -> Findings:
+def findings(layers: Sequence[Layer], definition: str, measured: Mapping[str, Any]) -> Findings:
     """Return the findings of all layers; `measured`: what else stands among the numbers."""
-    layers = [one.layer for one in judged]
-    angles = [one for one in layers if one.angle_error is not None]
-    worst = max(angles, key=lambda one: one.angle_error or 0.0, default=None)
-    found = Findings(causes=_causes(judged), definitions=[definition])
+    angles = {one.numbers["angle_error"]: one.number for one in layers if "angle_error" in one.numbers}
+    curve: dict[int, list[float]] = {}
+    for position, cosine in chain.from_iterable(one.cosines for one in layers):
+        curve.setdefault(position, []).append(cosine)
+    biases = [one.numbers["bias_error"] for one in layers if "bias_error" in one.numbers]
+    found = Findings(causes=_causes(layers), definitions=[definition])
     found.measured = {
         **measured,
-        "first_wrong_layer": next((one.layer for one in layers if one.status == "wrong"), None),
-        "largest_angle_error": worst and worst.angle_error,
-        "largest_angle_error_layer": worst and worst.layer,
-        "gain_error": _largest((one.gain, one.configured_gain) for one in layers),
-        "scale_error": _largest((one.scale, one.configured_scale) for one in layers),
-        "bias_error": max((one.bias_error for one in layers if one.bias_error is not None), default=None),
-        "mean_cos_by_position": _by_position([view for one in judged for view in one.views]),
-        "layers": [asdict(one) for one in layers],
+        "first_wrong_layer": next((one.number for one in layers if one.status == "wrong"), None),
+        "largest_angle_error": max(angles, default=None),
+        "largest_angle_error_layer": angles[max(angles)] if angles else None,
+        "gain_error": _largest(layers, "gain"),
+        "scale_error": _largest(layers, "scale"),
+        "bias_error": max(biases, default=None),
+        "mean_cos_by_position": [(position, float(np.mean(found))) for position, found in sorted(curve.items())],
+        "layers": [
+            {"layer": one.number, "kind": one.kind, "status": one.status, "said": one.said}
+            | {name: one.numbers.get(name) for name in NUMBERS}
+            for one in layers
+        ],
     }
-    for status in ("equivalent", "cannot tell"):
-        if same := [one for one in layers if one.status == status]:
-            words = f"{named([one.layer for one in same])}: {same[0].said}"
-            found.equivalent, found.unknown = (words, None) if status == "equivalent" else (found.equivalent, words)
-    if not found.causes and all(one.angle_error is None and one.bias_error is None for one in layers):
-        found.unknown = found.unknown or "no layer rotates queries and keys, and none adds a bias to scores"
+    found.equivalent, found.unknown = _of_status(layers, "equivalent"), _of_status(layers, "cannot tell")
+    if not (found.causes or found.unknown or angles or biases):
+        found.unknown = "no layer rotates queries and keys, and none adds a bias to scores"
     return found
 
 
-def _largest(pairs: Any) -> float | None:
+def _largest(layers: Sequence[Layer], name: str) -> float | None:
+    """Return the largest relative error of a number that the configuration says."""
+    pairs = ((one.numbers.get(name), one.numbers.get(f"configured_{name}")) for one in layers)
     return max((abs(got / want - 1) for got, want in pairs if got and want), default=None)
 
 
-def _causes(judged: Sequence[Judged]) -> list[Cause]:
+def _of_status(layers: Sequence[Layer], status: str) -> str | None:
+    same = [one for one in layers if one.status == status]
+    return f"{named([one.number for one in same])}: {same[0].said}" if same else None
+
+
+def _causes(layers: Sequence[Layer]) -> list[Cause]:
     """Return one cause for all layers that are wrong for the same reason, the first wrong layer's first."""
     groups: dict[tuple[str, str], list[tuple[Layer, Fault]]] = {}
-    for one in judged:
+    for one in layers:
         for fault in one.faults:
-            groups.setdefault((fault.code, fault.values["said"]), []).append((one.layer, fault))
+            groups.setdefault((fault.code, fault.values["said"]), []).append((one, fault))
     causes = []
     for (code, said), group in groups.items():
-        layer, fault = group[0]
-        message, evidence = f"{_places([one for one, _ in group])} {said}", fault.values.get("evidence")
-        case: dict[str, Any] = {"layer": layer.layer, **fault.case}
+        (one, fault), kinds = group[0], dict.fromkeys(layer.kind for layer, _ in group)
+        places = [f"{named([layer.number for layer, _ in group if layer.kind == kind])} ({kind})" for kind in kinds]
+        message, case = f"{'; '.join(places)} {said}", {"layer": one.number, **fault.case}
+        evidence = fault.values.get("evidence")
         if evidence is None:
-            evidence = layer.angle_error or 0.0
-            message += (
-                f"; the largest angle error is {evidence:.4g} rad, and mean cos(angle error) {layer.mean_cos:.4f}"
-            )
-            case |= {"position": layer.position, "pair": layer.pair}
+            evidence, cosine = one.numbers["angle_error"], one.numbers["mean_cos"]
+            message += f"; the largest angle error is {evidence:.4g} rad, and mean cos(angle error) {cosine:.4f}"
+            case |= {name: one.numbers[name] for name in ("position", "pair")}
         causes.append(Cause(code, message, float(evidence), case, rules.find(code).fix))
     return causes
-
-
-def _places(layers: Sequence[Layer]) -> str:
-    """Name layers with their kinds; by kind, where a number stands for several, as in an encoder and a decoder."""
-    kinds = dict.fromkeys(one.kind for one in layers)
-    numbers = [one.layer for one in layers]
-    if len(set(numbers)) == len(numbers):
-        return f"{named(numbers)} ({', '.join(kinds)})"
-    return "; ".join(f"{named([one.layer for one in layers if one.kind == kind])} ({kind})" for kind in kinds)
 
 
 def named(numbers: Sequence[int]) -> str:
@@ -121,15 +107,3 @@ def named(numbers: Sequence[int]) -> str:
         return f"layer {numbers[0]}"
     shown = ", ".join(map(str, numbers[:8]))
     return f"layers {shown}" + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
-
-
-def _by_position(views: Sequence[View]) -> list[tuple[int, float]]:
-    """Return pairs of a position and the mean cosine of angle errors, at powers of two and at far positions."""
-    found: dict[int, list[float]] = {}
-    for view in views:
-        if len(view.freq):
-            cosines, n = np.cos(view.errors()).mean(-1), len(view.pos)
-            wanted = {0, n - 1, *(2**i for i in range(8))} if view.run == "near" else {n - 1, *range(0, n, 16)}
-            for i in wanted & set(range(n)):
-                found.setdefault(int(view.pos[i]), []).append(float(cosines[i]))
-    return [(position, float(np.mean(cosines))) for position, cosines in sorted(found.items())]

@@ -1,10 +1,11 @@
 """The rotation of one layer of a model, compared with what its configuration says, and what explains a difference."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posenc.families import Rotary
 from posenc.verify.engine import Case, Choice, Family, Fault, Seen
@@ -12,87 +13,56 @@ from posenc.verify.engine.read import base_of, speeds
 from posenc.verify.engine.records import FLOAT32, Array, Model
 
 RULE = "model.rotation."
+TRUTH: Model = {"freq": None, "pairing": None, "sign": 1}  # None: as the view has it
 _STILL = 1e-3  # how far dimensions that do not rotate may move, over the size of the head
 
 
 @dataclass(frozen=True)
 class View:
-    """Queries or keys of a layer in one run, (rows, seq, head_dim), where row is a head of a text.
+    """Queries or keys of a layer in one run, (rows, seq, head_dim), where row is a head of a text."""
 
-    Args:
-        run: "near", or "far" with the longest positions.
-        side: "q" or "k".
-        pos: Positions (seq,).
-        x: Before they rotate.
-        got: What came out, but for the gain.
-        freq: Radians per position of each pair, as the configuration says; none where nothing rotates.
-        pairing: Which dimensions are one pair.
-        last: Whether the last dimensions of a head rotate, and not the first ones.
-        eps: The rounding of the model's dtype.
-    """
-
-    run: str
-    side: str
+    side: str  # "q" or "k"
     pos: Array
-    x: Array
+    x: Array  # before they rotate
     got: Array
-    freq: Array
+    freq: Array  # radians per position of each pair, as the configuration says; none where nothing rotates
     pairing: str
-    last: bool
+    last: bool  # whether the last dimensions of a head rotate, and not the first ones
     eps: float
 
-    def rotated(self, model: Model) -> Array:
-        """Return x as a model's parameters rotate it."""
-        freq = self.of(model)
-        a, b = self.pairs(freq, model["pairing"])
-        angle = model["sign"] * np.outer(self.pos, freq)
-        cos, sin, out = np.cos(angle), np.sin(angle), self.x.copy()
-        out[..., a] = cos * self.x[..., a] - sin * self.x[..., b]
-        out[..., b] = sin * self.x[..., a] + cos * self.x[..., b]
-        return out
-
-    def of(self, model: Model) -> Array:
-        """Return the frequencies of a model: its own, or those of this run."""
+    def freq_of(self, model: Model) -> Array:
+        """Return radians per position of a model's pairs: its own, or those of this run."""
         freq: Array = self.freq if model["freq"] is None else model["freq"]
         return freq
 
-    def pairs(self, freq: Array, pairing: str | None = None) -> Array:
-        """Return the first and the second dimensions of all pairs, (2, n_pairs)."""
-        n = len(freq)
-        one = np.arange(2 * n)
-        both = one.reshape(2, n) if (pairing or self.pairing) == "half" else one.reshape(n, 2).T
-        return both + (self.x.shape[-1] - 2 * n if self.last else 0)
+    def pairs(self, model: Model = TRUTH) -> Array:
+        """Return the first and the second dimensions of a model's pairs, (2, n_pairs)."""
+        n = len(self.freq_of(model))
+        one = np.arange(2 * n) + (self.x.shape[-1] - 2 * n if self.last else 0)
+        return one.reshape(2, n) if (model["pairing"] or self.pairing) == "half" else one.reshape(n, 2).T
 
-    def allowed(self, freq: Array) -> Array:
-        """Return the errors of angles (seq, n_pairs) that honest rounding makes."""
-        return 32 * self.eps + 4 * FLOAT32 * np.outer(self.pos, np.abs(freq))
+    def rotated(self, model: Model = TRUTH) -> Array:
+        """Return x as a model rotates it."""
+        a, b = self.pairs(model)
+        out, angle = self.x.copy(), model["sign"] * np.outer(self.pos, self.freq_of(model))
+        z = (self.x[..., a] + 1j * self.x[..., b]) * np.exp(1j * angle)
+        out[..., a], out[..., b] = z.real, z.imag
+        return out
 
-    def errors(self) -> Array:
-        """Return the errors of angles (seq, n_pairs), over all heads by their size."""
-        a, b = self.pairs(self.freq)
-        want = self.rotated(TRUTH)
-        z = (self.got[..., a] + 1j * self.got[..., b]) * (want[..., a] - 1j * want[..., b])
-        found: Array = np.angle(z.sum(0))
+    def moved(self, since: Array) -> NDArray[np.complex128]:
+        """Return products of each pair with what it was, (seq, n_pairs), over all heads; the angle is how it moved."""
+        a, b = self.pairs()
+        products = (self.got[..., a] + 1j * self.got[..., b]) * (since[..., a] - 1j * since[..., b])
+        found: NDArray[np.complex128] = products.sum(0)
         return found
 
-
-TRUTH: Model = {"freq": None, "pairing": None, "sign": 1}
-
-
-def of_text(rope: Rotary) -> Array:
-    """Return radians per position of each pair in text, whose positions are the same on all axes."""
-    freq: Array = rope.frequencies().sum(0).detach().double().numpy()
-    return freq
+    def errors(self) -> Array:
+        """Return the errors of angles, (seq, n_pairs)."""
+        return np.angle(self.moved(self.rotated()))
 
 
 class Rotation(Family):
-    """One layer.
-
-    Args:
-        views: Its queries and keys; those of near positions first.
-        known: Faults that are looked for, in this order.
-        order_seen: Whether it was seen that dimensions keep their order before they rotate.
-    """
+    """One layer; `order_seen`: whether it was seen that dimensions keep their order before they rotate."""
 
     definition = "posenc.PerLayer.from_config(config.json)"
     mismatch = RULE + "mismatch"
@@ -101,17 +71,17 @@ class Rotation(Family):
 
     def __init__(self, views: Sequence[View], known: Iterable[Fault], *, order_seen: bool) -> None:
         super().__init__("model", {})
-        self._order_seen = order_seen
-        self._seen = [Seen(Case(v.side, (v,), v.run), v.got, v.eps) for v in views]
-        self._near, self._known = next((v for v in views if v.run == "near"), views[0]), [*known]
+        self._views, self._known, self._order_seen = views, [*known], order_seen
+        near = views[0]
+        self._found, self._want = speeds(near.pos, near.moved(near.x))[0], near.freq  # as far as the pairs are right
 
     def cases(self) -> Iterator[Case]:
         """Yield what was seen; nothing is asked."""
-        yield from (seen.case for seen in self._seen)
+        yield from (Case(view.side, (view,)) for view in self._views)
 
     def observe(self, subject: Any, case: Case) -> Seen:
         """Return what was seen."""
-        return next(seen for seen in self._seen if seen.case is case)
+        return Seen(case, case.args[0].got, case.args[0].eps)
 
     def predict(self, model: Model, case: Case) -> Array:
         """Return queries or keys as they should be."""
@@ -121,11 +91,11 @@ class Rotation(Family):
     def slack(self, seen: Seen, predicted: Array, model: Model) -> Array | float:
         """Return what rounding explains: an error of angles, over the sizes of pairs."""
         view: View = seen.case.args[0]
-        freq = view.of(model)
-        a, b = view.pairs(freq, model["pairing"])
+        a, b = view.pairs(model)
         size = np.sqrt(np.square(predicted).mean(-1, keepdims=True)) + 1e-30
         found = np.broadcast_to(_STILL * size, predicted.shape).copy()
-        found[..., a] = found[..., b] = (np.hypot(predicted[..., a], predicted[..., b]) + size) * view.allowed(freq)
+        angle = 32 * seen.eps + 4 * FLOAT32 * np.outer(view.pos, np.abs(view.freq_of(model)))
+        found[..., a] = found[..., b] = (np.hypot(predicted[..., a], predicted[..., b]) + size) * angle
         return found
 
     def free(self) -> Iterator[Choice]:
@@ -137,23 +107,22 @@ class Rotation(Family):
     def faults(self) -> Iterator[Fault]:
         """Yield the known faults, and what can be read off angles at consecutive positions."""
         yield from self._known
-        view, found = self._near, _read(self._near)
+        found, want = self._found, self._want
         if not len(found):
             return
-        scale = float(found @ view.freq / (view.freq @ view.freq))
+        scale = float(found @ want / (want @ want))
         if scale > 0:
             said = f"rotates {scale:.6g} times as fast as it should, as with positions times {scale:.6g}"
-            yield fault("position_scale", said, freq=scale * view.freq)
+            yield fault("position_scale", said, freq=scale * want)
         k = np.arange(len(found))
         sharp = (found > 1e-3) & (k > 0)
         if sharp.any():
             log = -(k * np.log(found.clip(1e-12)))[sharp].sum() / np.square(k[sharp]).sum() * len(k)
-            fitted = float(np.exp(log.clip(-50, 50)))
-            own = base_of(view.freq, 2 * len(k))
-            want = "" if own is None else f", where its configuration says {own:.6g}"
+            own = base_of(want, 2 * len(k))
+            says = "" if own is None else f", where its configuration says {own:.6g}"
             for digits in (2, 3, 4, 5, 6, 7, 17):  # the roundest that fits
-                base = float(f"{fitted:.{digits}g}")
-                yield fault("base", f"rotates by base {base:g}{want}", freq=geometric(base, len(k)))
+                base = float(f"{np.exp(log.clip(-50, 50)):.{digits}g}")
+                yield fault("base", f"rotates by base {base:g}{says}", freq=geometric(base, len(k)))
 
     def unknown(self, seen: Sequence[Seen], wrong: Sequence[Seen], model: Model) -> Fault:
         """Return what is wrong where nothing explains it."""
@@ -161,25 +130,21 @@ class Rotation(Family):
         if not len(view.freq):
             moved = float(np.linalg.norm(view.got - view.x) / np.linalg.norm(view.x))
             said = f"moves queries or keys by {moved:.3g} of their size, where its configuration has no rotation here"
-            return fault("unexpected", said, {"evidence": moved})
-        off = self.off(wrong[0], view.rotated(model), model)[..., view.pairs(view.freq).ravel()]
-        if (off <= 1).all():
-            return fault("width", f"changes dimensions beyond the {2 * len(view.freq)} that rotate")
-        first, wanted = (", ".join(f"{f:.6g}" for f in freq[:3]) for freq in (_read(self._near), self._near.freq))
+            return fault("unexpected", said, evidence=moved)
+        first, wanted = (", ".join(f"{f:.6g}" for f in freq[:3]) for freq in (self._found, self._want))
         said = f"rotates by other angles: its first pairs by {first} radians a position as far as can be read, and not "
         return fault("mismatch", said + wanted)
 
 
-def _read(view: View) -> Array:
-    """Return radians per position of each pair, as far as the pairs are those of the configuration."""
-    a, b = view.pairs(view.freq)
-    z = (view.got[..., a] + 1j * view.got[..., b]) * (view.x[..., a] - 1j * view.x[..., b])
-    return speeds(view.pos, z.sum(0))[0]
+def fault(code: str, said: str, *, evidence: float | None = None, **change: Any) -> Fault:
+    """Return a fault by what it changes, with what is said of it; without evidence the angle error is."""
+    return Fault(RULE + code, change, {"said": said, "evidence": evidence})
 
 
-def fault(code: str, said: str, values: Mapping[str, Any] | None = None, **change: Any) -> Fault:
-    """Return a fault by what it changes, with what is said of it."""
-    return Fault(RULE + code, change, {"said": said, **(values or {})})
+def of_text(rope: Rotary) -> Array:
+    """Return radians per position of each pair in text, whose positions are the same on all axes."""
+    freq: Array = rope.frequencies().sum(0).detach().double().numpy()
+    return freq
 
 
 def geometric(base: float, n_pairs: int) -> Array:

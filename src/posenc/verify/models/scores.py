@@ -1,23 +1,148 @@
-"""The scores of one attention, compared with what its configuration says: their scale, and the bias that is added.
+"""The scores of an attention: what a configuration says that they are multiplied by and what is added, and what is.
 
 Two texts at the same positions separate the two. What is added is the same for both, so their difference is the scale
 times the difference of their products, and what is left after that is the bias.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from posenc import frequencies
+from posenc.config import kinds
+from posenc.config.model import Model
+from posenc.config.unrotated import Way
+from posenc.encodings import T5, ALiBi
 from posenc.verify.engine import Fault
-from posenc.verify.models.said import Said
-from posenc.verify.models.watching import Attention
+from posenc.verify.models.layers import Layer, findings
+from posenc.verify.models.watching import Attention, Watched, made_of, plainly, run, text
+from posenc.verify.report import Findings
 
-_SAME = 1e-3  # what half precision leaves of a number that queries and keys were multiplied by
+SAME = 1e-3  # what half precision leaves of a number that queries and keys were multiplied by
 _LINEAR = 1e-2
 _HIDDEN = -1e9  # what a mask adds is below
 _LEAST = 1e-2  # of a bias, whose rounding is never looked at more closely
+_TABLE = "relative_attention_bias"
+# a key of the file, and what transformers takes where it is left out; None where that is the root of head_dim
+_SCALAR, _MULTIPLIER = "query_pre_attn_scalar", "attention_multiplier"
+_KEYS: dict[str, tuple[str, float | None]] = {
+    **dict.fromkeys(("gemma2", "gemma3_text", "t5_gemma_module", "vaultgemma"), (_SCALAR, 256.0)),
+    **dict.fromkeys(("t5gemma2_text", "t5gemma2_decoder"), (_SCALAR, 256.0)),
+    **dict.fromkeys(("granite", "granite4_vision_text", "granite_swa"), (_MULTIPLIER, 1.0)),
+    **dict.fromkeys(("granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"), (_MULTIPLIER, 1.0)),
+    "granite_docling_text": (_MULTIPLIER, 0.015625),
+    "hyperclovax": (_MULTIPLIER, None),
+}
+# queries and keys are normalised, or scaled before they rotate, and scores are not
+_ONE = {"diffusion_gemma_text", "embedding_gemma2_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text"}
+_ONE |= {"dia_decoder", "dia_encoder"}
+_HALF_WIDTH = {"zamba2"}  # attends over the text and its first embeddings, next to each other
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a configuration says of one attention."""
+
+    kind: str  # "encoder", "decoder", "cross attention", "alibi", or the kind of layer
+    scale: float  # what products of queries and keys are multiplied by
+    because: str  # what says so
+    bias: ALiBi | T5 | None = None
+
+
+def of_layer(model: Model, kind: str, head_dim: int) -> Said:
+    """Return what a configuration says of the scores of one kind of layer that rotates, or has no positions.
+
+    >>> gemma = Model({"query_pre_attn_scalar": 144}, "gemma2")
+    >>> of_layer(gemma, "full_attention", 128).scale == 144**-0.5
+    True
+    """
+    name, fields = model.name, model.fields
+    key, default = _KEYS.get(name, ("", None))
+    if (value := fields.get(key) or default) is not None:
+        return Said(kind, float(value) ** (-0.5 if key == _SCALAR else 1), f"{key} {value:g} says")
+    if name in _ONE:
+        return Said(kind, 1.0, f"the type {name} says, which scales queries and keys instead,")
+    width = head_dim / 2 if name in _HALF_WIDTH else head_dim
+    factor = frequencies.from_config(dict(fields), kind).score_factor if kinds.turns(kind) else 1.0
+    because = "says" if factor == 1 else "and mscale_all_dim say"
+    return Said(kind, width**-0.5 * factor, f"the root of head_dim {width:g} {because}")
+
+
+def _of_bias(model: Model, way: Way, built: nn.Module, one: Attention) -> Said:
+    """Return what a configuration says of an attention with a bias; learned tables are the model's."""
+    heads, head_dim = {"n_heads": one.q.shape[1]}, one.q.shape[-1]
+    if way.encoding == "t5":
+        kind, table = _of_t5({**way.options, **heads}, built, one.name)
+        return Said(kind, 1.0, "T5 says, which has the root of d_kv in its weights,", table)
+    read = _own(model)
+    bias = ALiBi(**{**way.options, **heads, "bias_max": float(read.get("alibi_bias_max") or 8)})
+    if scale := read.get("softmax_scale"):
+        return Said("alibi", float(scale), f"softmax_scale {scale:g} says", bias)
+    return Said("alibi", head_dim**-0.5, f"the root of head_dim {head_dim} says", bias)
+
+
+def _own(model: Model) -> Mapping[str, Any]:
+    """Return what MPT's file says of attention, which transformers reads in part."""
+    own = model.fields.get("attn_config")
+    return own if model.name == "mpt" and isinstance(own, Mapping) else {}
+
+
+def _of_t5(options: dict[str, Any], built: nn.Module, name: str) -> tuple[str, T5 | None]:
+    stack = "decoder" if "decoder" in name else "encoder"
+    if "EncDec" in name or "cross" in name.lower():
+        return "cross attention", None
+    tables: dict[str, Any] = {n: m for n, m in built.named_modules() if n.endswith(_TABLE) and stack in n}
+    table = tables.get(f"{name}.{_TABLE}", next(iter(tables.values()), None))  # a layer's own, as in UMT5
+    if table is None:
+        return stack, None
+    bias = T5(**{**options, "bidirectional": stack == "encoder"})
+    bias.weight = nn.Parameter(table.weight.detach().double().cpu())
+    return stack, bias
+
+
+def check(model: nn.Module, opened: Model, way: Way, tokens: int) -> Findings:
+    """Judge every attention of a model with a bias for distance, by its scores."""
+    if way.encoding not in ("alibi", "t5") or not _own(opened).get("alibi", True):
+        return Findings(unknown=f"its positions enter by {way.encoding}, which is not judged in a loaded model")
+    layers: list[Layer] = []
+
+    def judge(one: Attention) -> None:
+        layers.append(_judge(one, _of_bias(opened, way, model, one)))
+
+    # two lengths, so that neither stands for the other
+    texts = {"input_ids": text(model, tokens), "decoder_input_ids": text(model, tokens * 25 // 32)}
+    with plainly(model), Watched(model, judge):
+        run(model, {}, **texts, use_cache=False)
+    found = list(dict.fromkeys(one.kind for one in layers))
+    layers.sort(key=lambda one: found.index(one.kind))  # a decoder's two attentions take turns
+    definition = {"falcon": "alibi@falcon", "alibi": "alibi@authors"}
+    name = definition.get(opened.name) or definition.get(way.encoding, "t5")
+    measured = {"model_type": opened.model_type, "tokens": tokens, "longest_position": tokens - 1}
+    return findings(layers, name, measured)
+
+
+def _judge(one: Attention, said: Said) -> Layer:
+    """Judge one attention by the scale of its scores and by what is added to them."""
+    found = Layer(one.layer, said.kind, numbers={"configured_scale": said.scale})
+    if (parts := split(one)) is None:
+        found.note("cannot tell", "its scores are no multiple of the products of queries and keys")
+        return found
+    scale, got, seen = parts
+    for x in (one.q, one.k):  # what they were multiplied by since they were projected
+        made = made_of(x[:, 0], one.outputs)
+        scale *= 1.0 if made is None else made[0]
+    want = torch.zeros_like(got)
+    if said.bias is not None:
+        with torch.no_grad():
+            whole = said.bias.dense(*map(torch.arange, seen.shape))[0].double()
+        want = centred(whole.to(seen.device), seen)
+    found.numbers |= {"scale": scale, "bias_error": float((got - want).abs().max())}
+    found.wrong([*of_scale(scale, said), *_of_added(got, want, said, scale / said.scale)])
+    return found
 
 
 def split(one: Attention) -> tuple[float, Tensor, Tensor] | None:
@@ -41,27 +166,25 @@ def centred(x: Tensor, seen: Tensor) -> Tensor:
 def of_scale(got: float, said: Said) -> list[Fault]:
     """Return the fault of scores that are multiplied by another number, if they are."""
     times = got / said.scale
-    if math.isclose(times, 1, rel_tol=_SAME):
+    if math.isclose(times, 1, rel_tol=SAME):
         return []
     words = f"multiplies scores by {got:.4g}, {times:.4g} times as much as it should: {said.because} {said.scale:.6g}"
     return [Fault("model.scores.scale", {}, {"said": words, "evidence": abs(times - 1)})]
 
 
-def of_bias(got: Tensor, want: Tensor, said: Said, times: float) -> Iterator[Fault]:
+def _of_added(got: Tensor, want: Tensor, said: Said, times: float) -> Iterator[Fault]:
     """Yield the fault of a bias; `times`: how many times too large the scale is, and the bias may be with it."""
     size = max(float(want.abs().max()), _LEAST)
 
     def is_times(factor: float) -> bool:
-        return float((got - factor * want).abs().max()) <= _SAME * size * max(1, abs(factor))
+        return float((got - factor * want).abs().max()) <= SAME * size * max(1, abs(factor))
 
     if is_times(1.0) or (is_times(times) and said.bias is not None):
         return
     factor = float((got * want).sum() / want.square().sum().clamp_min(1e-300))
     head, query, key = at = tuple(int(n) for n in torch.unravel_index((got - want).abs().argmax(), got.shape))
     code, words = "mismatch", "adds another bias for distance, also but for a factor and for the means of its rows"
-    if said.bias is None:
-        code, words = "unexpected", "adds a bias for position, where its configuration has none"
-    elif is_times(0.0):
+    if is_times(0.0):
         code, words = "missing", "adds no bias for distance, where its configuration has one"
     elif is_times(factor):
         code, words = "scale" if factor > 0 else "sign", f"adds {factor:.6g} times the bias for distance"

@@ -6,49 +6,74 @@ Nothing of a model is replaced: functions of torch are watched while it runs, an
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from posenc.config.model import Model
+
 _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # of scaled_dot_product_attention
 _PRODUCTS = ("matmul", "bmm", "baddbmm")
+LEAST, TOKENS = 16, 256  # of a text by which layers are judged
+_UNKNOWN = 8192  # how many positions a file allows that says nothing of it
 _OUTPUTS = 12  # of modules that ran last, among which are the projections of queries and keys
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention of two texts at the same positions.
+    """One attention of two texts at the same positions."""
 
-    Args:
-        name: The module that ran it.
-        layer: Its number, -1 outside of layers.
-        q: Queries (2, n_heads, q_len, head_dim), float64.
-        k: Keys, for each head.
-        scores: What reached the softmax, (2, n_heads, q_len, k_len); one column more for a sink is left out.
-        outputs: What modules returned before, the last one last.
-    """
-
-    name: str
-    layer: int
-    q: Tensor
-    k: Tensor
-    scores: Tensor
-    outputs: list[Tensor]
+    name: str  # of the module that ran it
+    layer: int  # -1 outside of layers
+    q: Tensor  # (2, n_heads, q_len, head_dim), float64
+    k: Tensor  # for each head
+    scores: Tensor  # (2, n_heads, q_len, k_len), as they reached the softmax; one column more for a sink is left out
+    outputs: list[Tensor]  # what modules returned before, the last one last
 
 
-class _Watcher(TorchFunctionMode):
-    """Keeps products of the attention that runs until its softmax comes."""
+class Watched(TorchFunctionMode):
+    """Calls `use` with each attention in the block; `blank`: attention gives zeros, so that no layer sees positions."""
 
-    def __init__(self, use: Callable[[Attention], None], *, blank: bool) -> None:
+    def __init__(self, model: nn.Module, use: Callable[[Attention], None], *, blank: bool = False) -> None:
         super().__init__()
-        self.places: list[tuple[str, int]] = [("", -1)]
-        self.outputs: list[Tensor] = []
+        self._names = {module: name for name, module in model.named_modules()}
         self._use, self._blank, self._products = use, blank, list[tuple[Tensor, Tensor]]()
+        self._places: list[tuple[str, int]] = [("", -1)]
+        self._outputs: list[Tensor] = []
+
+    def __enter__(self) -> Self:
+        self._hooks = (
+            register_module_forward_pre_hook(self._start),
+            register_module_forward_hook(self._end, always_call=True),
+        )
+        found: Self = super().__enter__()
+        return found
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _start(self, module: nn.Module, _args: Any) -> None:
+        """Keep the name of a module that begins, and the number of the layer that it is in."""
+        name = self._names.get(module, "")
+        own, found = getattr(module, "layer_idx", None), _NUMBER.search(name)
+        if not isinstance(own, int):  # its place in a list that is not inside another layer
+            own = int(found[1]) if found and name.count(".") <= 3 else self._places[-1][1]
+        self._places.append((name, own))
+
+    def _end(self, _module: nn.Module, _args: Any, out: Any) -> None:
+        self._places.pop()
+        if isinstance(out, Tensor) and out.is_floating_point():
+            self._outputs = [*self._outputs[1 - _OUTPUTS :], out.detach().clone()]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch and look at it."""
@@ -58,10 +83,10 @@ class _Watcher(TorchFunctionMode):
             if self._found(scores) and self._blank:
                 return torch.zeros_like(scores)
         elif name == "scaled_dot_product_attention":
-            query, key, value, scores = _whole(*args, **kwargs)
-            self._products = [(query, key.mT)]
-            if self._found(scores) and self._blank:
-                return query.new_zeros(*query.shape[:-1], value.shape[-1])
+            given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+            self._products = [(given["query"], given["key"].mT)]
+            if self._found(_scores(given)) and self._blank:
+                return torch.zeros_like(func(*args, **kwargs))
         elif name in _PRODUCTS:
             a, b = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)][-2:]
             if b.dim() > 2:
@@ -79,68 +104,26 @@ class _Watcher(TorchFunctionMode):
             if a.shape[-2] == q_len and a.shape[:-1].numel() == batch * heads * q_len and n in (k_len, k_len - 1):
                 q, k = a.reshape(batch, heads, q_len, -1), b.mT.reshape(batch, -1, n, b.shape[-2])
                 k = k.repeat_interleave(heads // k.shape[1], 1).double()
-                self._use(Attention(*self.places[-1], q.double(), k, scores[..., :n].double(), self.outputs))
+                self._use(Attention(*self._places[-1], q.double(), k, scores[..., :n].double(), self._outputs))
                 return True
         return False
 
 
-def _whole(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return queries, keys, values and scores of a call of scaled_dot_product_attention."""
+def _scores(given: Mapping[str, Any]) -> Tensor:
+    """Return the scores of a call of scaled_dot_product_attention."""
+    query, key, mask = given["query"], given["key"], given.get("attn_mask")
+    scale = given.get("scale")
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = query @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    mask = torch.ones_like(scores, dtype=torch.bool).tril() if is_causal else attn_mask
-    if mask is not None:
-        scores = scores.where(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return query, key, value, scores
-
-
-@contextlib.contextmanager
-def watched(model: nn.Module, use: Callable[[Attention], None], *, blank: bool = False) -> Iterator[None]:
-    """Watch what runs in the block.
-
-    Args:
-        model: Its attention runs by functions of torch; see `plainly`.
-        use: Called with each attention.
-        blank: Whether attention gives zeros, so that layers depend on tokens and not on positions.
-    """
-    watcher = _Watcher(use, blank=blank)
-    with contextlib.ExitStack() as stack:
-        for name, module in model.named_modules():
-
-            def enter(_module: Any, _args: Any, name: str = name, own: int | None = _index(name, module)) -> None:
-                watcher.places.append((name, watcher.places[-1][1] if own is None else own))
-
-            def leave(_module: Any, _args: Any, out: Any) -> None:
-                watcher.places.pop()
-                if isinstance(out, Tensor) and out.is_floating_point():
-                    watcher.outputs = [*watcher.outputs[1 - _OUTPUTS :], out.detach().clone()]
-
-            stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
-            stack.callback(module.register_forward_hook(leave, prepend=True, always_call=True).remove)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(watcher)
-        yield
-
-
-def _index(name: str, module: nn.Module) -> int | None:
-    """Return the number of a layer: its own, or its place in a list that is not inside another layer."""
-    own, found = getattr(module, "layer_idx", None), _NUMBER.search(name)
-    return own if isinstance(own, int) else int(found[1]) if found and name.count(".") <= 3 else None
+    scores: Tensor = query @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if given.get("is_causal"):
+        mask = torch.ones_like(scores, dtype=torch.bool).tril()
+    if mask is None:
+        return scores
+    return scores.where(mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
 
 def made_of(x: Tensor, outputs: list[Tensor]) -> tuple[float, Tensor] | None:
-    """Return what an output of a module was multiplied by to be columns of queries or keys, and which columns it has.
-
-    Args:
-        x: Queries or keys, (batch, len, columns).
-        outputs: What modules returned, (batch, len, ...) or (batch, heads, len, head_dim).
-
-    Returns:
-        The factor and the columns of that output; None where there is no such output.
-    """
+    """Return what an output of a module was multiplied by to be x (batch, len, columns), and which columns it has."""
     batch, n, _ = x.shape
     columns = _centred(x.flatten(0, 1))
     for out in reversed(outputs):
@@ -167,6 +150,18 @@ def takes(model: Any, name: str) -> bool:
     return name in inspect.signature(type(model).forward).parameters
 
 
+def run(model: Any, given: Mapping[str, Any], **optional: Any) -> Any:
+    """Run a model with some arguments, and with those others that it takes and that are not None."""
+    more = {key: value for key, value in optional.items() if value is not None and takes(model, key)}
+    return model(**given, **more)
+
+
+def room_of(opened: Model) -> int:
+    """Return how many positions a configuration allows."""
+    sizes = (opened.size("max_len"), opened.fields.get("n_ctx"))
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=_UNKNOWN)
+
+
 def text(model: nn.Module, tokens: int) -> Tensor:
     """Return two texts (2, tokens) that differ in nearly every token."""
     table = model.get_input_embeddings()  # type: ignore[operator]
@@ -182,16 +177,14 @@ def plainly(model: Any) -> Iterator[None]:
 
     "eager" and "sdpa" stay what they are, since a model may have code for each; others become what it would choose.
     """
-    own, was = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager", model.training
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    before = [(c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values()]
-    model.eval()
-    try:
-        for each, now in before:  # not through the setter, which refuses what a class does not list
-            each._attn_implementation_internal = now if now in ("eager", "sdpa") else own
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        model.train(was)
-        for each, now in before:
-            each._attn_implementation_internal = now
+    own = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+    key = "_attn_implementation_internal"  # not through its setter, which refuses what a class does not list
+    with contextlib.ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        model.eval()
+        for each in {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}.values():
+            now = getattr(each, key, None)
+            stack.enter_context(mock.patch.object(each, key, now if now in ("eager", "sdpa") else own, create=True))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(torch.no_grad())
+        yield

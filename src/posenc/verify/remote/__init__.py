@@ -1,7 +1,6 @@
 """Subjects that are no Python objects: a program that answers JSON lines, or a recording of such answers."""
 
-from posenc.verify.remote.calls import Remote, subject
-from posenc.verify.remote.program import Program
+from posenc.verify.remote.calls import Program, subject
 from posenc.verify.remote.recording import Recording, write_questions
 
-__all__ = ["Program", "Recording", "Remote", "subject", "write_questions"]
+__all__ = ["Program", "Recording", "subject", "write_questions"]

@@ -1,94 +1,120 @@
-"""The calls of each convention by name, and stand-ins for the objects that a check would call."""
+"""Stand-ins for the objects that a check would call, and a program in any language that answers for them."""
 
 import itertools
+import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from posenc.verify.guard import NotAnsweredError
+from posenc.verify.child.process import Running, parse
+from posenc.verify.conventions import CONVENTIONS
+from posenc.verify.guard import NotAnsweredError, SubjectError
+from posenc.verify.remote import messages
 
-_X = ("x", "positions")
-FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # convention: function: its arguments
-    "hf_rope": {"rotary": ("x", "position_ids"), "apply": ("q", "k", "cos", "sin")},
-    "meta_complex": {"table": ("end",), "apply": ("q", "k", "table")},
-    "rope_fn": {"rope": _X},
-    "rope_axes_fn": {"rope": _X},
-    "rope_offset_fn": {"rope": ("x", "offset")},
-    "lucidrains": {"rotate_queries_or_keys": ("x", "offset")},
-    "bshd_module": {"forward": ("q", "k")},
-    "xpos_fn": {"xpos": ("q", "k")},
-    "mrope_fn": {"angles": ("position_ids",)},
-    "mrope_positions_fn": {"positions": ("segments", "time_steps")},
-    "rope2d_table_fn": {"table": ("h", "w")},
-    "additive_module": {"forward": ("x",)},
-    "additive_2d_module": {"forward": ("x",)},
-    "relative_table_fn": {"table": ("n",)},
-    "relative_index_fn": {"index": ("h", "w")},
-    "slopes_fn": {"slopes": ("n_heads",)},
-    "bias_fn": {"bias": ("heads", "q_len", "kv_len")},
-    "score_mod": {"score_mod": ("score", "b", "h", "q_idx", "kv_idx")},
-    "bucket_fn": {"bucket": ("relative_position",)},
-    "position_fn": {"positions": ("attention_mask", "q_len")},
-    "packed_position_fn": {"positions": ("cu_seqlens",)},
-    "learned_rows_fn": {"rows": ("attention_mask",)},
-    "cached_model": {"model": ("x", "cache")},
-    "attention": {"attention": ("q", "k", "v", "positions")},
-}
+NOISE = 1000  # lines that are no answers and may stand between two answers
 
 
-class Channel(Protocol):
-    """What answers calls."""
-
-    def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the answer to one call.
-
-        Raises:
-            NotAnsweredError: There is no answer to this call.
-            SubjectError: The subject cannot be asked any more.
-            RuntimeError: The subject reports an error of its own.
-        """
-
-
+@dataclass(eq=False)
 class Remote:
     """A function that is answered elsewhere; a deep copy of it is another instance, in its state at the start."""
 
-    def __init__(
-        self, channel: Channel, function: str, names: tuple[str, ...], instances: Iterator[int], instance: int = 0
-    ) -> None:
-        self.channel, self.function, self.names = channel, function, names
-        self.instances, self.instance = instances, instance
+    channel: Any  # answers by `ask(function, instance, arguments by name)`
+    function: str
+    names: tuple[str, ...]  # of the arguments
+    instances: Iterator[int]  # numbers of new ones
+    instance: int = 0
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> "Remote":
         """Return a new instance; functions that are copied together share it."""
         key = ("posenc instance", self.instance)
         if key not in memo:
             memo[key] = next(self.instances)
-        return Remote(self.channel, self.function, self.names, self.instances, memo[key])
+        return replace(self, instance=memo[key])
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Return the answer to a call."""
         given = dict(zip(self.names, args, strict=False)) | named
-        tensors = [value for value in given.values() if isinstance(value, Tensor)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in given.values()):
             raise NotAnsweredError("gradients are not asked of a program or a recording")
         return self.channel.ask(self.function, self.instance, given)
 
 
-def subject(convention: str, channel: Channel) -> Any:
+def subject(convention: str, channel: Any) -> Any:
     """Return what a check of a convention calls, answered by a channel.
 
     Raises:
         ValueError: The convention is one of Python objects only.
     """
-    if convention not in FUNCTIONS:
-        raise ValueError(
-            f"verify: {convention} is a convention of Python objects; a program can be asked by {', '.join(FUNCTIONS)}."
-        )
+    if not (functions := CONVENTIONS[convention].functions):
+        raise ValueError(f"verify: {convention} is a convention of Python objects; ask a program by another one.")
     instances = itertools.count(1)
-    made = [Remote(channel, name, names, instances) for name, names in FUNCTIONS[convention].items()]
+    made = [Remote(channel, name, names, instances) for name, names in functions.items()]
     if convention == "lucidrains":
         return SimpleNamespace(rotate_queries_or_keys=made[0])
     return tuple(made) if len(made) > 1 else made[0]
+
+
+class Program:
+    """A running program that reads calls from its standard input and writes answers to its output.
+
+    Args:
+        command: The program and its arguments, as a shell splits them; no shell runs.
+        seconds: How long it may run in all.
+        memory: Bytes that it may map besides what it needs to start, where the system has such limits.
+        files: Pass arrays as .npy files in a directory, whose path is in POSENC_ARRAYS, not in line.
+
+    Raises:
+        ValueError: The program cannot be started.
+    """
+
+    def __init__(self, command: str, *, seconds: float, memory: int, files: bool = False) -> None:
+        self.number, self.noise = 0, list[str]()
+        self.directory = TemporaryDirectory(prefix="posenc-")
+        self.place = Path(self.directory.name)
+        self.arrays = self.place if files else None
+        try:
+            self.running = Running(shlex.split(command), seconds, POSENC_ARRAYS=self.directory.name)
+        except (OSError, ValueError, IndexError) as error:
+            self.directory.cleanup()
+            raise ValueError(
+                f"verify: --exec {command!r:.100} cannot be started: {error}. Give a program and its arguments."
+            ) from None
+        self.running.limit_memory(memory)
+
+    def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
+        """Return the program's answer to one call; a RuntimeError is one of its own."""
+        self.number += 1
+        self.running.send(messages.line(messages.call(self.number, function, instance, args, self.arrays)))
+        return messages.answered(function, self.number, self.place, lambda: self._answer(function))
+
+    def _answer(self, function: str) -> dict[str, Any]:
+        """Return the next line that is a JSON object; what the program prints between is kept."""
+        for _ in range(NOISE):
+            text = self.running.stdout.readline(messages.LONGEST)
+            if not text:
+                doing = f"the call of {function}"
+                raise SubjectError(self.running.silence(doing, call=f"{function}, call {self.number}"))
+            if not text.endswith(b"\n"):
+                raise ValueError(f"a line of over {messages.LONGEST:,} bytes")
+            if (found := parse(text)) is not None:
+                return found
+            self.noise.append(text[:200].decode("utf-8", "replace").rstrip())
+        raise ValueError(f"{NOISE} lines that are no JSON objects")
+
+    def text(self) -> str:
+        """Return what the program printed, on its output between answers and as errors."""
+        return "\n".join([*self.noise, self.running.printed()]).strip()
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the program and all that it started."""
+        self.running.end()
+        self.directory.cleanup()

@@ -8,7 +8,7 @@ An argument {"answer": 5, "item": 1} is item 1 of the answer to call 5.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenc.verify.child.answers import finding
-from posenc.verify.report import Cause
+from posenc.verify.guard import SubjectError
+from posenc.verify.sentences import finding
 
 LONGEST = 1 << 28  # bytes of a line
 DTYPES = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128", "bool"} | {
@@ -29,23 +29,14 @@ MOST = 1 << 24  # numbers of one array
 
 @dataclass(frozen=True)
 class Answer:
-    """A part of an answer that only the subject understands, such as a cache: it is passed back by its place.
-
-    Args:
-        call: The number of the call that returned it.
-        item: Which part of the answer it is; None for the whole.
-    """
+    """A part of the answer to a call that only the subject understands, such as a cache: passed back by its place."""
 
     call: int
     item: int | None = None
 
 
 def encode(value: Any, file: Path | None = None) -> Any:
-    """Return a tensor, a number, None or the place of an answer as JSON has it.
-
-    Args:
-        value: What is passed.
-        file: Where to write the numbers of a tensor, in NumPy's format; None writes them in line.
+    """Return a tensor, a number, None or the place of an answer as JSON has it, numbers in a file or in line.
 
     >>> encode(torch.tensor([1.5, 2.0]))
     {'dtype': 'float32', 'shape': [2], 'data': [1.5, 2.0]}
@@ -66,11 +57,7 @@ def encode(value: Any, file: Path | None = None) -> Any:
 
 
 def decode(fields: Mapping[str, Any], directory: Path | None = None) -> Tensor:
-    """Return the tensor of an array in JSON.
-
-    Args:
-        fields: dtype, shape, and data or file.
-        directory: Where files may lie.
+    """Return the tensor of an array in JSON: dtype, shape, and data or a file, which may lie in a directory.
 
     Raises:
         ValueError: It is no array, or too large, or its file lies elsewhere.
@@ -119,39 +106,36 @@ def line(fields: Mapping[str, Any]) -> bytes:
 def call(
     number: int, function: str, instance: int, args: Mapping[str, Any], directory: Path | None = None
 ) -> dict[str, Any]:
-    """Return a call as JSON has it.
-
-    Args:
-        number: Of the call.
-        function: Its name.
-        instance: A new number asks for a fresh copy of the subject.
-        args: By name.
-        directory: Where to write arrays as files; None writes them in line.
-    """
+    """Return a call as JSON has it, its arrays as files in a directory or in line."""
     files = {name: directory and directory / f"{number}.{name}.npy" for name in args}
     sent = {name: encode(value, files[name]) for name, value in args.items()}
     return {"call": number, "instance": instance, "function": function, "args": sent}
 
 
-def result(fields: Mapping[str, Any], number: int, directory: Path) -> Any:
-    """Return what an answer holds.
+def answered(function: str, number: int, directory: Path, fetch: Callable[[], Mapping[str, Any]]) -> Any:
+    """Return what the answer to a call holds.
 
     Raises:
         RuntimeError: It reports an error.
-        ValueError: It is no answer to this call.
+        SubjectError: It is no answer to this call.
     """
-    if fields.get("call") != number:
-        raise ValueError(f'the answer to call {number} must have "call": {number}; got {str(fields.get("call"))[:40]}')
-    if "error" in fields:
-        raise RuntimeError(str(fields["error"])[:300])
-    if "result" not in fields:
-        raise ValueError(f'the answer to call {number} must have "result" or "error"; got {str(list(fields))[:80]}')
-    found = fields["result"]
-    if not isinstance(found, list):
-        return _value(found, Answer(number), directory)
-    if all(type(x) in (int, float) for x in found):
-        return found
-    return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
+    try:
+        fields = fetch()
+        if fields.get("call") != number:
+            raise ValueError(f'it must have "call": {number}; got {str(fields.get("call"))[:40]}')
+        if "error" in fields:
+            raise RuntimeError(str(fields["error"])[:300])
+        if "result" not in fields:
+            raise ValueError(f'it must have "result" or "error"; got {str(list(fields))[:80]}')
+        found = fields["result"]
+        if not isinstance(found, list):
+            return _value(found, Answer(number), directory)
+        if all(type(x) in (int, float) for x in found):
+            return found
+        return [_value(x, Answer(number, i), directory) for i, x in enumerate(found[:64])]
+    except ValueError as error:
+        message = f"the answer to {function} cannot be used: {error}"
+        raise SubjectError(finding("subject.answers", message, call=f"{function}, call {number}")) from None
 
 
 def _value(found: Any, place: Answer, directory: Path) -> Any:
@@ -159,9 +143,3 @@ def _value(found: Any, place: Answer, directory: Path) -> Any:
     if isinstance(found, Mapping) and "dtype" in found and "shape" in found:
         return decode(found, directory)
     return found if type(found) in (int, float) else place
-
-
-def unusable(function: str, number: int, error: ValueError) -> Cause:
-    """Return that an answer is none."""
-    message = f"the answer to {function} cannot be used: {error}"
-    return finding("subject.answers", message, call=f"{function}, call {number}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posenc.verify.child.running import parse
+from posenc.verify.child.process import parse
 from posenc.verify.engine import CannotTellError, Case, Family
 from posenc.verify.guard import NotAnsweredError, SubjectError
 from posenc.verify.remote import messages
@@ -19,7 +19,6 @@ from posenc.verify.remote.calls import subject
 from posenc.verify.remote.messages import Answer
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
-MOST = 20_000  # questions of one recording
 ADAPTIVE = {
     "meta_complex": "rows are taken out of the table",
     "cached_model": "what is asked follows from earlier answers",
@@ -61,11 +60,7 @@ class _Calls:
 
 
 class Recorder(_Calls):
-    """Writes down calls and returns results of the right shape.
-
-    Args:
-        spec: The specification; its widths give shapes.
-    """
+    """Writes down calls and returns results of the right shape, by the widths of a specification."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__()
@@ -75,8 +70,6 @@ class Recorder(_Calls):
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
         """Write a call down."""
-        if len(self.lines) >= MOST:
-            raise NotAnsweredError(f"a recording has at most {MOST:,} questions")
         self.lines.append(self.call(len(self.lines) + 1, function, instance, args))
         found = self._result(function, args)
         self.keep(instance, len(self.lines), found)
@@ -108,19 +101,12 @@ class Recorder(_Calls):
 
 
 class Recording(_Calls):
-    """Answers out of a directory that holds questions and answers.
-
-    Args:
-        directory: Where they lie.
-
-    Raises:
-        ValueError: A file is missing, too large, or holds no such lines.
-    """
+    """Answers out of a directory with questions and answers; a ValueError if they are missing, too large or none."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.home, self.numbers = directory, dict[str, int]()
-        self.answers = {fields.get("call"): fields for fields in _lines(directory / ANSWERS)}
+        self.answers = {str(fields.get("call")): fields for fields in _lines(directory / ANSWERS)}
         asked = _Calls()
         for fields in _lines(directory / QUESTIONS):
             try:
@@ -129,20 +115,11 @@ class Recording(_Calls):
                 raise ValueError(f"verify: {directory / QUESTIONS} holds a line that is no question.") from None
 
     def ask(self, function: str, instance: int, args: Mapping[str, Any]) -> Any:
-        """Return the recorded answer to a call.
-
-        Raises:
-            NotAnsweredError: This was not asked, or is not answered.
-            SubjectError: The answer is none.
-            RuntimeError: The subject reported an error.
-        """
+        """Return the recorded answer to a call."""
         number = self.numbers.get(self.key(self.call(0, function, instance, args)))
-        if number is None or number not in self.answers:
+        if number is None or (answer := self.answers.get(str(number))) is None:
             raise NotAnsweredError("the recording has no answer")
-        try:
-            found = messages.result(self.answers[number], number, self.home)
-        except ValueError as error:
-            raise SubjectError(messages.unusable(function, number, error)) from None
+        found = messages.answered(function, number, self.home, lambda: answer)
         self.keep(instance, number, found)
         return found
 
@@ -162,10 +139,8 @@ def write_questions(family: Family, directory: Path) -> int:
     for case in family.cases():
         asked: Case | None = case
         while asked is not None:
-            with contextlib.suppress(
-                SubjectError, NotAnsweredError, CannotTellError
-            ):  # the stand-in's answers mean nothing
-                family.observe(stand_in, asked)
+            with contextlib.suppress(SubjectError, NotAnsweredError, CannotTellError):
+                family.observe(stand_in, asked)  # whose answers mean nothing
             asked = asked.otherwise
     try:
         directory.mkdir(parents=True, exist_ok=True)

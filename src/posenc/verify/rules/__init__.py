@@ -3,7 +3,7 @@
 import difflib
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,41 +52,35 @@ def known() -> Mapping[str, Rule]:
     >>> known()["subject.raises"].title
     'The code raises an error where it is called as its convention says'
     """
-    read: dict[str, tuple[str, dict[str, Any]]] = {}
+    read: dict[str, dict[str, Any]] = {}
     for path in sorted(Path(__file__).parent.glob("*.json")):
-        for code, fields in _one_by_one(json.loads(path.read_text(encoding="utf-8"))):
-            if code in read:
-                raise ValueError(f"rules: {code} stands in two files, of which one is {path.name}. Remove one.")
-            if unknown := set(fields) - FIELDS:
-                raise ValueError(f"rules: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
-            read[code] = (path.stem, fields)
-    found = []
-    for code, (stem, fields) in read.items():
-        whole = {"reports": [], **_inherited(read, fields.get("like")), **fields}
+        for names, fields in json.loads(path.read_text(encoding="utf-8")).items():
+            families, dot, rest = names.partition(".")
+            for family in families.split("|"):
+                code = f"{family}{dot}{rest}"
+                if code in read:
+                    raise ValueError(f"rules: {code} stands in two files, of which one is {path.name}. Remove one.")
+                if unknown := set(fields) - FIELDS:
+                    raise ValueError(f"rules: {code} in {path.name} has unknown fields {unknown}; use {FIELDS}.")
+                read[code] = {"family": family if dot else path.stem, **fields}
+    found = {}
+    for code in sorted(read, key=lambda code: (read[code]["family"], code)):
+        whole = {"says": "", "reports": [], **_whole(read, code)}
         if missing := {"title", "why", "fix"} - set(whole):
-            raise ValueError(f"rules: {code} in {stem}.json must have title, why and fix; {missing} are missing.")
-        said = {name: whole.get(name, "") for name in ("title", "why", "fix", "says")}
-        family = code.split(".")[0] if "." in code else stem
-        found.append(Rule(code, family, **said, reports=tuple(whole["reports"])))
-    return {rule.code: rule for rule in sorted(found, key=lambda rule: (rule.family, rule.code))}
+            raise ValueError(f"rules: {code} must have title, why and fix; {missing} are missing.")
+        reports = tuple(whole.pop("reports"))
+        found[code] = Rule(code, **{name: said for name, said in whole.items() if name != "like"}, reports=reports)
+    return found
 
 
-def _inherited(read: Mapping[str, tuple[str, dict[str, Any]]], code: str | None) -> dict[str, Any]:
-    """Return the fields that a rule may leave out, of the rule that its "like" names."""
-    if code is None:
-        return {}
-    if code not in read:
-        raise ValueError(f"rules: a rule is like {code!r}, which stands in no file.")
-    fields = read[code][1]
-    whole = {**_inherited(read, fields.get("like")), **fields}
-    return {name: value for name, value in whole.items() if name != "reports"}
-
-
-def _one_by_one(file: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for code, fields in file.items():
-        families, dot, rest = code.partition(".")
-        for family in families.split("|"):
-            yield f"{family}{dot}{rest}", fields
+def _whole(read: Mapping[str, dict[str, Any]], code: str) -> dict[str, Any]:
+    """Return the fields of a rule, with those that it leaves out of the rule that its "like" names."""
+    fields = read[code]
+    if (like := fields.get("like")) is None:
+        return fields
+    if like not in read:
+        raise ValueError(f"rules: a rule is like {like!r}, which stands in no file.")
+    return {**_whole(read, like), "reports": [], **fields}
 
 
 def find(code: str) -> Rule:

@@ -1,0 +1,91 @@
+"""What each word of a specification may say."""
+
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+_DTYPES_MEANT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+
+
+def _is_whole(said: Any, low: int = -(1 << 40), high: int = 1 << 40) -> bool:
+    return not isinstance(said, bool) and isinstance(said, Integral) and low <= int(said) <= high
+
+
+def is_number(said: Any, low: float = -1e30) -> bool:
+    """Return whether something is a number of a size that numbers of position encodings have."""
+    is_one = not isinstance(said, bool) and isinstance(said, Real)
+    return is_one and low <= said <= 1e30  # not NaN
+
+
+def _is_list(said: Any, fits: Callable[[Any], bool] = _is_whole) -> bool:
+    return isinstance(said, list | tuple) and all(map(fits, said))
+
+
+def _is_extent(said: Any) -> bool:
+    pair = list(said) if isinstance(said, list | tuple) and len(said) == 2 else [said]
+    return all(_is_whole(one, 1) for one in pair)
+
+
+# what each word may say: a kind, one of a few names, or either of them; a convention may have its own
+_KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    word: (must_be, fits)
+    for words, must_be, fits in (
+        (
+            "heads head_dim dim d_model rotary_dim layers num_buckets",
+            *("a whole number from 1 to 65,536", lambda said: _is_whole(said, 1, 1 << 16)),
+        ),
+        (
+            "max_distance table_rows max_positions original_max_position_embeddings attention.window "
+            "cached_model.window",
+            *("a whole number from 1 on", lambda said: _is_whole(said, 1)),
+        ),
+        ("padding padding_idx offset", "a whole number", _is_whole),
+        ("base temperature scale_base bias_max", "a number above 0", lambda said: is_number(said, 1e-30)),
+        (
+            "start scale gamma factor low_freq_factor high_freq_factor attention_factor beta_fast beta_slow mscale "
+            "mscale_all_dim alpha",
+            *("a number", is_number),
+        ),
+        (
+            "causal bidirectional chunked interleaved packed cls truncate normalize normalise normalized normalised",
+            *("true or false", lambda said: isinstance(said, int) and said in (0, 1)),
+        ),
+        ("window", "how many keys a query sees, or rows and columns", _is_extent),
+        ("grid", "rows and columns of an image", _is_extent),
+        ("section", "a list of whole numbers", _is_list),
+        ("short_factor long_factor", "a list of numbers", lambda said: _is_list(said, is_number)),
+        ("config", "a dict", lambda said: isinstance(said, Mapping)),
+        ("scaling", "a word or a dict", lambda said: isinstance(said, str | Mapping)),
+        ("encoding layout variant order ladder next_after", "a word", lambda said: isinstance(said, str)),
+    )
+    for word in words.split()
+}
+_ALIBIS = "authors geometric paper falcon"
+_NAMES = {
+    "kind": "positions decode_equivalence",
+    "padding": "left right both none",
+    "rotary_side": "first last",
+    "slopes": _ALIBIS,
+    **dict.fromkeys(
+        ("slopes_fn.variant", "bias_fn.variant", "score_mod.variant"), f"{_ALIBIS} learned symmetric one-sided"
+    ),
+    **dict.fromkeys(("direction", "origin", "attention.order", "cached_model.order"), "any"),
+    "activation_dtype": "float32 float64 bfloat16 float16",
+}
+
+
+def said(word: str, value: Any, convention: str) -> Any:
+    """Return what a word says in our words; refuse what it cannot say."""
+    own = f"{convention}.{word}"
+    names = _NAMES.get(own, _NAMES.get(word, "")).split()
+    must_be, fits = _KINDS.get(own, _KINDS.get(word, ("", bool)))
+    if names:
+        name = str(value).lower().removeprefix("torch.")
+        name = _DTYPES_MEANT.get(name, name)
+        if name.removeprefix("alibi@") in names:
+            return name
+        listed = f"one of {', '.join(map(repr, names))}"
+        must_be, fits = (f"{listed}, or {must_be}", fits) if word == "padding" else (listed, lambda said: False)
+    if not fits(value):
+        raise ValueError(f"verify: {word} must be {must_be}; got {value!r:.60}.")
+    return bool(value) if must_be == "true or false" else value
