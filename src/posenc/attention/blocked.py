@@ -19,7 +19,7 @@ from posenc.families import no_autocast
 
 LONG = 512  # queries a block where the kernel forms the scores and biases are views
 SHORT = 256  # where scores or biases are formed, at most
-FORMED = 2**21  # scores of a block of which biases are formed, about: more leave the caches, and want fresh memory
+FORMED = 2**22  # scores of a block of which biases are formed, about: more want fresh memory
 LEAST = 32  # queries of such a block
 
 

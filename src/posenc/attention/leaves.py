@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,7 +93,7 @@ def is_by_distance(leaf: Leaf) -> bool:
     return (
         isinstance(leaf.encoding, (Bias, ContentBias))
         and leaf.encoding.by_distance
-        and holds(leaf.encoding, "by_distance")
+        and _promises(leaf.encoding)
         and not any(p.pos.is_floating_point() or p.n_axes > 1 for p in (leaf.placed, leaf.k_placed))
     )
 
@@ -116,24 +116,18 @@ def hidden(encoding: Encoding) -> str | None:
     return None
 
 
-def holds(encoding: Encoding, promise: str) -> bool:
-    """Whether what a class promises of its bias is said of the bias that it has.
+def _promises(encoding: Encoding) -> bool:
+    """Whether `by_distance` is said of the bias that an encoding has.
 
     A subclass that defines `at`, `bias` or `parts` anew, and not the promise, has promised nothing.
     """
-    kind: Any = type(encoding)
-    return _promises(kind, promise) if torch.compiler.is_compiling() else _known(kind, promise)
+    order = type(encoding).__mro__
 
+    def place(name: str) -> int:
+        return next(i for i, cls in enumerate(order) if name in vars(cls))
 
-def _promises(kind: Any, promise: str) -> bool:
-    def owner(name: str) -> Any:
-        return next(cls for cls in kind.__mro__ if name in vars(cls))
-
-    doors = ["bias", "parts", *(["at"] if issubclass(kind, Bias) else [])]
-    return all(issubclass(owner(promise), owner(door)) for door in doors)
-
-
-_known = cache(_promises)
+    doors = ["bias", "parts", *(["at"] if isinstance(encoding, Bias) else [])]
+    return place("by_distance") <= min(map(place, doors))
 
 
 def tensors(tree: Any) -> list[Tensor]:
