@@ -19,7 +19,7 @@ if __name__ == "__main__":
     q, k, v = (torch.randn(1, HEADS, N, HEAD_DIM, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     alibi, pos = posenc.ALiBi(n_heads=HEADS).cuda(), positions.arange(N, device="cuda")
     print(torch.cuda.get_device_name(), torch.__version__)
-    for backend in ("lanes", "flex", "auto"):
+    for backend in ("flex", "auto"):
         work = partial(attend, q, k, v, alibi, pos, backend=backend)
         for _ in range(5):
             work()
