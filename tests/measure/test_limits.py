@@ -20,7 +20,7 @@ NEAR_AND_FAR = [0.0, 1e-12, 0.003, 1.0, -1.0, 7.5, 100.0, 1234.5, -20_000.0, 99_
 
 def stated(x: float, largest: float = 1.0) -> float:
     """The error that law_limit states."""
-    return 1e-9 + 1e-16 * abs(x) * largest
+    return 2e-9 + 1e-16 * abs(x) * largest
 
 
 def by_quadosc(x: float, base: float) -> complex:

@@ -106,7 +106,7 @@ def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
 
     The work does not grow with the distance: where the wave turns often, Levin's equation is solved instead of
     sampling it. For laws that are smooth but for a few corners and steps the result is within
-    1e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million.
+    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million.
 
     Args:
         distance: x, in positions, (n,).
