@@ -1,6 +1,5 @@
 """Gradients of a turn, what is kept for them, and everything that watches, transforms or records operations."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -189,8 +188,6 @@ def test_autocast_changes_nothing(backend: str) -> None:
         wanted = rope.rotate(q, k, placed, backend=backend)
         with torch.autocast("cpu", torch.bfloat16):
             got = rope.rotate(q, k, placed, backend=backend)
-            norm = posenc.kernels.Norm(torch.ones(10))
-            rope.rotate(q, k, placed, q_norm=norm, backend="auto")
         assert [t.dtype for t in got] == [dtype, dtype]
         assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
         grads = torch.autograd.grad(got, (q, k), [torch.ones_like(t) for t in got])
@@ -436,12 +433,3 @@ def test_negative_views(backend: str) -> None:
     assert q.is_neg()
     got, _ = rope.rotate(q, q[:, :2].clone(), placed, backend=backend)
     exact(-whole.imag, *tables(placed), pairing="half", side="last").holds(got.resolve_neg(), torch.float64)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_parameters_and_copies(backend: str) -> None:
-    rope, placed = rope_and_places()
-    rope, (q, k) = copy.deepcopy(rope), q_and_k()
-    got, _ = rope.rotate(torch.nn.Parameter(q), k, placed, backend=backend)
-    assert type(got) is Tensor
-    exact(q, *tables(placed), pairing="half", side="last").holds(got.detach(), torch.float64)
