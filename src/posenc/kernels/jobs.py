@@ -47,13 +47,19 @@ def refuse_overlap(who: str, xs: Sequence[Tensor], outs: Sequence[Tensor]) -> No
                 f"got shape {tuple(out.shape)} with strides {out.stride()}. Give it memory of its own, or use "
                 "rotate without out."
             )
-    for i, out in enumerate(outs):
-        others = {name: x for name, x in zip("qk", xs, strict=False) if x is not xs[i] or not _is_same(x, out)}
-        others |= {f"out[{j}]": outs[j] for j in range(i + 1, len(outs))}
-        for name, other in others.items():
-            if _overlap(out, other):
+    written = {f"out[{i}]": out for i, out in enumerate(outs)}
+    everything = dict(zip("qk", xs, strict=False)) | written
+    spans = {name: _span(t) for name, t in everything.items()}
+    for own, (name, out) in zip("qk", written.items(), strict=False):
+        begin, end = spans[name]
+        for other, t in everything.items():
+            if other == name or (other == own and _is_same(t, out)):
+                continue
+            apart = spans[other][1] <= begin or end <= spans[other][0]
+            # parts of one projection lie between each other, row by row
+            if not apart and np.shares_memory(_addresses(out), _addresses(t)):
                 raise ValueError(
-                    f"{who}: out[{i}] overlaps {name} in memory, so numbers would be overwritten before they are "
+                    f"{who}: {name} overlaps {other} in memory, so numbers would be overwritten before they are "
                     "read. Give it memory of its own, or exactly what is rotated."
                 )
 
@@ -62,18 +68,11 @@ def _is_same(x: Tensor, out: Tensor) -> bool:
     return x is out or (x.data_ptr() == out.data_ptr() and x.stride() == out.stride())
 
 
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    (first, size), (second, other_size) = sorted([(a.data_ptr(), _span(a)), (b.data_ptr(), _span(b))])
-    if not size or not other_size or first + size <= second:
-        return False
-    # parts of one projection lie between each other, row by row
-    return np.shares_memory(_addresses(a), _addresses(b))
-
-
-def _span(t: Tensor) -> int:
-    """Return how many bytes a tensor reaches over, from the first number to behind the last."""
+def _span(t: Tensor) -> tuple[int, int]:
+    """Return the address of the first number, and the one behind the last."""
     last = sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape, strict=True))
-    return (last + 1) * t.element_size() if t.numel() else 0
+    begin = t.data_ptr()
+    return begin, begin + (last + 1) * t.element_size() if t.numel() else begin
 
 
 def _overlaps_itself(t: Tensor) -> bool:

@@ -63,7 +63,7 @@ def turn_all(
     if way.backend not in _NAMES:
         raise ValueError(f"rotate: backend must be one of {', '.join(_NAMES)}; got {way.backend!r}.")
     of_tables = [t for pair in tables for t in pair]
-    given = [*xs, *of_tables, *(out or ())]
+    given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k mostly share tables
     if torch.compiler.is_compiling() or not _are_memory(given):
         return _written(_formulas(xs, tables, way), out)
     if out is not None:
