@@ -43,8 +43,8 @@ def test_norms_before_the_rotation(kinds: tuple[torch.dtype, torch.dtype], backe
         q, k = (g.tensor for g in given)
         got = rope.rotate(q, k, placed, out=out, q_norm=pair[0], k_norm=pair[1], backend=backend)
         for x, y, put, norm in zip(values, got, puts, pair, strict=True):
-            normal_x, wide = normalised(x, norm), torch.finfo(torch.promote_types(dtype, table))
-            wanted = exact(normal_x, *tables(placed), pairing="interleaved", side="last")
+            wide = torch.finfo(torch.promote_types(dtype, table))
+            wanted = exact(normalised(x, norm), *tables(placed), pairing="interleaved", side="last")
             once = torch.finfo(dtype).eps / 2 * wanted.turn.abs() * (dtype != wide.dtype)
             slack = once + 8 * max(wide.eps, torch.finfo(dtype).eps * (dtype == torch.float32)) * wanted.size.clamp(1)
             assert y.dtype == dtype

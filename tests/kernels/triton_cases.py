@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 import strategies
+from kernels.rotations import LAYOUTS, Memory, memory
 from posenc import definitions
 from posenc.kernels import triton as backend
 from posenc.kernels.jobs import Job
@@ -29,47 +29,6 @@ if DEVICE == "cpu":
     ROUNDED[torch.bfloat16] = 2.0**-7
 WIDTHS = [(6, 3), (2, 1), (80, 40), (96, 48), (128, 64), (256, 128), (128, 32), (96, 16), (10, 3), (192, 32)]
 LENGTHS = [1, 2, 7, 16, 20, 33]
-MEMORY = ["plain", "transposed", "padded"]
-
-
-class Made(NamedTuple):
-    """A tensor and the memory around it, which holds NaN: read, it would spread, and it must not be written."""
-
-    tensor: Tensor
-    memory: Tensor
-    before: Tensor
-
-    def unharmed(self, *, written: bool) -> bool:
-        """Whether memory is as it was, but for the tensor where that was written."""
-        now = self.memory.clone()
-        if written:
-            view(now, self.tensor).copy_(view(self.before, self.tensor))
-        return torch.equal(bits(now), bits(self.before))
-
-
-def view(memory: Tensor, like: Tensor) -> Tensor:
-    return torch.as_strided(memory, like.shape, like.stride(), like.storage_offset())
-
-
-def bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.uint8)
-
-
-def made(values: Tensor, layout: str) -> Made:
-    """Put values (batch, heads, seq, lanes) into memory of the layout that is named."""
-    b, h, s, d = values.shape
-    if layout == "transposed":
-        memory = torch.full((b, s + 1, h + 1, d), torch.nan, dtype=values.dtype, device=DEVICE)
-        tensor = memory[:, :s, :h].transpose(1, 2)
-    elif layout == "padded":  # begins at an odd address too
-        memory = torch.full((b + 1, h + 1, s + 2, d + 3), torch.nan, dtype=values.dtype, device=DEVICE)
-        tensor = memory[:b, :h, 1 : s + 1, 1 : d + 1]
-    else:
-        memory = torch.full((b * h * s + 2, d), torch.nan, dtype=values.dtype, device=DEVICE)
-        tensor = memory[1:-1].view(b, h, s, d)
-    tensor.copy_(values)
-    memory = torch.as_strided(memory, (memory.numel(),), (1,), 0)
-    return Made(tensor, memory, memory.clone())
 
 
 class Case(NamedTuple):
@@ -78,8 +37,8 @@ class Case(NamedTuple):
     job: Job
     wanted: np.ndarray
     slack: np.ndarray
-    x: Made
-    out: Made
+    x: Memory
+    out: Memory
 
 
 def case(
@@ -104,11 +63,15 @@ def case(
     theta = random.uniform(0, 2, (table_heads, n_pairs))
     gain = 1.25
     angles = positions[:, None, :, None] * theta[None, :, None, :]
-    cos, sin = (made(torch.from_numpy(gain * f(angles)).to(table_dtype), layouts[2]).tensor for f in (np.cos, np.sin))
-    x = made(
-        torch.from_numpy(random.normal(0, 2, (batch, table_heads * group, length, head_dim))).to(dtype), layouts[0]
+    cos, sin = (
+        memory(torch.from_numpy(gain * f(angles)).to(table_dtype).to(DEVICE), layouts[2]).tensor
+        for f in (np.cos, np.sin)
     )
-    out = x if in_place else made(torch.zeros_like(x.tensor), layouts[1])
+    x = memory(
+        torch.from_numpy(random.normal(0, 2, (batch, table_heads * group, length, head_dim))).to(dtype).to(DEVICE),
+        layouts[0],
+    )
+    out = x if in_place else memory(torch.zeros_like(x.tensor), layouts[1])
     wide = x.tensor.double().cpu().numpy()
     options = {"head_dim": head_dim, "rotary_dim": 2 * n_pairs, "pairing": pairing, "rotary_side": side}
     turns = np.array(
@@ -142,8 +105,8 @@ def hold(cases: list[Case], pairing: Any, side: Any) -> None:
 def check(c: Case) -> None:
     wrong = np.abs(c.out.tensor.double().cpu().numpy() - c.wanted) - c.slack
     assert wrong.max(initial=-1) <= 0, (float(wrong.max()), c.job.x.shape, c.job.x.dtype)
-    assert c.out.unharmed(written=True)
-    assert c.out is c.x or c.x.unharmed(written=False)
+    assert c.out.untouched_around()
+    assert c.out is c.x or c.x.untouched()
 
 
 @given(data=st.data())
@@ -163,7 +126,7 @@ def test_turns_as_defined(data: st.DataObject) -> None:
             **shared,
             group=draw(st.sampled_from([1, 2, 5, 9])),
             length=draw(st.sampled_from(LENGTHS)),
-            layouts=tuple(draw(st.sampled_from(MEMORY)) for _ in range(3)),
+            layouts=tuple(draw(st.sampled_from(LAYOUTS)) for _ in range(3)),
             in_place=draw(st.booleans()),
             own_positions=draw(st.booleans()),
             seed=seed,
