@@ -9,7 +9,7 @@ if ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
     echo "There is no GPU here: nothing was checked or measured." >&2
     exit 2
 fi
-"$python" -m pytest --whole -q -rs tests/kernels/triton_cases.py tests/kernels/test_triton.py tests/kernels/test_ops.py
+"$python" -m pytest --whole -q -rs tests/kernels/triton_cases.py tests/kernels/test_triton.py
 "$python" -m pytest --whole -q -rs tests/attention/test_flex.py tests/attention/test_elsewhere.py
 "$python" benchmarks/rotary_gpu.py
 "$python" -m posenc bench attend --full --only '*.gpu_*'

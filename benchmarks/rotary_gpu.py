@@ -18,7 +18,7 @@ from torch import Tensor
 import posenc
 from posenc import kernels, positions
 from posenc.bench.measure import Timing, compare
-from posenc.kernels.job import Job
+from posenc.kernels.jobs import Job
 
 PAGE = Path(__file__).parent / "ROTARY_GPU.md"
 ROUNDS, HEADS, KV_HEADS, HEAD_DIM = 15, 32, 8, 128
@@ -133,13 +133,11 @@ def on_host(s: Setting) -> Candidates:
     """Return calls whose cost on the host is measured: none waits for the device."""
     cos, sin = s.tables()
     jobs = [Job(x, x, cos, sin) for x in (s.q, s.k)]
-    plan = kernels.triton.plan(jobs, "half", "first")
     found: Candidates = {
         "copy_ of q": lambda: s.outs[0].copy_(s.q),
         "posenc rotate_, in place": lambda: s.rope.rotate_(s.q, s.k, s.placed),
         "posenc rotate, out= given": lambda: s.rope.rotate(s.q, s.k, s.placed, out=s.outs),
-        "of which Triton's launch and the choice of it": lambda: plan(jobs),
-        "torch.ops.posenc.turn, fresh": lambda: torch.ops.posenc.turn(s.q, s.k, cos, sin, cos, sin, "half", "first"),
+        "of which the launch and its sizes": lambda: kernels.triton.run(jobs, "half", "first"),
     }
     found |= {name: (lambda run=run: run(s.q, s.k)) for name, run in rotations(s).items()}
     return {name: torch.no_grad()(run) for name, run in found.items()}
@@ -234,8 +232,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("There is no GPU here (torch.cuda.is_available() is False): nothing was measured or written.")
         return 2
-    import posenc.kernels.ops
-    import posenc.kernels.triton  # noqa: F401 - on_host calls both by name
+    import posenc.kernels.triton  # noqa: F401 - on_host calls it by name
 
     torch.manual_seed(0)
     intro = (

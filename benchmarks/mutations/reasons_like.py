@@ -133,17 +133,8 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
     "families/rotary.py Rotary.rotate": (
         (r"as_norm\(.*, [qk]\) -> .*", EQUIVALENT + "q and k have one dtype and one width"),
         (r"len\(placed\.parts\).* -> .*", EQUIVALENT + "tables are made once or twice"),
-        (r".*-> kernels\.turn_again\(kind, (q, q|k, k), .*", EQUIVALENT + "what is not known again is turned anew"),
-        (
-            r"kernels\.turn_again\(.* -> .*k_placed.*|\(kind, placed.* -> .*k_placed.*",
-            EQUIVALENT + "k_placed is placed",
-        ),
         (r"backend == 'auto' -> backend != 'auto'", _WAY),
         (r"[qk]_norm is None -> .*", "not visible: who turns with norms; no convention hands them in"),
-        (
-            r"out\[0\] (is q )?-> out\[(0\] is k|1\])|out\[1\] (is k )?-> out\[(1\] is q|0\])",
-            EQUIVALENT + "what is turned in place is checked as slots are, and passes",
-        ),
         (r"\(out\[0\]\.dtype.* -> .*", _ONE_DTYPE),
     ),
     "families/rotary.py Rotary.rotate_": ((r"backend == 'auto' -> .*", _WAY),),

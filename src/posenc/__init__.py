@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
     from posenc.encodings import *  # noqa: F403
-    from posenc.families import Additive, Bias, ContentBias, Embedded, Rotary, ScoreMap
+    from posenc.families import Additive, Bias, ContentBias, Embedded, Norm, Rotary, ScoreMap
     from posenc.interop import hf
-    from posenc.kernels import Norm
     from posenc.mapped import Mapped, OnAxes
     from posenc.memory import reuse_pages
     from posenc.piecewise import Piecewise
@@ -28,8 +27,7 @@ _HOMES = {
     "attention": "attend explain",
     "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
-    "families": "Additive Bias ContentBias Embedded Rotary ScoreMap",
-    "kernels": "Norm",
+    "families": "Additive Bias ContentBias Embedded Norm Rotary ScoreMap",
     "mapped": "Mapped OnAxes",
     "memory": "reuse_pages",
     "piecewise": "Piecewise",

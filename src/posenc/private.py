@@ -5,6 +5,8 @@
   release of torch has no such operators, `has_attention` is False and scores are formed.
 - Whether a tensor or a call is within a transform of `torch.func` (`is_wrapped`, `within_transform`), where no value
   can be read and no memory written to. Without them any class of tensors but Tensor and Parameter counts as wrapped.
+- Whether a dispatch mode sees each operation (`is_watched`): what counts, fakes or records operations finds a rotation
+  made of them. Without it a rotation by a kernel is not seen; its numbers are the same.
 - The parameters of a module by name and place (`shared_copy`): `copy.copy` shares the dictionaries that hold them.
 """
 
@@ -21,6 +23,10 @@ _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _forward: Callable[..., Any] | None = getattr(torch.ops.aten, _NAME, None)
 _backward: Callable[..., Any] | None = getattr(torch.ops.aten, f"{_NAME}_backward", None)
 _functorch: Any = getattr(torch._C, "_functorch", None)
+_dispatch_modes: list[Callable[[], int] | None] = [
+    getattr(torch._C, "_len_torch_dispatch_stack", None),
+    getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", None),
+]
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -76,6 +82,11 @@ def within_transform() -> bool:
     if torch.compiler.is_compiling():
         return isinstance(_functorch.peek_interpreter_stack(), _functorch.CInterpreter)
     return _functorch.maybe_current_level() is not None
+
+
+def is_watched() -> bool:
+    """Whether a dispatch mode sees each operation, or each one before autograd does."""
+    return any(count is not None and count() for count in _dispatch_modes)
 
 
 def shared_copy(module: _Module) -> _Module:

@@ -18,5 +18,5 @@ def _never() -> bool:
     return False
 
 
-# whether a graph is made for a file; a release that cannot say puts posenc's operators into the file
+# whether a graph is made for a file; a release that cannot say puts posenc's operator of attention into the file
 is_exporting = getattr(torch.compiler, "is_exporting", _never)

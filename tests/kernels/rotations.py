@@ -97,7 +97,7 @@ def memory(values: Tensor, layout: str) -> Memory:
     b, h, s, d = values.shape
 
     def room(*shape: int) -> Tensor:
-        return torch.full(shape, torch.nan, dtype=values.dtype)
+        return torch.full(shape, torch.nan, dtype=values.dtype, device=values.device)
 
     if layout == "plain":
         view = room(b * h * s * d + 2 * d)[d:-d].view(b, h, s, d)

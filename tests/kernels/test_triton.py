@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posenc.kernels import triton as backend
-from posenc.kernels.job import Job
+from posenc.kernels.jobs import Job
 
 CASES = Path(__file__).parent / "triton_cases.py"
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: see benchmarks/gpu_checks.sh")
@@ -30,10 +29,10 @@ def installed() -> bool:
 WITH_TRITON = pytest.mark.skipif(not installed(), reason="triton is not installed")
 
 
-def jobs_of(*heads: int, seq: int = 3, dtype: torch.dtype = torch.float32, **more: Any) -> list[Job]:
+def jobs_of(*heads: int, seq: int = 3, dtype: torch.dtype = torch.float32) -> list[Job]:
     cos, sin = torch.randn(2, 1, 1, seq, 4)
     xs = [torch.randn(2, h, seq, 8).to(dtype) for h in heads]
-    return [Job(x, torch.empty_like(x), cos, sin)._replace(**more) for x in xs]
+    return [Job(x, torch.empty_like(x), cos, sin) for x in xs]
 
 
 @WITH_TRITON
@@ -52,77 +51,13 @@ def test_kernel_in_the_interpreter(pytestconfig: pytest.Config) -> None:
     assert re.search(r"^\d+ passed", child.stdout, re.MULTILINE), child.stdout  # and none skipped
 
 
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        (jobs_of(1)[0], "GPUs alone"),
-        (jobs_of(1, dtype=torch.int32)[0], "int32"),
-        (jobs_of(1, out=torch.empty(2, 1, 3, 8, dtype=torch.float16))[0], "float16"),
-        (jobs_of(1, cos=torch.ones(1, 1, 3, 4).half())[0], "tables of float32 or float64"),
-        (jobs_of(1, out=torch.empty(2, 1, 8, 3).mT)[0], "side by side"),
-    ],
-)
-def test_refuses(job: Job, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if words != "GPUs alone":  # as if the tensors were where they could be run
-        monkeypatch.setattr(backend, "interprets", lambda: True)
-        monkeypatch.setattr(backend, "_installed", lambda: True)
-    assert words in (backend.refuses([job]) or "")
-
-
-def test_says_when_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "GPUs alone" in (backend.refuses(jobs_of(1)) or "")
+    monkeypatch.setattr(backend, "interprets", lambda: True)  # as if the tensors were where they could be run
+    monkeypatch.setattr(backend, "_installed", lambda: True)
+    assert "int32" in (backend.refuses(jobs_of(1, dtype=torch.int32)) or "")
     monkeypatch.setattr(backend, "_installed", lambda: False)
-    monkeypatch.setattr(backend, "interprets", lambda: True)
     assert "not installed" in (backend.refuses(jobs_of(1)) or "")
-
-
-class Compiled:
-    """Stands for a kernel that Triton has compiled: notes what it is launched with."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, ...]] = []  # through Triton's look-up
-        self.launched: list[tuple[Any, ...]] = []  # past it
-        self.turn = self
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        def launch(*args: Any, **options: Any) -> Any:
-            (self.found if options else self.launched).append((grid, args, options))
-            return self
-
-        return launch
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Compiled:
-    found = Compiled()
-    monkeypatch.setattr(backend, "_code", lambda: found)
-    return found
-
-
-def test_a_plan_is_looked_up_once(kernel: Compiled) -> None:
-    turn = backend.plan(jobs_of(4, 2), "half", "first")
-    for n in range(3):
-        jobs = jobs_of(4, 2)
-        turn(jobs)
-        grid, args, options = (kernel.launched if n else kernel.found)[-1]
-        assert all(got is given for got, given in zip(args, (*jobs[0][:5], *jobs[1][:5]), strict=False))
-        assert grid == kernel.found[0][0]
-        assert args[10:] == kernel.found[0][1][10:]
-        assert bool(options) == (n == 0)
-    assert len(kernel.found) == 1
-    assert len(kernel.launched) == 2
-
-
-@pytest.mark.parametrize("which", ["x", "out", "cos", "sin", "weight"])
-def test_an_odd_address_is_looked_up_each_time(kernel: Compiled, which: str) -> None:
-    """Triton compiles for addresses that 16 divides, and would be launched with others."""
-    job = jobs_of(4)[0]._replace(weight=torch.ones(8), eps=1e-6)
-    even: Tensor = getattr(job, which)
-    odd = torch.randn(even.numel() + 1)[1:].view(even.shape)
-    turn = backend.plan([job], "half", "first")
-    for each in (odd, even, odd, odd, even):
-        turn([job._replace(**{which: each})])
-    assert len(kernel.found) == 4
-    assert len(kernel.launched) == 1
 
 
 def planned(q: tuple[int, ...], k: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> tuple[int, dict[str, int]]:
@@ -130,10 +65,8 @@ def planned(q: tuple[int, ...], k: tuple[int, ...], dtype: torch.dtype = torch.b
     xs = [torch.empty(1, dtype=dtype).expand(shape) for shape in (q, k)]
     tables = [torch.empty(1).expand(1, 1, x.shape[2], x.shape[3] // 2) for x in xs]
     jobs = [Job(x, x, t, t) for x, t in zip(xs, tables, strict=True)]
-    launch: Any = backend.plan(jobs, "half", "first")
-    names = ("q_parts", "parts", "row_blocks", "steps")
-    sizes = dict(zip(names, launch.numbers[28:32], strict=True))
-    return launch.grid[0], sizes | dict(zip(("rows", "heads", "lanes"), launch.numbers[36:39], strict=True))
+    programs, numbers, _ = backend.lay_out(jobs, "half", "first")
+    return programs, dict(zip(("rows", "heads", "lanes"), numbers[28:31], strict=True)) | {"steps": numbers[25]}
 
 
 def test_long_sequences_read_tables_once_for_eight_heads() -> None:
@@ -156,47 +89,29 @@ def test_short_sequences_are_spread() -> None:
 @pytest.mark.compiles
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize(
-    ("dtype", "head_dim", "n_pairs", "normed"),
-    [
-        (torch.bfloat16, 128, 64, False),
-        (torch.bfloat16, 128, 64, True),
-        (torch.bfloat16, 96, 48, False),
-        (torch.bfloat16, 128, 32, True),
-        (torch.float32, 128, 64, False),
-        (torch.float64, 128, 64, True),
-    ],
+    ("dtype", "head_dim", "n_pairs"),
+    [(torch.bfloat16, 128, 64), (torch.bfloat16, 96, 48), (torch.bfloat16, 128, 32), (torch.float32, 128, 64)],
 )
 def test_compiles_for_a_gpu_to_wide_loads(
-    pairing: Any,
-    dtype: torch.dtype,
-    head_dim: int,
-    n_pairs: int,
-    normed: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pairing: Any, dtype: torch.dtype, head_dim: int, n_pairs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler needs no GPU: it reads 16 bytes a thread, rounds once, spills nothing, and moves no lane about."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    cos, sin = torch.empty(2, 1, 1, 64, n_pairs, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    weight = torch.ones(head_dim) if normed else None
+    cos, sin = torch.empty(2, 1, 1, 64, n_pairs)
     xs = [torch.empty(2, h, 64, head_dim, dtype=dtype) for h in (32, 8)]
-    jobs = [Job(x, x, cos, sin, weight, 1e-6 if normed else 0.0) for x in xs]
-    launch = backend.plan(jobs, pairing, "first")
-    kernel = compile_for(90, jobs, launch)
+    kernel = compile_for(90, [Job(x, x, cos, sin) for x in xs], pairing)
     text = kernel.asm["ptx"]
     assert ".local" not in text
     assert ("cvt.rn.bf16x2.f32" in text) == (dtype == torch.bfloat16)  # to the nearest, two at once
     moved = re.findall(r"(?:ld|st)\.global\S*", text)
-    wide = [m for m in moved if m.endswith(("v4.b32", "v2.b64"))]
-    assert len(wide) >= 12
-    if not normed:
-        assert wide == moved
-        loops = re.findall(r"scf\.for.*?\n +} ", kernel.asm["ttgir"], re.DOTALL)
-        assert len(loops) == 2  # over heads of queries, and of keys
-        assert not any("convert_layout" in loop for loop in loops)
+    assert len(moved) >= 12
+    assert all(m.endswith(("v4.b32", "v2.b64")) for m in moved)
+    loops = re.findall(r"scf\.for.*?\n +} ", kernel.asm["ttgir"], re.DOTALL)
+    assert len(loops) == 2  # over heads of queries, and of keys
+    assert not any("convert_layout" in loop for loop in loops)
 
 
-def compile_for(arch: int, jobs: list[Job], launch: Any) -> Any:
+def compile_for(arch: int, jobs: list[Job], pairing: Any) -> Any:
     """Compile what a launch asks for, for a GPU that need not be there."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -205,7 +120,8 @@ def compile_for(arch: int, jobs: list[Job], launch: Any) -> Any:
     from posenc.kernels.triton_code import turn
 
     kinds = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64"}
-    values = (*jobs[0][:5], *jobs[1][:5], *launch.numbers)
+    _, numbers, warps = backend.lay_out(jobs, pairing, "first")
+    values = (*jobs[0], *jobs[1], *numbers)
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
@@ -220,7 +136,7 @@ def compile_for(arch: int, jobs: list[Job], launch: Any) -> Any:
         if isinstance(value, Tensor) or (value % 16 == 0 and not parameter.do_not_specialize):
             attributes[(i,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=turn, signature=signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": launch.warps, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "enable_fp_fusion": True}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
@@ -244,15 +160,14 @@ def test_kernel_on_the_gpu() -> None:
 @pytest.mark.parametrize("seq", [1, 64])
 def test_a_graph_records_it(seq: int) -> None:
     jobs = on_gpu(32, 8, seq=seq)
-    turn = backend.plan(jobs, "half", "first")
-    turn(jobs)  # compiles
+    backend.run(jobs, "half", "first")  # compiles
     wanted = [job.out.clone() for job in jobs]
     for job in jobs:
         job.out.zero_()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        turn(jobs)
+        backend.run(jobs, "half", "first")
     assert all(not job.out.any() for job in jobs)  # recorded, not run
     graph.replay()
     assert all(torch.equal(job.out, w) for job, w in zip(jobs, wanted, strict=True))
@@ -265,13 +180,12 @@ def test_a_graph_records_it(seq: int) -> None:
 @ON_GPU
 def test_nothing_is_allocated_and_nobody_waits() -> None:
     jobs = on_gpu(32, 8)
-    turn = backend.plan(jobs, "half", "first")
-    turn(jobs)
+    backend.run(jobs, "half", "first")
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        turn(jobs)
+        backend.run(jobs, "half", "first")
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
@@ -281,8 +195,7 @@ def test_nothing_is_allocated_and_nobody_waits() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_another_device_than_the_current_one() -> None:
     jobs = [Job(*(t.to("cuda:1") for t in job[:4])) for job in on_gpu(4, 2)]
-    turn = backend.plan(jobs, "half", "first")
     for _ in range(2):
-        turn(jobs)
+        backend.run(jobs, "half", "first")
         assert all(job.out.isfinite().all() for job in jobs)
     assert torch.cuda.current_device() == 0

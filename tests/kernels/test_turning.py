@@ -24,7 +24,7 @@ from kernels.rotations import (
     memory,
     tables,
 )
-from posenc import definitions, positions
+from posenc import definitions, kernels, positions
 from posenc.kernels import blocked
 from strategies import check, normal
 
@@ -99,6 +99,18 @@ def test_keys_of_another_length(backend: str) -> None:
     exact(k, *tables(k_placed), pairing="half").holds(got[1], torch.float32)
     few = rope.rotate(k[:1], q[:1], rope.place(positions.arange(300)), placed, backend=backend)
     exact(q[:1], *tables(placed), pairing="half").holds(few[1], torch.float32)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_cosine_that_lies_otherwise_than_its_sine(which: int, backend: str) -> None:
+    """A kernel that took one's strides for both would read astray."""
+    x, angles = normal(2, 4, 7, 12, dtype=torch.float32), 9 * normal(1, 1, 7, 6, dtype=torch.float32)
+    found = [angles.cos().expand(2, -1, -1, -1), angles.sin().expand(2, -1, -1, -1)]
+    for other in (found[which].clone(), found[which].mT.contiguous().mT, torch.stack([found[which]] * 2, -1)[..., 0]):
+        pair = [other if i == which else found[i] for i in range(2)]
+        (got,) = kernels.turn_all([x], [(pair[0], pair[1])], kernels.Way("half", backend=backend))
+        exact(x, pair[0], pair[1], pairing="half").holds(got, torch.float32)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -10,9 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from posenc.families import Bias, floating, size, wide
 from posenc.families.networks import beside_heads
-from posenc.kernels import pages
-from posenc.kernels.plain import transform_level
 from posenc.positions.checks import is_plain
+from posenc.private import within_transform
 from posenc.registry import register
 
 _PIECE = 2**19  # numbers of all heads formed at a time: as many as a processor keeps near
@@ -100,7 +99,7 @@ class FIRE(Bias):
         c, threshold = wide(self.log_c).exp(), self.init_threshold * wide(self.threshold_scale).abs()
         reach = torch.maximum(floating(q.abs()), threshold)
         t = torch.log1p(c * floating(q - k).abs()) / (torch.log1p(c * reach) + self.eps)
-        plain = transform_level() is None and is_plain(t) and is_plain(h)  # a transform would need rules for _Lines
+        plain = is_plain(t) and is_plain(h) and not within_transform()  # a transform would need rules for _Lines
         column = beside_heads(h, t) if plain else None
         if column is None:
             return self._units(h, t)
@@ -151,7 +150,7 @@ class _Lines(torch.autograd.Function):
     ) -> Float[Tensor, "heads *pairs"]:
         x, heads = t.reshape(-1), slopes.shape[0]
         segment = torch.bucketize(x, knots)
-        out = pages.enlarged(x.new_empty(heads, x.numel()))
+        out = x.new_empty(heads, x.numel())
         for piece in _pieces(heads, x.numel()):
             here = segment[piece].expand(heads, -1)
             torch.addcmul(intercepts.gather(1, here), slopes.gather(1, here), x[piece], out=out[:, piece])

@@ -3,6 +3,7 @@
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.heads import by_key_head, check_heads, check_lanes
+from posenc.families.norm import Norm
 from posenc.families.numbers import (
     autocast_dtype,
     entries,
@@ -25,6 +26,7 @@ __all__ = [
     "Budgeted",
     "ContentBias",
     "Embedded",
+    "Norm",
     "OfLength",
     "OwnFrequencies",
     "Rotary",

@@ -3,7 +3,6 @@
 import copy
 import inspect
 import math
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,8 +14,8 @@ from posenc.config.values import short
 from posenc.encoding import Placed, Pos
 from posenc.families.angles import tabulate
 from posenc.families.heads import check_groups, check_heads, check_lanes, check_out
+from posenc.families.norm import Norm, as_norm
 from posenc.families.options import Budgeted
-from posenc.kernels import Norm, as_norm
 
 
 class Rotary(Budgeted):
@@ -149,50 +148,43 @@ class Rotary(Budgeted):
             k_placed: Positions of the keys.
             inverse: Turn back.
             out: Tensors to write into, as the slots of a cache; they may be q and k. Of another dtype they cost a copy.
-            q_norm: What normalises each head of q before it turns, in the same pass (Qwen3, Gemma 3).
+            q_norm: What normalises each head of q before it turns, without rounding in between (Qwen3, Gemma 3).
             k_norm: The same for k.
-            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton". What is traced,
-                transformed or has learned frequencies takes the formula.
+            backend: "auto", "formula", "blocked" (torch alone), "numba" (the extra `fast`) or "triton". What is
+                compiled, traced, transformed or has learned frequencies takes the formula.
 
         Raises:
             TypeError: q and k differ in dtype, or are not floating.
             ValueError: Shapes do not fit, q and k are on two devices, `out` overlaps, or the backend refuses.
         """
         k_placed = placed if k_placed is None else k_placed
+        self._check_both(q, k, placed, k_placed)
         if self._overridden or inverse:
-            self._check_both(q, k, placed, k_placed)
             if (q_norm, k_norm, backend) != (None, None, "auto"):
                 raise ValueError(
                     f"{self.name}: q_norm, k_norm and backend are for turning forwards by cosines and sines alone; "
                     "apply norms before rotate and leave backend out."
                 )
             return super().rotate(q, k, placed, k_placed, inverse=inverse, out=out)
-        shared = k_placed is placed and len(placed.parts) == 2
-        known_by = None
-        if shared and q_norm is None and k_norm is None and backend == "auto":
-            kind = self.pairing, self.rotary_side, self.head_dim, self.n_kv_heads
-            again = kernels.turn_again(kind, q, k, placed.parts, out)
-            if again is not None:
-                return again
-            known_by = kind, placed.parts
-        if out is not None and not (out[0] is q and out[1] is k):
+        if q_norm is not None or k_norm is not None:
+            wide = self._normalised("q_norm", q_norm, q, placed), self._normalised("k_norm", k_norm, k, k_placed)
+            turned = self.rotate(*wide, placed, k_placed, out=out, backend=backend)
+            return turned if out is not None else (turned[0].to(q.dtype), turned[1].to(q.dtype))
+        if out is not None:
             check_out(self.name, (q, k), out)
             if (out[0].dtype, out[1].dtype) != (q.dtype, k.dtype):  # a cache of another precision
-                fresh = self.rotate(q, k, placed, k_placed, q_norm=q_norm, k_norm=k_norm, backend=backend)
+                fresh = self.rotate(q, k, placed, k_placed, backend=backend)
                 return out[0].copy_(fresh[0]), out[1].copy_(fresh[1])
-        norms: tuple[Norm | None, Norm | None] = (None, None)
-        if (q_norm, k_norm) != norms:
-            norms = as_norm(self.name, "q_norm", q_norm, q), as_norm(self.name, "k_norm", k_norm, k)
+        shared = k_placed is placed and len(placed.parts) == 2
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        check = partial(self._check_both, q, k, placed, k_placed)
-        if not q.shape[-1:] == k.shape[-1:] == (self.head_dim,):
-            check()
-        turned = kernels.turn_all(
-            (q, k), tables, way, out=out, norms=norms, who=type(self).__name__, check=check, known_by=known_by
-        )
-        return turned[0], turned[1]
+        rotated = kernels.turn_all((q, k), tables, way, out=out, who=type(self).__name__)
+        return rotated[0], rotated[1]
+
+    def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
+        norm, wide = as_norm(self.name, name, given, x), torch.promote_types(x.dtype, placed.parts[0].dtype)
+        return x.to(wide) if norm is None else norm.apply(x, wide)
 
     def rotate_(
         self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed | None = None, *, backend: str = "auto"

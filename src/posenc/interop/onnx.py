@@ -28,7 +28,7 @@ from posenc import positions
 from posenc.encoding import Placed
 from posenc.families import Rotary
 from posenc.kernels import eager
-from posenc.kernels.job import Pairing, Side
+from posenc.kernels.eager import Pairing, Side
 from posenc.versions import EXPORTS, is_exporting
 
 __all__ = ["export", "rotary_nodes"]

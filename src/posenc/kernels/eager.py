@@ -1,10 +1,13 @@
 """The turn in plain torch, written so that a compiler fuses it into one pass."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posenc.kernels.job import Pairing, Side
+Pairing = Literal["half", "interleaved"]
+Side = Literal["first", "last"]
 
 
 def turn(

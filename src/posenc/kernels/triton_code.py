@@ -1,4 +1,4 @@
-"""The turn as a GPU runs it, in Triton: launched by `posenc.kernels.triton`, which imports this file when it must."""
+"""The rotation as a GPU runs it, in Triton; `posenc.kernels.triton` imports this file when it launches it."""
 
 # mypy: ignore-errors
 # no_type_check on each function: its arguments are pointers and numbers of Triton's own, which no checker of Python
@@ -51,13 +51,6 @@ def _store(out, row, a, b, mask, N_PAIRS: tl.constexpr, LANES: tl.constexpr, INT
 
 @triton.jit
 @no_type_check
-def _widen(x, table):
-    """Return `x` in the precision of the arithmetic: that of the tables, or its own where it is float64."""
-    return x if x.dtype == tl.float64 else x.to(table.dtype)
-
-
-@triton.jit
-@no_type_check
 def _table(at, strides, batch, table, row, mask, LANES: tl.constexpr, N_PAIRS: tl.constexpr):
     """Load the cosines or sines of a tile's rows."""
     lane = tl.arange(0, LANES)
@@ -68,12 +61,12 @@ def _table(at, strides, batch, table, row, mask, LANES: tl.constexpr, N_PAIRS: t
 @triton.jit
 @no_type_check
 def _turn_heads(
-    x, out, cos, sin, weight, group, seq, x_strides, out_strides, cos_strides, sin_strides, KEEPS: tl.constexpr,
-    EPS: tl.constexpr, part, batch, row_block, steps,
+    x, out, cos, sin, group, seq, x_strides, out_strides, table_strides, KEEPS: tl.constexpr,
+    part, batch, row_block, steps,
     ROWS: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, RESTS: tl.constexpr, N_PAIRS: tl.constexpr,
-    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr, BACK: tl.constexpr,
+    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Turn ROWS rows of up to HEADS * steps heads that share a table, whose cosines and sines are read once.
+    """Rotate ROWS rows of up to HEADS * steps heads that share a table, whose cosines and sines are read once.
 
     A tile holds ROWS * HEADS rows of lanes, those of one head first. Whatever a stride multiplies is int64: in a cache
     of a million tokens and 128 lanes, the seventeenth head begins at element 2**31.
@@ -86,46 +79,35 @@ def _turn_heads(
     place = tl.arange(0, ROWS * HEADS)
     row = (row_block * ROWS + place % ROWS).to(tl.int64)[:, None]
     rest_lane = tl.arange(0, RESTS)[None, :]
-    c = _table(cos, cos_strides, batch, table, row, row < seq, LANES, N_PAIRS)
-    s = _table(sin, sin_strides, batch, table, row, row < seq, LANES, N_PAIRS)
-    s = -s if BACK else s
+    c = _table(cos, table_strides, batch, table, row, row < seq, LANES, N_PAIRS)
+    s = _table(sin, table_strides, batch, table, row, row < seq, LANES, N_PAIRS)
     x += batch * x_strides[0] + table * group * x_strides[1]
     out += batch * out_strides[0] + table * group * out_strides[1]
-    if weight is not None:
-        zero = tl.zeros((1, 1), tl.int32)
-        w_a, w_b = _load(weight + TURNS_AT, zero, zero == 0, N_PAIRS, LANES, INTERLEAVED)
-        w_rest = tl.load(weight + RESTS_AT + rest_lane, mask=rest_lane < REST, other=0.0)
     for step in range(steps):
         head = (first + step * HEADS + place // ROWS).to(tl.int64)[:, None]
         mask = (row < seq) & (head < group)
         x_row = row * x_strides[2] + head * x_strides[1]
         out_row = row * out_strides[2] + head * out_strides[1]
         a, b = _load(x + TURNS_AT, x_row, mask, N_PAIRS, LANES, INTERLEAVED)
-        a, b = _widen(a, c), _widen(b, c)
-        if weight is not None or (REST > 0 and not KEEPS):
-            rest = tl.load(x + RESTS_AT + x_row + rest_lane, mask=mask & (rest_lane < REST), other=0.0)
-            if weight is not None:
-                rest = _widen(rest, c)
-                squares = tl.sum(a * a + b * b, axis=1) + tl.sum(rest * rest, axis=1)
-                inverse = (1.0 / tl.sqrt(squares / (2 * N_PAIRS + REST) + EPS))[:, None]
-                a, b, rest = a * inverse * w_a, b * inverse * w_b, rest * inverse * w_rest
-            rest = rest.to(out.dtype.element_ty)
-            tl.store(out + RESTS_AT + out_row + rest_lane, rest, mask=mask & (rest_lane < REST))
+        a, b = a.to(c.dtype), b.to(c.dtype)
+        if REST > 0 and not KEEPS:
+            rest_mask = mask & (rest_lane < REST)
+            rest = tl.load(x + RESTS_AT + x_row + rest_lane, mask=rest_mask, other=0.0)
+            tl.store(out + RESTS_AT + out_row + rest_lane, rest, mask=rest_mask)
         _store(out + TURNS_AT, out_row, a * c - b * s, b * c + a * s, mask, N_PAIRS, LANES, INTERLEAVED)
 
 
 @triton.jit(do_not_specialize=["q_group", "q_seq", "k_group", "k_seq", "q_parts", "parts", "row_blocks", "steps"])
 @no_type_check
 def turn(
-    q, q_out, q_cos, q_sin, q_weight, k, k_out, k_cos, k_sin, k_weight,
-    q_group, q_seq, q_b, q_h, q_s, q_out_b, q_out_h, q_out_s, q_cos_b, q_cos_t, q_cos_s, q_sin_b, q_sin_t, q_sin_s,
-    k_group, k_seq, k_b, k_h, k_s, k_out_b, k_out_h, k_out_s, k_cos_b, k_cos_t, k_cos_s, k_sin_b, k_sin_t, k_sin_s,
-    q_parts, parts, row_blocks, steps,
-    Q_KEEPS: tl.constexpr, Q_EPS: tl.constexpr, K_KEEPS: tl.constexpr, K_EPS: tl.constexpr,
+    q, q_out, q_cos, q_sin, k, k_out, k_cos, k_sin,
+    q_group, q_seq, q_b, q_h, q_s, q_out_b, q_out_h, q_out_s, q_table_b, q_table_t, q_table_s,
+    k_group, k_seq, k_b, k_h, k_s, k_out_b, k_out_h, k_out_s, k_table_b, k_table_t, k_table_s,
+    q_parts, parts, row_blocks, steps, Q_KEEPS: tl.constexpr, K_KEEPS: tl.constexpr,
     ROWS: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, RESTS: tl.constexpr, N_PAIRS: tl.constexpr,
-    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr, BACK: tl.constexpr,
+    REST: tl.constexpr, INTERLEAVED: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Turn queries and keys, or one of them (k is None), in one launch of parts * row_blocks * batch programs.
+    """Rotate queries and keys, or one of them (k is None), in one launch of parts * row_blocks * batch programs.
 
     Programs of the same rows are neighbours, so that those of other heads, of queries and of keys find the rows'
     cosines and sines in the cache.
@@ -136,15 +118,15 @@ def turn(
     batch = program // parts // row_blocks
     if part < q_parts:
         _turn_heads(
-            q, q_out, q_cos, q_sin, q_weight, q_group, q_seq,
-            (q_b, q_h, q_s), (q_out_b, q_out_h, q_out_s), (q_cos_b, q_cos_t, q_cos_s), (q_sin_b, q_sin_t, q_sin_s),
-            Q_KEEPS, Q_EPS, part, batch, row_block, steps,
-            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST, BACK,
+            q, q_out, q_cos, q_sin, q_group, q_seq,
+            (q_b, q_h, q_s), (q_out_b, q_out_h, q_out_s), (q_table_b, q_table_t, q_table_s),
+            Q_KEEPS, part, batch, row_block, steps,
+            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST,
         )  # fmt: skip
     elif k is not None:
         _turn_heads(
-            k, k_out, k_cos, k_sin, k_weight, k_group, k_seq,
-            (k_b, k_h, k_s), (k_out_b, k_out_h, k_out_s), (k_cos_b, k_cos_t, k_cos_s), (k_sin_b, k_sin_t, k_sin_s),
-            K_KEEPS, K_EPS, part - q_parts, batch, row_block, steps,
-            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST, BACK,
+            k, k_out, k_cos, k_sin, k_group, k_seq,
+            (k_b, k_h, k_s), (k_out_b, k_out_h, k_out_s), (k_table_b, k_table_t, k_table_s),
+            K_KEEPS, part - q_parts, batch, row_block, steps,
+            ROWS, HEADS, LANES, RESTS, N_PAIRS, REST, INTERLEAVED, LAST,
         )  # fmt: skip

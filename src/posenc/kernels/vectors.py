@@ -1,6 +1,6 @@
-"""Vectors of lanes in LLVM's words, for numba: loops over numbers are vectorised only where it can prove enough.
+"""Vectors of numbers in LLVM's words, for numba: loops are vectorised only where it can prove enough.
 
-Each function here makes one that numba inlines: it works on 16 lanes, or on one where fewer are left, at addresses
+Each function here makes one that numba inlines: it works on 16 numbers, or on one where fewer are left, at addresses
 that are whole numbers. LLVM writes vectors of 16 in whatever the machine has.
 """
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 WIDTH = 16
@@ -110,44 +109,38 @@ def _put_pairs(
     _store(b, both, address, kind.stored)
 
 
-def turn(source: Kind, target: Kind, table: str, half: bool, back: bool) -> Callable[..., None]:
-    """Make a function of (x, out, cos, sin, x_gap, out_gap) that turns pairs: (a, b) -> (a cos - b sin, b cos + a sin).
+def rotate(kind: Kind, half: bool) -> Callable[..., None]:
+    """Make a function of (x, out, cos, sin, gap) that rotates pairs: (a, b) -> (a cos - b sin, b cos + a sin).
 
-    Backwards the sines have the other sign.
-
-    The first four are addresses; a gap is how many bytes lie between the two lanes of a pair that are not side by side.
+    The first four are addresses; the gap is how many bytes lie between the two numbers of a pair that are not
+    neighbours. Tables are in the precision of the arithmetic.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def made(typing: Any, x: Any, out: Any, cos: Any, sin: Any, x_gap: Any, out_gap: Any) -> Any:
+    def made(typing: Any, x: Any, out: Any, cos: Any, sin: Any, gap: Any) -> Any:
         def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            x, out, cos, sin, x_gap, out_gap = args
-            tables = Kind(table, source.wide, source.width)
-            c, s = (_widen(b, _load(b, address, table, source.width), tables) for address in (cos, sin))
-            first, second = _pairs(b, x, x_gap, source, half)
-            minus, plus = (b.fadd, b.fsub) if back else (b.fsub, b.fadd)
+            x, out, cos, sin, gap = args
+            c, s = (_load(b, address, kind.wide, kind.width) for address in (cos, sin))
+            first, second = _pairs(b, x, gap, kind, half)
             turned = (
-                minus(b.fmul(first, c), b.fmul(second, s)),
-                plus(b.fmul(second, c), b.fmul(first, s)),
+                b.fsub(b.fmul(first, c), b.fmul(second, s)),
+                b.fadd(b.fmul(second, c), b.fmul(first, s)),
             )
-            _put_pairs(b, turned, out, out_gap, target, half)
+            _put_pairs(b, turned, out, gap, kind, half)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), generate
+        return types.void(*[types.int64] * 5), generate
 
     return made  # type: ignore[no-any-return]
 
 
-def move(source: Kind, target: Kind) -> Callable[..., None]:
-    """Make a function of (x, out) that copies lanes from one kind to the other."""
+def move(stored: str, width: int) -> Callable[..., None]:
+    """Make a function of (x, out) that copies numbers."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def made(typing: Any, x: Any, out: Any) -> Any:
         def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            lanes = _load(b, args[0], source.stored, source.width)
-            if source.stored != target.stored:
-                lanes = _narrow(b, _widen(b, lanes, source), target)
-            _store(b, lanes, args[1], target.stored)
+            _store(b, _load(b, args[0], stored, width), args[1], stored)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64), generate
@@ -155,102 +148,11 @@ def move(source: Kind, target: Kind) -> Callable[..., None]:
     return made  # type: ignore[no-any-return]
 
 
-def square(source: Kind) -> Callable[..., float]:
-    """Make a function of (x) that returns the sum of the squares of lanes in float64."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def made(typing: Any, x: Any) -> Any:
-        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            lanes = _widen(b, _load(b, args[0], source.stored, source.width), source)
-            products = b.fmul(lanes, lanes)
-            if source.wide != "float64":
-                products = b.fpext(products, _of(_WIDE["float64"], source.width))
-            while products.type.count > 1:  # halves upon halves
-                n = products.type.count // 2
-                none = ir.Constant(products.type, ir.Undefined)
-                low, high = (
-                    b.shuffle_vector(products, none, ir.Constant(_of(_I32, n), list(range(k, k + n)))) for k in (0, n)
-                )
-                products = b.fadd(low, high)
-            return b.extract_element(products, _I32(0))
-
-        return types.float64(types.int64), generate
-
-    return made  # type: ignore[no-any-return]
-
-
-def room(wide: str, n: int) -> Callable[..., int]:
-    """Make a function that returns the address of memory for n numbers that lives as long as the call."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def made(typing: Any) -> Any:
-        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            space = cgutils.alloca_once(b, _of(_WIDE[wide], n))
-            return b.ptrtoint(space, ir.IntType(64))
-
-        return types.int64(), generate
-
-    return made  # type: ignore[no-any-return]
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def take(typing: Any, counter: Any) -> Any:
-    """Return the number that a pointer points to and count it up, whoever else does so at the same time."""
+    """Return the number that a pointer points to and count it up, whatever other threads do at the same time."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
         return b.atomic_rmw("add", args[0], ir.IntType(64)(1), "monotonic")
 
     return types.int64(types.CPointer(types.int64)), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def call(typing: Any, address: Any) -> Any:
-    """Call the C function int(void) at an address."""
-
-    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        function = b.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer())
-        return b.sext(b.call(function, []), ir.IntType(64))
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def numbers(typing: Any, address: Any) -> Any:
-    """Return a pointer to the int64 at an address."""
-
-    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return b.inttoptr(args[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(types.int64), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def as_float64(typing: Any, bits: Any) -> Any:
-    """Return the float64 that has these bits."""
-
-    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return b.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
-
-
-def scale(source: Kind) -> Callable[..., None]:
-    """Make a function of (x, weight, out, factor) that writes lanes x · factor · weight in the wide precision."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def made(typing: Any, x: Any, weight: Any, out: Any, factor: Any) -> Any:
-        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            x, weight, out, factor = args
-            wide = _WIDE[source.wide]
-            lanes = _widen(b, _load(b, x, source.stored, source.width), source)
-            weights = _load(b, weight, source.wide, source.width)
-            number = factor if source.wide == "float64" else b.fptrunc(factor, wide)
-            none = ir.Constant(_of(wide, source.width), ir.Undefined)
-            one = b.insert_element(none, number, _I32(0))
-            factors = b.shuffle_vector(one, none, _same(0, source.width))
-            _store(b, b.fmul(b.fmul(lanes, factors), weights), out, source.wide)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.float64), generate
-
-    return made  # type: ignore[no-any-return]

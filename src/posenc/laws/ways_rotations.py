@@ -72,7 +72,7 @@ def _by_formula(
 def _normed(
     encoding: Rotary, q: Tensor, k: Tensor, places: tuple[Placed, Placed]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the turn with norms in the same pass, of queries alone and of both, beside norms and then the turn."""
+    """Yield the rotation with norms, of queries alone and of both, next to norms and then the rotation."""
     width = q.shape[-1]
     weights = torch.linspace(0.5, 2.0, width, dtype=q.dtype), torch.linspace(1.5, -1.0, width, dtype=q.dtype)
     norms = [torch.nn.RMSNorm(width, eps=eps, dtype=q.dtype) for eps in (1e-6, 1e-2)]

@@ -1,4 +1,4 @@
-"""The norm of a head before it turns, as Qwen3 and Gemma 3 have it."""
+"""The norm of a head before it rotates, as Qwen3 and Gemma 3 have it."""
 
 from dataclasses import dataclass
 
@@ -22,16 +22,11 @@ class Norm:
     eps: float = 1e-6
     plus_one: bool = False
 
-    def factors(self, dtype: torch.dtype) -> Tensor:
-        """Return what multiplies the lanes, in a precision of float32 or wider."""
-        weight = self.weight.to(dtype)
-        return weight + 1 if self.plus_one else weight
-
     def apply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return x normalised, in a precision of float32 or wider; a kernel does the same on its way."""
-        wide = x.to(dtype)
+        """Return x normalised, in a precision of float32 or wider."""
+        wide, factors = x.to(dtype), self.weight.to(dtype)
         size = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-        return wide * size * self.factors(dtype)
+        return wide * size * (factors + 1 if self.plus_one else factors)
 
 
 def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> Norm | None:
@@ -50,8 +45,8 @@ def as_norm(who: str, name: str, given: Norm | nn.RMSNorm | None, x: Tensor) -> 
         norm = Norm(given.weight, float(eps))
     else:
         raise TypeError(
-            f"{who}: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight, since these are what can run "
-            f"together with the turn; got {type(given).__name__}. Call others before rotate."
+            f"{who}: {name} must be a posenc.Norm or a torch.nn.RMSNorm with a weight, which are formed in the "
+            f"precision of the rotation; got {type(given).__name__}. Call others before rotate."
         )
     if norm is not None and (norm.weight.shape != x.shape[-1:] or norm.weight.device != x.device):
         raise ValueError(
