@@ -113,7 +113,7 @@ def _kept(work: Work, block: Block, weights: Tensor) -> Tensor:
 
 def _grouped(t: Tensor, n_kv: int) -> Tensor:
     """Return rows of all heads that share a key's head as rows of that one: (batch, n_kv, rows, width)."""
-    return t if t.shape[1] == n_kv else t.reshape(t.shape[0], n_kv, -1, t.shape[-1])
+    return t if t.shape[1] == n_kv else t.reshape(t.shape[0], n_kv, t.shape[1] // n_kv * t.shape[2], t.shape[3])
 
 
 def _of_heads(t: Tensor, q: Tensor) -> Tensor:
