@@ -187,7 +187,7 @@ def test_a_trained_model_says_the_same_with_a_cache_and_without(name: str) -> No
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("backend", ["reference", "distance"])
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
 @pytest.mark.parametrize("name", NEW)
 def test_attention_to_turned_keys_is_attention(name: str, backend: str, dtype: torch.dtype) -> None:
     """Queries are the last four tokens; groups of two share a key head; PoPE's turned lanes are twice as many."""

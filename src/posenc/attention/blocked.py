@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from posenc import private
 from posenc.attention import scores
 from posenc.attention.call import Call, mixed
-from posenc.attention.leaves import hidden
+from posenc.attention.leaves import hidden, sees_distance
 from posenc.attention.scores import Saved, Work, once
 from posenc.attention.spans import Block, blank, spans
 from posenc.attention.terms import Terms
@@ -41,13 +41,15 @@ class Blocked:
         return None
 
     def memory(self, call: Call) -> int:
-        """Estimate keys in reverse, results, vectors, what is formed of one block, and sums of gradients."""
+        """Estimate keys in reverse, what is formed of one block, and sums of gradients."""
         batch, n_heads, q_len, k_len = call.shape
         width, head_dim = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
-        learns, n_rows = torch.is_grad_enabled(), min(q_len, SHORT)
-        held = (2 * bool(call.leaves) + 3 * _forms(call) + 3 * learns) * n_rows * k_len
-        tokens = (1 + 3 * learns) * (q_len + 2 * k_len) * head_dim
-        return batch * n_heads * (held + tokens) * width
+        trains, held = torch.is_grad_enabled(), _held(call)
+        n_rows = min(q_len, SHORT if _forms(call) else _few(call))
+        n_keys = k_len if call.window is None else min(k_len, call.window + n_rows)
+        pairs = n_rows * n_keys * (held * batch * n_heads * width + 8 * bool(held))  # and distances
+        tokens = 2 * call.k.shape[1] * k_len + trains * 2 * (n_heads * q_len + 2 * call.k.shape[1] * k_len)
+        return int(pairs) + batch * tokens * head_dim * width + n_heads * (q_len + k_len) * width
 
     def run(self, call: Call) -> Tensor:
         """Compute the call."""
@@ -56,6 +58,18 @@ class Blocked:
             width = call.v.shape[-1]
             out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
             return out[..., :width]
+
+
+def _held(call: Call) -> float:
+    """Return how many blocks of scores there are at a time, about, as measured."""
+    trains = torch.is_grad_enabled()
+    if call.encoding.rescores:  # CoPE and DAPE as they are by default
+        return 20.0 if trains else 10.0
+    if _forms(call):
+        return 6.0 if trains else 4.0
+    views = all(sees_distance(leaf) and leaf.shift is not None for leaf in call.leaves)
+    formed = 0.0 if views and call.added() is None else 2.0
+    return formed + 3.0 * (trains and _learns(call))
 
 
 def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
