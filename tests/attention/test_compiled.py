@@ -126,6 +126,22 @@ def test_dropout_drops_the_same_weights_backwards(backend: str) -> None:
     assert not torch.equal(found, other)  # others are dropped the next time
 
 
+@pytest.mark.parametrize("mask", ["numbers", "by head", "left padding as numbers"])
+def test_a_learned_bias_with_a_mask_gets_its_gradients(mask: str) -> None:
+    encoding, pos, options = made("t5"), positions.arange(N), dict(MASKS[mask])
+    options.pop("q_len", None)
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, pos, **options)
+
+    found = []
+    for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+        q, k, v = tensors(N)
+        out = run(q, k, v)
+        found.append([out, *gradients(out, [q, k, v, encoding.weight])])
+    same(found[1], found[0], mask)
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_autocast_is_that_of_eager_code(kind: torch.dtype) -> None:
     encoding, pos = made("t5").float(), positions.arange(N)

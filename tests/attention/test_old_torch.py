@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import posenc
+from attention.subjects import N, made, tensors
 from posenc import attend, positions, private
+from posenc.attention import whole
 from posenc.interop import onnx
 from strategies import normal
 
@@ -52,3 +54,20 @@ def test_a_compiler_that_cannot_follow_breaks_the_graph() -> None:
 
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(step, backend="aot_eager")(q, k, v), step(q, k, v))
+
+
+@pytest.mark.parametrize("gone", ["_forward", "_backward", "_functorch"])
+@pytest.mark.parametrize("name", ["t5", "shaw", "rerope"])
+def test_without_a_private_name_scores_are_formed(gone: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, pos, (q, k, v) = made(name), positions.arange(N), tensors(N)
+    options = {"window": 30, "document_ids": torch.arange(N) // 40}
+    found = []
+    for backend in ("reference", "auto"):
+        out = attend(q, k, v, encoding, pos, backend=backend, **options)
+        wanted = [q, k, v, *encoding.parameters()]
+        found.append([out, *torch.autograd.grad(out.square().sum(), wanted, allow_unused=True)])
+        monkeypatch.setattr(private, gone, None)
+        monkeypatch.setattr(whole, "SMALL", 0)
+    for one, other in zip(*found, strict=True):
+        if one is not None:
+            torch.testing.assert_close(other, one, rtol=0, atol=1e-10 * max(1.0, float(one.detach().abs().max())))

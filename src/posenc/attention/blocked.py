@@ -1,7 +1,6 @@
 """Attention in blocks of queries, each with the keys that the masks leave: with gradients, in memory that is O(L)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -188,7 +187,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: Work, q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
         out, lse = forwards(work, q, k, v, given)
-        ctx.work = replace(work)
+        ctx.work = work
         work.terms.tensors = []  # what is saved is enough
         ctx.save_for_backward(q, k, v, out, lse, *given)
         return out

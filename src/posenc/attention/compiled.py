@@ -136,12 +136,13 @@ def attend_backward(
     work, *qkv = blocked.cut(call)
     out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
     saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
-    wanted = [learns] * len(work.terms.tensors)
+    own = work.terms.slots[0].own  # a floating mask has its tensors behind those of the vector
+    wanted = [learns and i < own.stop for i in range(len(work.terms.tensors))]
     found, others = blocked.backwards(work, saved, work.terms.tensors, wanted)
     if work.terms.backwards:
         found[1:] = (t.flip(2) for t in found[1:])
     found = [t[..., : of.shape[-1]].contiguous() for t, of in zip(found, (q, k, v), strict=True)]
-    return [*found, _of_vector(vector, work.terms, others)] if learns and vector is not None else found
+    return [*found, _of_vector(vector, work.terms, others[own])] if learns and vector is not None else found
 
 
 @attend_backward.register_fake

@@ -96,10 +96,8 @@ def _wants_mask(call: Call) -> str | None:
 
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
-    if not is_plain(call):
-        return False
-    # other devices than CPUs want a mask in the dtype of q, which half precision would round
-    return math.prod(call.shape) <= SMALL and (call.q.device.type == "cpu" or call.out_dtype.itemsize >= 4)
+    # other devices want a mask in the dtype of q, which half precision would round, and were not tried
+    return is_plain(call) and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
 
 
 def _hides(scale: float) -> bool:
