@@ -73,9 +73,9 @@ def test_what_is_told_of_scattered_positions_is_taken(call, n):
     """A bias looked up, or computed, for a block at a time: 1.3 to 3.5 blocks of scores; 0.1 were told."""
     encoding, q, pos = bench_calls.scattered_call(n, *call)
     with torch.no_grad():
-        (told,) = (one.memory for one in attention.explain(q, q, q, encoding, pos) if one.backend == "blocked")
+        (estimate,) = (one.memory for one in attention.explain(q, q, q, encoding, pos) if one.backend == "blocked")
     taken = peak(bench_calls.scattered, n, *call).extra - q.nbytes  # without the result
-    assert 0.5 * told < taken < 2 * told  # pages that the allocator keeps make it 0.8 to 1.8
+    assert 0.5 * estimate < taken < 2 * estimate  # pages that the allocator keeps make it 0.8 to 1.8
 
 
 TOLD = [

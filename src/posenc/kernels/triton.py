@@ -72,7 +72,7 @@ def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
 
 
 def lay_out(jobs: Sequence[Job], pairing: Pairing, side: Side) -> tuple[int, tuple[Any, ...], int]:
-    """Return how many programs run, what they are given beside tensors, and of how many warps they are.
+    """Return how many programs run, what they are given apart from tensors, and of how many warps they are.
 
     A tile is rows of numbers that a program holds at once; it goes over several heads.
     """
