@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import posenc
 from posenc import definitions, registry
+from posenc.defined import arguments, definition_of
 
 TOLERANCE = 1e-9  # of float64 at positions up to 1000, where learned frequencies make angles of thousands
 RESOLVED = 5000  # the length of the text, for encodings that depend on it
@@ -104,12 +105,8 @@ def _exact(shape: tuple[int, ...], seed: str) -> Array:
 def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
     encoding, define = _construct(card, variant), definition(card)
     learned = {name: p.detach().numpy() for name, p in encoding.named_parameters()}
-    options = encoding.options()
-    known = set(signature(define).parameters)
-    given = {k: np.array(v) if k == "inv_freq" and v is not None else v for k, v in options.items() if k in known}
-    given |= {name: t for name, t in learned.items() if name in known}
-    if "head_dim" in known:
-        given.setdefault("head_dim", getattr(encoding, "head_dim", 4))
+    options, known = encoding.options(), set(signature(define).parameters)
+    given = arguments(define, encoding, head_dim=getattr(encoding, "head_dim", 4))
     runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore}
     run = runs.get(card.family, _score)
     inputs, exact, made, law = run(card, encoding, lambda *args: define(*args, **given))
@@ -272,13 +269,9 @@ def _rescore(
     inputs["scores"] = (scores, "scaled scores with all biases (n_heads, q_len, k_len)")
     inputs["allowed"] = (allowed, "true where a query may see a key (q_len, k_len); other scores have no meaning")
     if card.name == "dape":  # the bias inside has a definition of its own
-        inner = encoding.encoding
-        find = definitions.find(registry.card(type(inner).__name__).name)
-        assert find is not None
-        known = set(signature(find).parameters)
-        given = {key: value for key, value in inner.options().items() if key in known}
-        given |= {key: p.detach().numpy() for key, p in inner.named_parameters()}
-        first: tuple[Array, ...] = (find(pos, k_pos, **given),)
+        term = definition_of(encoding.encoding)
+        assert term is not None
+        first: tuple[Array, ...] = (term(pos, k_pos),)
     else:
         first = (q, k)
     exact = np.where(allowed, define(scores, *first, allowed), 0.0)

@@ -127,9 +127,11 @@ def binary(pos: Positions, *, d_model: int) -> Array:
     floor(pos / 2**(d_model-1-l)) mod 2, so the most significant bit is in lane 0. By that formula a larger
     position loses its leading bits, and a negative one reads as two's complement.
     """
-    return np.array(
-        [[float((math.floor(p) >> (d_model - 1 - lane)) & 1) for lane in range(d_model)] for p in pos]
-    ).reshape(len(pos), d_model)
+    out = np.zeros((len(pos), d_model))
+    for i, p in enumerate(pos):
+        for lane in range(d_model):
+            out[i, lane] = math.floor(p / 2 ** (d_model - 1 - lane)) % 2
+    return out
 
 
 def time2vec(pos: Positions, *, d_model: int, inv_freq: Array, phase: Array) -> Array:
@@ -213,8 +215,12 @@ def sinusoidal_nd(
     no sine lacks its cosine, and what exceeds d_model in all is cut from the end, off the last axes.
     """
     width = 2 * math.ceil(d_model / (2 * n_axes))
-    runs = [sinusoidal(p, d_model=width, base=base, order=order, exponent=exponent) for p in pos.reshape(-1, n_axes).T]
-    return np.concatenate(runs, axis=1)[:, :d_model]
+    out = np.zeros((len(pos), n_axes * width))
+    for axis in range(n_axes):
+        p = pos.reshape(-1, n_axes)[:, axis]
+        lanes = slice(axis * width, (axis + 1) * width)
+        out[:, lanes] = sinusoidal(p, d_model=width, base=base, order=order, exponent=exponent)
+    return out[:, :d_model]
 
 
 def learned_2d(pos: Positions, *, d_model: int, height: int, width: int, weight: Array, n_prefix: int = 0) -> Array:
@@ -264,5 +270,8 @@ def hierarchical(
     width = {"sum": d_model, "concat": d_model // len(axes)}[combine]
     if unknown := [name for name in axes if name not in kinds]:
         raise NotImplementedError(f"{unknown} need more than d_model")
-    parts = [kinds[name](p, d_model=width) for p, name in zip(pos.reshape(len(pos), -1).T, axes, strict=True)]
-    return {"sum": sum(parts[1:], start=parts[0]), "concat": np.concatenate(parts, axis=1)}[combine]
+    out = np.zeros((len(pos), d_model))
+    for axis, name in enumerate(axes):
+        lanes = {"sum": slice(0, d_model), "concat": slice(axis * width, (axis + 1) * width)}[combine]
+        out[:, lanes] += kinds[name](pos.reshape(len(pos), -1)[:, axis], d_model=width)
+    return out

@@ -144,7 +144,8 @@ def t5(
     for i, p_q in enumerate(q_pos.tolist()):
         for j, p_k in enumerate(k_pos.tolist()):
             distance = Fraction(p_q) - Fraction(p_k)
-            out[:, i, j] = weight[_t5_bucket(distance, n_buckets, max_distance, bidirectional)]
+            bucket = _t5_bucket(distance, n_buckets, max_distance, bidirectional)
+            out[:, i, j] = weight[bucket]
     return out
 
 
@@ -156,9 +157,11 @@ def kerple(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, l
     q_pos (m,), k_pos (n,), fractions allowed; log_r1, log_r2 (n_heads,); r2 per position.
     r = exp(log_r) is our convention for keeping them positive; the paper leaves open how (its code clamps).
     """
-    distance = np.subtract.outer(q_pos, k_pos)
-    r1, r2 = np.exp(log_r1), np.exp(log_r2)
-    return np.array([-r1[h] * np.log1p(r2[h] * np.abs(distance)) for h in range(n_heads)])
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        r1, r2 = math.exp(log_r1[h]), math.exp(log_r2[h])
+        out[h, i, j] = -r1 * math.log1p(r2 * abs(float(q_pos[i] - k_pos[j])))
+    return out
 
 
 def kerple_power(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Array, logit_r2: Array) -> Array:
@@ -170,9 +173,11 @@ def kerple_power(q_pos: Positions, k_pos: Positions, *, n_heads: int, log_r1: Ar
     r1 = exp(log_r1), r2 = 2 / (1 + exp(-logit_r2)) are our convention for keeping to these ranges (2 itself is
     then out of reach); the paper leaves open how (its code clamps, both at 0.01 from below).
     """
-    distance = np.subtract.outer(q_pos, k_pos)
-    r1, r2 = np.exp(log_r1), 2 / (1 + np.exp(-logit_r2))
-    return np.array([-r1[h] * np.abs(distance) ** r2[h] for h in range(n_heads)])
+    out = np.zeros((n_heads, len(q_pos), len(k_pos)))
+    for h, i, j in np.ndindex(out.shape):
+        r1, r2 = math.exp(log_r1[h]), 2 / (1 + math.exp(-logit_r2[h]))
+        out[h, i, j] = -r1 * abs(float(q_pos[i] - k_pos[j])) ** r2
+    return out
 
 
 def sandwich(q_pos: Positions, k_pos: Positions, *, n_heads: int, width: int = 128, base: float = 10000.0) -> Array:
@@ -206,7 +211,8 @@ def relative_bias(q_pos: Positions, k_pos: Positions, *, n_heads: int, max_dista
     out = np.zeros((n_heads, len(q_pos), len(k_pos)))
     for i, p_q in enumerate(q_pos):
         for j, p_k in enumerate(k_pos):
-            out[:, i, j] = weight[:, int(min(max(p_q - p_k, -max_distance), max_distance)) + max_distance]
+            distance = int(min(max(p_q - p_k, -max_distance), max_distance))
+            out[:, i, j] = weight[:, distance + max_distance]
     return out
 
 

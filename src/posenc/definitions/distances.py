@@ -46,7 +46,11 @@ def _scores(q: Array, k: Array, distance: Array, head_dim: int, base: float, pai
 
 def rerope_distance(q_pos: Positions, k_pos: Positions, window: int) -> Array:
     """Return min(distance, window)."""
-    return _distances(q_pos, k_pos, lambda i, j: min(i - j, window))
+
+    def back(i: int, j: int) -> int:
+        return min(i - j, window)
+
+    return _distances(q_pos, k_pos, back)
 
 
 def rerope(
@@ -71,7 +75,11 @@ def rerope(
 
 def leaky_rerope_distance(q_pos: Positions, k_pos: Positions, window: int, factor: float) -> Array:
     """Return the distance below the window, and window + (distance - window) / factor from there."""
-    return _distances(q_pos, k_pos, lambda i, j: i - j if i - j < window else window + (i - j - window) / factor)
+
+    def back(i: int, j: int) -> float:
+        return i - j if i - j < window else window + (i - j - window) / factor
+
+    return _distances(q_pos, k_pos, back)
 
 
 def leaky_rerope(
@@ -95,11 +103,11 @@ def leaky_rerope(
 
 def self_extend_distance(q_pos: Positions, k_pos: Positions, window: int, group: int) -> Array:
     """Return the distance below the window; from there that between groups of positions, moved on to meet it."""
-    return _distances(
-        q_pos,
-        k_pos,
-        lambda i, j: i - j if i - j < window else i // group - j // group + window - window // group,
-    )
+
+    def back(i: int, j: int) -> int:
+        return i - j if i - j < window else i // group - j // group + window - window // group
+
+    return _distances(q_pos, k_pos, back)
 
 
 def self_extend(

@@ -64,8 +64,10 @@ def mixed_rope(
     half of the pairs, 10**(-4k/head_dim) times (cos, sin) of an angle drawn for the head, a right angle more in the
     second half. Departures: the code's axis 0 is the column; it pairs "interleaved" and gives each layer its own.
     """
-    turns = [rope(1.0, head_dim=head_dim, pairing=pairing, inv_freq=np.atleast_1d(p) @ mix)[0] for mix in inv_freq]
-    return np.stack(turns), np.stack(turns)
+    turn = np.zeros((n_kv_heads, head_dim, head_dim))
+    for h in range(n_kv_heads):
+        turn[h] = rope(1.0, head_dim=head_dim, pairing=pairing, inv_freq=np.atleast_1d(p) @ inv_freq[h])[0]
+    return turn, turn.copy()
 
 
 def retnet(

@@ -10,7 +10,8 @@ from jaxtyping import TypeCheckError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from posenc import character, definitions, positions, registry
+from posenc import character, positions, registry
+from posenc.defined import arguments, card_of, definition_of
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, statute
@@ -23,16 +24,17 @@ _Turned = list[NDArray[np.float64]] | None  # queries (n_heads, n, lanes) and ke
 @statute(LAWS, "definition")
 def definition(case: Case) -> Iterable[str]:
     """What runs, also q and k alone, equals the float64 definition written from the paper, one token at a time."""
-    card = _card(case.original)
-    define = definitions.find(card.name) if card else None
+    card, define = card_of(case.original), definition_of(case.original)
     if card is None or define is None:
         return
-    yield from _held(case, card, define, _places(case))
+    yield from _held(case, card, define.func, _places(case))
     learned = [p for p in case.encoding.parameters() if p.numel()]
     if learned and case.dtype == torch.float64:  # once more with zeros, which training starts from and weights decay to
         for p in learned:
             p.data = p.data * (case.normal(*p.shape) > -0.5)
-        yield from (f"with zeros among what is learned it {m}" for m in _held(case, card, define, [case.positions(19)]))
+        yield from (
+            f"with zeros among what is learned it {m}" for m in _held(case, card, define.func, [case.positions(19)])
+        )
 
 
 def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]) -> Iterable[str]:
@@ -93,7 +95,7 @@ def _define(
 ) -> NDArray[np.float64]:
     """Return what the definition says: vectors or tokens (n, d_model), or scores (n_heads, n, n)."""
     encoding, family = case.encoding, card.family
-    options = _arguments(define, encoding, head_dim=case.head_dim)
+    options = arguments(define, encoding, head_dim=case.head_dim)
     p, queries = _array(pos), _array(q[0])
     keys = np.repeat(_array(k[0]), case.n_heads // case.n_kv_heads, axis=0)
     scale = _scale(card, encoding, case.head_dim)
@@ -116,13 +118,6 @@ def _define(
     if family == "score_map":
         return _rescored(define, encoding, options, product, queries, keys, x, p)
     return np.asarray(define(queries, keys, **options))
-
-
-def _arguments(define: Any, encoding: Encoding, **facts: Any) -> dict[str, Any]:
-    """Return what a definition asks for, of facts, options and learned tensors; not how these start."""
-    learned = {name: _array(p) for name, p in encoding.named_parameters()}
-    known = inspect.signature(define).parameters
-    return {name: value for name, value in (facts | encoding.options() | learned).items() if name in known}
 
 
 def _scale(card: registry.Card, encoding: Encoding, head_dim: int) -> float:
@@ -153,11 +148,10 @@ def _rescored(
     }
     known = inspect.signature(define).parameters
     if "bias" in known:  # that of the encoding inside
-        inner = _card(encoding.encoding)
-        term = definitions.find(inner.name) if inner else None
+        term = definition_of(encoding.encoding)
         if term is None:
             raise NotImplementedError
-        given["bias"] = _term(term, encoding.encoding, x, p)[..., order]
+        given["bias"] = _term(term.func, encoding.encoding, x, p)[..., order]
     found = define(**{name: value for name, value in given.items() if name in known}, **options)
     return np.asarray(found[..., order.argsort()])
 
@@ -165,14 +159,14 @@ def _rescored(
 def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what the definition of a bias adds, read off the positions or off the tokens."""
     given = (_array(x[0]),) if encoding.reads_x else (p, p)
-    return np.asarray(define(*given, **_arguments(define, encoding)))
+    return np.asarray(define(*given, **arguments(define, encoding)))
 
 
 def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Turned:
     """Return queries and keys, each turned by the matrices that a definition has for its side; None if it has none."""
     if card.family != "rotary" or "q_pos" in inspect.signature(define).parameters:
         return None
-    options, p = _arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
+    options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
     turns = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
     return [
         np.stack([_turn(turns[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1) for side, x in enumerate((q, k))
@@ -188,7 +182,7 @@ def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.f
 @statute(LAWS, "traits")
 def traits(case: Case) -> Iterable[str]:
     """Shift-invariant or not, real positions or not: as declared, in every variant, and as attention is promised."""
-    card = _card(case.original)
+    card = card_of(case.original)
     if card is None:
         return
     change = character.shift_change(case)
@@ -285,11 +279,6 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
         yield "q of another shape", ValueError, lambda: encoding.rescore(odd @ odd.mT, odd, odd, placed, placed, None)
     for what, call in limits.refused(case):
         yield what, ValueError, call
-
-
-def _card(encoding: Encoding) -> registry.Card | None:
-    cards = (registry.card(name) for name in registry.names())
-    return next((card for card in cards if card.cls is type(encoding)), None)
 
 
 def _array(t: Tensor) -> NDArray[np.float64]:

@@ -221,23 +221,28 @@ def _waves(who: str, members: Any) -> tuple[Tensor, Tensor]:
     if len(members) != 1 or not isinstance(encoding, (Sinusoidal, SinusoidalND, NeRFFourier, GaussianFourier, TAPE)):
         names = " and ".join(e.name for e, _ in members)
         raise ValueError(f"{who}: {names} has no pairs of lanes that hold a sine and a cosine; take heat_map.")
-    vectors = placed.parts[0]
-    n_axes = encoding.n_axes if isinstance(encoding, SinusoidalND) else 1
-    share = encoding.axis.d_model if isinstance(encoding, SinusoidalND) else encoding.d_model
-    if isinstance(encoding, NeRFFourier):  # lanes that the octaves do not reach hold nothing
-        vectors = vectors[:, : 2 * encoding.n_octaves * encoding.n_axes]
-        share = vectors.shape[1]
-    order = "concatenated" if isinstance(encoding, GaussianFourier) else getattr(encoding, "order", "alternating")
-    both = [_split(part, order) for part in vectors.split(share, -1)]
-    assert len(both) == n_axes
-    cos, sin = (torch.cat(parts, -1) for parts in zip(*both, strict=True))
-    return cos, sin
+    cos, sin = wave_lanes(encoding)
+    return placed.parts[0][:, cos], placed.parts[0][:, sin]
 
 
-def _split(vectors: Tensor, order: str) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of one axis; a sine without a cosine is left out."""
-    n = vectors.shape[-1] // 2
-    if order == "concatenated":
-        first = vectors.shape[-1] - n
-        return vectors[:, first:], vectors[:, :n]
-    return vectors[:, 1 : 2 * n : 2], vectors[:, 0 : 2 * n : 2]
+def wave_lanes(encoding: Any) -> tuple[Tensor, Tensor]:
+    """Return which lanes of an encoding that adds waves hold cosines, and which their sines, (n_pairs,) each.
+
+    Of several axes those of axis 0 come first; a last sine without a cosine is left out.
+    """
+    n_axes, order = 1, getattr(encoding, "order", "alternating")
+    width = encoding.d_model
+    if isinstance(encoding, SinusoidalND):
+        n_axes, width = encoding.n_axes, encoding.axis.d_model
+    elif isinstance(encoding, NeRFFourier):  # lanes that the octaves do not reach hold nothing
+        width = 2 * encoding.n_octaves * encoding.n_axes
+    elif isinstance(encoding, GaussianFourier):
+        order = "concatenated"
+    runs = [part.tolist() for part in torch.arange(encoding.d_model).split(width)[:n_axes]]
+    pairs = []
+    for run in runs:
+        n = len(run) // 2
+        cos, sin = (run[len(run) - n :], run[:n]) if order == "concatenated" else (run[1 : 2 * n : 2], run[: 2 * n : 2])
+        pairs += zip(cos, sin, strict=True)
+    cos_lanes, sin_lanes = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(-1)
+    return cos_lanes, sin_lanes

@@ -1,18 +1,17 @@
-"""Why a cell of a picture has its value: the formula with the numbers put in, step by step."""
+"""Why a cell of a picture has its value: the lines of the definition with the numbers put in."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc import measure
 from posenc.config.values import short
+from posenc.definitions.written import number
 from posenc.encoding import Encoding
-from posenc.explorer.cells import biases, draws, lanes, maps, sums
-from posenc.explorer.cells.explanation import Explanation, number
-from posenc.explorer.cells.mixtures import Cell
-from posenc.explorer.cells.pair import Pair, Watch
-from posenc.measure.asking import exact, read_positions
+from posenc.explorer.cells import lanes, pairs, profile
+from posenc.explorer.cells.explanation import Explanation
 
 __all__ = ["EXPLAINED", "Explanation", "explain"]
 
@@ -36,20 +35,18 @@ def explain(view: str, encoding: Encoding, formula: str, asked: Asked, row: floa
     """
     if view not in EXPLAINED:
         raise ValueError(f"{_WHO}: view must be one of {', '.join(EXPLAINED)}; got {short(view)}.")
-    return EXPLAINED[view](encoding, formula, asked, row, column)
+    with torch.no_grad():
+        return EXPLAINED[view](encoding, formula, asked, row, column)
 
 
 def _heat(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
-    pos, place, head = _whole("row", row, asked["length"]), int(column), asked["head"]
+    end, head = asked["length"], asked["head"]
+    pos = _whole("row", row, end)
     if asked["unit"] == "pair":
-        pairs = measure.by_pair(encoding, [pos], head=head)[0]
-        place = _whole("column", column, len(pairs))
-        at = pairs[place]
-        value = {"cos": at.real, "sin": at.imag, "angle": float(np.angle(at))}[asked["part"]]
-        return lanes.explain_pair(encoding, formula, pos, place, asked["part"], head, float(value))
-    shown = lanes.lanes_at(encoding, np.array([pos]), asked["length"], head)[0]
-    place = _whole("column", column, len(shown))
-    return lanes.explain_lane(encoding, formula, Cell(pos, place, head, asked["length"]), float(shown[place]))
+        pair = _whole("column", column, measure.by_pair(encoding, [pos], head=head).shape[1])
+        return lanes.explain_pair(encoding, formula, pos, pair, asked["part"], head)
+    lane = _whole("column", column, lanes.lanes_at(encoding, np.array([pos]), end, head).shape[1])
+    return lanes.explain_lane(encoding, formula, pos, lane, head, end)
 
 
 def _similarity(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
@@ -57,7 +54,7 @@ def _similarity(encoding: Encoding, formula: str, asked: Asked, row: float, colu
     vectors = measure.heat_map(encoding, both)
     value = float(measure.similarity(vectors, cosine=asked["cosine"])[0, 1])
     names = f"position {number(both[0])}", f"position {number(both[1])}"
-    return sums.explain_product(vectors, formula, names, value, cosine=asked["cosine"])
+    return pairs.explain_product(vectors, formula, names, value, cosine=asked["cosine"])
 
 
 def _distances(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
@@ -65,19 +62,19 @@ def _distances(encoding: Encoding, formula: str, asked: Asked, row: float, colum
     if asked["maps"]:
         q_pos = _whole("row", row, asked["length"])
         value = float(measure.effective_distance(encoding, [q_pos], [pos])[0, 0])
-        return maps.explain_distance(encoding, formula, q_pos, pos, value)
+        return pairs.explain_distance(encoding, formula, q_pos, pos, value)
     middle, cosine = asked["length"] // 2, _whole("row", row, 2) == 1
     found = measure.by_distance(encoding, middle, [pos])
     value = float((found.cosine if cosine else found.dot)[0])
     names = f"position {number(pos)}", f"position {number(middle)}"
-    return sums.explain_product(measure.heat_map(encoding, [pos, middle]), formula, names, value, cosine=cosine)
+    return pairs.explain_product(measure.heat_map(encoding, [pos, middle]), formula, names, value, cosine=cosine)
 
 
 def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
     end = asked["length"]
     if asked["draw"] == "matrix":
         q_pos, k_pos = _whole("row", row, end), _whole("column", column, end)
-        with Watch("randn") as seen:  # a text has the length that it has in the picture
+        with profile.Draws() as seen:  # a text has the length that it has in the picture
             values = measure.bias_matrix(encoding, [q_pos, end - 1], [k_pos, end - 1])[:, 0, 0]
         head = _whole("head", asked["head"], len(values))
     else:
@@ -85,37 +82,33 @@ def _bias(encoding: Encoding, formula: str, asked: Asked, row: float, column: fl
             raise ValueError(f"{_WHO}: column must be a distance within {end:,}; got {column:g}.")
         q_pos, k_pos = end - 1, end - 1 - int(column)  # where the query of the curves stands
         last = 1 - end if asked["ahead"] else 0
-        with Watch("randn") as seen:
+        with profile.Draws() as seen:
             values = measure.bias_curve(encoding, [int(column), last], q_pos=q_pos)[:, 0]
         head = _whole("row", row, len(values))
-    model = exact(encoding, *(read_positions(_WHO, encoding, p) for p in (q_pos, k_pos)))
-    text = seen.results("randn")[0] if encoding.reads_x else None
-    return biases.explain_bias(Pair(model, q_pos, k_pos, head, text=text), formula, float(values[head]))
+    text = seen.found[0] if encoding.reads_x else None
+    return pairs.explain_bias(encoding, formula, q_pos, k_pos, head, float(values[head]), text)
 
 
 def _profile(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
     distance = _whole("column", column, asked["length"])
-    told = {**asked, "q_pos": asked["length"] - 1}
     n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
-    return draws.explain_score(encoding, formula, told, distance, _whole("row", row, n_heads))
+    at_end = {**asked, "q_pos": asked["length"] - 1}
+    return profile.explain_score(encoding, formula, at_end, distance, _whole("row", row, n_heads))
 
 
 def _wavelengths(encoding: Encoding, formula: str, asked: Asked, row: float, column: float) -> Explanation:
     frequencies = measure.frequencies_of(encoding)
     flat = frequencies.reshape(-1, frequencies.shape[-1])
     line, pair = _whole("row", row, len(flat)), _whole("column", column, flat.shape[1])
-    frequency = float(flat[line, pair])
-    value = float(measure.wavelengths(encoding).reshape(flat.shape)[line, pair])
-    why = Explanation(formula, value)
-    said = lanes.say_frequency(encoding, pair, frequency)
-    why.say(f"Pair {pair} has the frequency {said} radians per position.")
+    frequency = abs(float(flat[line, pair]))
+    why = Explanation(formula, float(measure.wavelengths(encoding).reshape(flat.shape)[line, pair]))
+    why.say(f"Pair {pair} has the frequency {number(frequency)} radians per position.")
     if frequency == 0:
         why.say("It stands still, so it has no wavelength.")
         return why
-    told = 2 * np.pi / abs(frequency)
-    why.end(told, f"A turn is 2π radians: 2π / {number(abs(frequency))} = {number(told)} positions.")
-    turns = asked["length"] / told
-    why.say(f"Within {asked['length']:,} positions it makes {number(turns)} turns.")
+    length = 2 * np.pi / frequency
+    why.end(length, f"A rotation is 2π radians: 2π / {number(frequency)} = {number(length)} positions.")
+    why.say(f"Within {asked['length']:,} positions it makes {number(asked['length'] / length)} rotations.")
     return why
 
 

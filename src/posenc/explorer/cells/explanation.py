@@ -1,16 +1,19 @@
-"""What an explanation is, and how its numbers are written."""
+"""What an explanation is: sentences with the numbers put in, of which those of a definition are its own lines."""
 
-import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from posenc.definitions.steps import follow
+from posenc.definitions.written import number, sum_sentences
+
 Floats = NDArray[np.float64]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-SHOWN = 6  # terms of a sum
+CLOSE = 1e-8  # of the larger number: the definition's and the picture's are the same
 
 
 @dataclass
@@ -21,83 +24,54 @@ class Explanation:
         formula: The mathematics in one line.
         value: The number of the picture.
         steps: Sentences, each with the numbers put in, ending in the value.
-        told: The number that the last step arrives at; None where the steps are no arithmetic.
+        result: The number that the last step arrives at; None where there is no definition.
     """
 
     formula: str
     value: float
     steps: list[str] = field(default_factory=list)
-    told: float | None = None
+    result: float | None = None
 
     def say(self, *sentences: str) -> None:
         """Add steps."""
         self.steps += sentences
 
-    def end(self, told: float, sentence: str) -> None:
+    def follow(self, define: partial[Any], cell: tuple[int, ...], *args: Any) -> float:
+        """Add the lines of a definition that lead to one element of its result, and return that."""
+        out, steps = follow(define.func, cell, *args, **define.keywords)
+        self.say(*(sentence for step in steps for sentence in step.sentences()))
+        self.result = float(np.asarray(out[0] if isinstance(out, tuple) else out)[cell])
+        return self.result
+
+    def add(self, terms: Floats, what: str, names: list[str]) -> float:
+        """Add the sentences of a sum, and return it."""
+        self.say(*sum_sentences(terms, what, names))
+        self.result = float(terms.sum())
+        return self.result
+
+    def dot(self, a: Floats, b: Floats, what: str) -> float:
+        """Add the sentences of a product of two vectors (n,), and return it."""
+        names = [f"lane {i}, {number(x)} · {number(y)}" for i, (x, y) in enumerate(zip(a, b, strict=True))]
+        return self.add(a * b, what, names)
+
+    def end(self, result: float, sentence: str) -> None:
         """Add the step that arrives at a number."""
-        self.told = told
-        self.steps.append(sentence)
+        self.result = result
+        self.say(sentence)
+
+    def rounded(self) -> "Explanation":
+        """Add what becomes of the value in each precision."""
+        parts = (f"{number(float(torch.tensor(self.value).double().to(d)))} in {name}" for name, d in DTYPES.items())
+        self.say(f"Rounded: {', '.join(parts)}.")
+        return self
+
+    def or_code(self, name: str) -> "Explanation":
+        """Replace the steps where they do not arrive at the value: there is no definition, or it has another number."""
+        if self.result is None or abs(self.result - self.value) > CLOSE * max(1.0, abs(self.value)):
+            self.result = None
+            self.steps = [f"{name} computes it by the formula above: its own code gives {number(self.value)}."]
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"formula": self.formula, "steps": self.steps, "value": self.value}
-
-
-def number(value: float, digits: int = 7) -> str:
-    """Write a number: whole ones as they are, others with some digits.
-
-    >>> number(4096.0), number(2 / 3), number(1e-9), number(1e6 / 3)
-    ('4,096', '0.6666667', '1e-09', '333,333.33')
-    """
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:,.2f}" if 1e5 <= abs(value) < 1e15 else f"{value:.{digits}g}"
-
-
-def braced(value: float) -> str:
-    """Write a number that stands behind an operator."""
-    return f"({number(value)})" if value < 0 else number(value)
-
-
-def rounded(value: float) -> str:
-    """Say what becomes of a value in each precision."""
-    parts = (f"{number(float(torch.tensor(value).double().to(dtype)))} in {name}" for name, dtype in DTYPES.items())
-    return f"Rounded: {', '.join(parts)}."
-
-
-def sum_of(terms: Floats, names: list[str], what: str) -> tuple[float, list[str]]:
-    """Return a sum, and the sentences that say what it is made of, the largest terms first.
-
-    Args:
-        terms: (n,).
-        names: What each term is called.
-        what: What they are terms of, for the sentence.
-    """
-    order = np.argsort(-np.abs(terms), kind="stable")
-    largest = [f"{names[i]}: {number(float(terms[i]))}" for i in order[:SHOWN]]
-    total, rest = float(terms.sum()), float(terms[order[SHOWN:]].sum())
-    others = len(terms) - len(largest)
-    sentences = [f"{what} has {len(terms):,} terms; the largest are {'; '.join(largest)}."]
-    if others:
-        sentences.append(
-            f"The other {others:,} add up to {number(rest)}." if others > 1 else f"The other one is {number(rest)}."
-        )
-    return total, sentences
-
-
-def dot_of(a: Floats, b: Floats, what: str, unit: str = "lane") -> tuple[float, list[str]]:
-    """Return the sum of products of two vectors (n,), and the sentences that say what it is made of."""
-    names = [f"{unit} {i}, {number(float(x))} · {number(float(y))}" for i, (x, y) in enumerate(zip(a, b, strict=True))]
-    return sum_of(a * b, names, what)
-
-
-def listed(values: Floats) -> str:
-    """Write the first numbers of a vector, and what all of them add up to.
-
-    >>> listed(np.array([1.0, 2.5])), listed(np.arange(8.0))
-    ('1, 2.5', '0, 1, 2, 3, 4, 5 and 2 more, 28 together')
-    """
-    first, others = ", ".join(number(float(v)) for v in values[:SHOWN]), len(values) - SHOWN
-    return f"{first} and {others:,} more, {number(float(values.sum()))} together" if others > 0 else first

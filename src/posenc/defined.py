@@ -1,0 +1,48 @@
+"""The definition of an encoding, with the options and the learned numbers that it has."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from posenc import definitions, registry
+from posenc.encoding import Encoding
+
+
+def card_of(encoding: Encoding) -> registry.Card | None:
+    """Return the card of an encoding's class; None where the class is not registered."""
+    cards = (registry.card(name) for name in registry.names())
+    return next((card for card in cards if card.cls is type(encoding)), None)
+
+
+def definition_of(encoding: Encoding, **facts: Any) -> partial[Any] | None:
+    """Return the definition of an encoding, which then takes positions and contents only.
+
+    What a definition does not take is left out: how learned numbers start, or a scale that others apply.
+
+    Args:
+        encoding: Resolved, where it depends on the length.
+        facts: What a definition may ask for and the encoding does not hold: head_dim.
+
+    Returns:
+        None where the class has no definition.
+
+    >>> from posenc import ALiBi
+    >>> definition_of(ALiBi(n_heads=1, bias_max=1.0))(np.array([3]), np.array([0, 1])).tolist()
+    [[[-1.5, -1.0]]]
+    """
+    card = card_of(encoding)
+    define = definitions.find(card.name) if card else None
+    return None if define is None else partial(define, **arguments(define, encoding, **facts))
+
+
+def arguments(define: Callable[..., Any], encoding: Encoding, **facts: Any) -> dict[str, Any]:
+    """Return what a definition asks for, of facts, options and learned tensors, the last in float64."""
+    options = encoding.options()
+    learned = {name: p.detach().double().numpy() for name, p in encoding.named_parameters()}
+    if options.get("inv_freq") is not None:
+        options["inv_freq"] = np.array(options["inv_freq"])
+    known = inspect.signature(define).parameters
+    return {name: value for name, value in (facts | options | learned).items() if name in known}

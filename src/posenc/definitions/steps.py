@@ -1,0 +1,274 @@
+"""How a definition comes to one of its numbers: its lines as they run, each with the numbers put in.
+
+A definition is executed statement by statement, as it is written: nothing in it serves this, and the lines that are
+shown are those that ran. It is asked for one query and one key, or for one position.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posenc.definitions.expressions import Drawn, Frame, Sum, draw
+from posenc.definitions.written import is_number, sum_sentences, written
+
+Array = NDArray[np.float64]
+Cell = tuple[int, ...]
+_RUNS_ON = object()  # what a statement gives that does not return
+_SHORT = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a definition as it ran.
+
+    Args:
+        function: The definition, or one that it calls.
+        name: What the line sets; "" where it returns.
+        formula: The expression, without branches that were not taken.
+        numbers: The same with the numbers put in.
+        value: What came out; of an array, the element that was asked for.
+        sums: What is added up in the expression.
+    """
+
+    function: str
+    name: str
+    formula: str
+    numbers: str
+    value: Any
+    sums: tuple[Sum, ...] = ()
+
+    def __str__(self) -> str:
+        """Write it as an equation."""
+        sides = [self.name, *map(_plain, (self.formula, self.numbers)), written(self.value)]
+        return " = ".join(side for i, side in enumerate(sides) if side and side not in sides[:i])
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what is added up, the largest terms first, and then the equation."""
+        for what, terms in self.sums:
+            yield from sum_sentences(terms, _plain(what))
+        yield f"{self}."
+
+
+def follow(define: Callable[..., Any], cell: Cell, *args: Any, **options: Any) -> tuple[Any, list[Step]]:
+    """Run a definition; return its result, and the steps that lead to one element of it.
+
+    Args:
+        define: A function of this package.
+        cell: The element's place in the result, or in the first array of it.
+        args: What the definition takes.
+        options: The same by name.
+
+    >>> from posenc.definitions.bias import relative_bias
+    >>> at, key, table = np.array([9]), np.array([4]), np.array([[0.5, 0.25, 0.125]])
+    >>> _, steps = follow(relative_bias, (0, 0, 0), at, key, n_heads=1, max_distance=1, weight=table)
+    >>> for step in steps: print(step)
+    distance = int(min(max(p_q - p_k, -max_distance), max_distance)) = int(min(max(9 - 4, -1), 1)) = 1
+    out[:, i, j] = weight[:, distance + max_distance] = weight[:, 1 + 1] = 0.125
+    """
+    run = _Run(cell)
+    out = run.call(define, *args, **options)
+    return out, run.steps
+
+
+class _Run:
+    """One run: it executes statements, and notes those that lead to the cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.steps: list[Step] = []
+        self.quiet = False  # while numbers are put in, functions are called without notes
+
+    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Run a function of this package; those that it calls are run in the same way."""
+        if self.quiet:
+            return function(*args, **options)
+        bound = inspect.signature(function).bind(*args, **options)
+        bound.apply_defaults()
+        names = function.__globals__ | {name: partial(self.call, f) for name, f in _callees(function).items()}
+        return self._enter(_parse(function), names | bound.arguments)
+
+    def _enter(self, node: ast.FunctionDef, names: dict[str, Any]) -> Any:
+        statements = node.body[bool(ast.get_docstring(node)) :]
+        returns = [one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value is not None]
+        frame = Frame(node.name, names, set().union(*map(_names_in, returns)))
+        return self._body(statements, frame)[0]
+
+    def _nested(self, node: ast.FunctionDef, frame: Frame, *args: Any) -> Any:
+        """Run a function that a definition has in it."""
+        given = dict(zip([one.arg for one in node.args.args], args, strict=True))
+        return self._enter(node, frame.names | given)
+
+    def _body(self, statements: list[ast.stmt], frame: Frame) -> tuple[Any, bool | None]:
+        """Run statements; return what they return, and whether they set the cell (None where they set no element)."""
+        reached: bool | None = None
+        for node in statements:
+            out: Any = _RUNS_ON
+            found: bool | None = None
+            if isinstance(node, ast.For):
+                found = self._loop(node, frame)
+            elif isinstance(node, ast.If):
+                out, found = self._body(node.body if frame.value(node.test) else node.orelse, frame)
+            elif isinstance(node, ast.Return) and node.value is not None:
+                drawn = self._draw(node.value, frame)
+                out = frame.value(node.value)
+                self._note(None, drawn, out, frame)
+            elif isinstance(node, (ast.Assign, ast.AugAssign)):
+                found = self._assign(node, frame)
+            elif isinstance(node, ast.FunctionDef):
+                frame.names[node.name] = partial(self._nested, node, frame)
+            else:
+                frame.execute(node)
+            reached = found if reached is None or found else reached
+            if out is not _RUNS_ON:
+                return out, reached
+        return _RUNS_ON, reached
+
+    def _loop(self, node: ast.For, frame: Frame) -> bool | None:
+        """Run a loop, and keep the notes of those rounds that set the cell; of a short one that sets none, all."""
+        reached: bool | None = None
+        rounds = list(self._rounds(node, frame))
+        for item in rounds:
+            before = len(self.steps)
+            frame.bind(node.target, item)
+            _, found = self._body(node.body, frame)
+            if found is False or (found is None and len(rounds) > _SHORT):
+                del self.steps[before:]
+            reached = found if reached is None or found else reached
+        return reached
+
+    def _rounds(self, node: ast.For, frame: Frame) -> Iterable[Any]:
+        """Return what a loop runs over; of one over all elements, `for h, i, j: out[h, i, j] = ..`, the cell alone."""
+        sets = [target for one in ast.walk(node) if isinstance(one, ast.Assign) for target, _ in _pairs(one)]
+        places = {ast.unparse(one.slice) for one in sets if isinstance(one, ast.Subscript)}
+        over_all = places == {ast.unparse(node.target)} and isinstance(node.target, ast.Tuple)
+        found: Iterable[Any] = [self.cell] if over_all else frame.value(node.iter)
+        return found
+
+    def _assign(self, node: ast.Assign | ast.AugAssign, frame: Frame) -> bool | None:
+        """Run an assignment, and note what it sets; return whether that is the cell, None if it is no element."""
+        pairs = list(_pairs(node))
+        covers = [self._covers(target, frame) for target, _ in pairs]
+        drawn = [None if c is False else self._draw(value, frame) for (_, value), c in zip(pairs, covers, strict=True)]
+        cell = self.cell
+        if covers == [True]:
+            self.cell = self._within(pairs[0][0], frame)
+        with self._silence(when=covers == [False]):
+            frame.execute(node)
+        self.cell = cell
+        for (target, _), one in zip(pairs, drawn, strict=True):
+            self._note(target, one, frame.value(target.value if _is_element(target) else _load(target)), frame)
+        known = [cover for cover in covers if cover is not None]
+        return any(known) if known else None
+
+    def _within(self, target: ast.expr, frame: Frame) -> Cell:
+        """Return the cell's place in that part of an array which a target is: what is called there makes the part."""
+        assert isinstance(target, ast.Subscript)
+        array = np.asarray(frame.value(target.value))
+        numbers = np.arange(array.size).reshape(array.shape)
+        part = numbers[frame.value(target.slice)]
+        return tuple(int(place[0]) for place in np.nonzero(part == numbers[self._place(array)])) if part.ndim else ()
+
+    def _covers(self, target: ast.expr, frame: Frame) -> bool | None:
+        """Return whether a target is the cell or holds it; None where it is no element of what is returned."""
+        if not isinstance(target, ast.Subscript) or not _names_in(target.value) & frame.made:
+            return None
+        mask = np.zeros(np.shape(frame.value(target.value)), dtype=bool)
+        mask[frame.value(target.slice)] = True
+        return bool(mask[self._place(mask)])
+
+    def _place(self, array: Array) -> Cell:
+        """Return the cell's place in an array: in matrices its last numbers, in a vector its first."""
+        return self.cell[-array.ndim :] if array.ndim > 1 else self.cell[: array.ndim]
+
+    def _draw(self, node: ast.expr, frame: Frame) -> Drawn | None:
+        with self._silence():
+            return draw(node, frame)
+
+    @contextmanager
+    def _silence(self, *, when: bool = True) -> Iterator[None]:
+        """Call functions without notes."""
+        before, self.quiet = self.quiet, self.quiet or when
+        try:
+            yield
+        finally:
+            self.quiet = before
+
+    def _note(self, target: ast.expr | None, drawn: Drawn | None, value: Any, frame: Frame) -> None:
+        """Note a step, unless it passes on what is there."""
+        if drawn is None:
+            return
+        value = value[0] if isinstance(value, tuple) and isinstance(value[0], np.ndarray) else value
+        names = set() if target is None else _names_in(target)
+        of_result = target is None or (names & frame.made and (_is_element(target) or np.ndim(value) > 1))
+        if isinstance(value, np.ndarray) and of_result and value.ndim <= len(self.cell):
+            value = float(value[self._place(value)])
+        name = "" if target is None else ast.unparse(target)
+        if _is_element(target):  # what the array began with no longer counts
+            start = {(frame.function, one) for one in names}
+            self.steps = [step for step in self.steps if (step.function, step.name) not in start]
+        last = self.steps[-1] if self.steps else None
+        if last is not None and is_number(value) and is_number(last.value) and value == last.value:
+            again = _is_element(target) and name.partition("[")[0] == last.name.partition("[")[0]
+            if target is None or again:  # it returns the last number, or multiplies it by one
+                return
+        if written(value):
+            self.steps.append(Step(frame.function, name, drawn.formula, drawn.numbers, value, drawn.sums))
+
+
+@cache
+def _parse(function: Callable[..., Any]) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return tree
+
+
+def _callees(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """Return the functions of this package that a function can call; cached ones run as they are."""
+    package = __name__.rpartition(".")[0]
+    return {
+        name: f
+        for name, f in function.__globals__.items()
+        if inspect.isfunction(f) and f.__module__.startswith(package) and not hasattr(f, "cache_info")
+    }
+
+
+def _pairs(node: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what an assignment sets, each with its expression."""
+    if isinstance(node, ast.AugAssign):
+        yield node.target, ast.BinOp(_load(node.target), node.op, node.value)
+        return
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=True)
+        else:
+            yield target, node.value
+
+
+def _is_element(target: ast.expr | None) -> bool:
+    return isinstance(target, ast.Subscript)
+
+
+def _load(target: ast.expr) -> ast.expr:
+    """Return a target as an expression that is read."""
+    found: ast.expr = ast.parse(ast.unparse(target), mode="eval").body
+    return found
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _plain(code: str) -> str:
+    """Write Python's mathematics as people do: powers by ^, products by a dot, no names of modules."""
+    return re.sub(r"\b(math|np|cmath)\.", "", code).replace(" ** ", "^").replace(" * ", " · ")

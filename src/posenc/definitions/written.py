@@ -1,0 +1,71 @@
+"""How numbers, lists and sums of a worked example are written."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+SHOWN = 6  # numbers of a list, and terms of a sum, that are written
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is one real number."""
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+def number(value: Any, digits: int = 7) -> str:
+    """Write a number: whole ones as they are, others with some digits.
+
+    >>> number(4096.0), number(2 / 3), number(1e-9), number(1e6 / 3)
+    ('4,096', '0.6666667', '1e-09', '333,333.33')
+    """
+    value = float(value)
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.2f}" if 1e5 <= abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
+def braced(value: float) -> str:
+    """Write a number that stands after an operator."""
+    return f"({number(value)})" if value < 0 else number(value)
+
+
+def written(value: Any) -> str:
+    """Write a number, or the first numbers of a list; "" for anything else.
+
+    >>> written((3, 7)), written(np.arange(8.0)), written("half")
+    ('(3, 7)', '(0, 1, 2, 3, 4, 5 and 2 more)', '')
+    """
+    if is_number(value):
+        return number(value)
+    if isinstance(value, np.ndarray):
+        value = list(value) if value.ndim == 1 else None
+    if not isinstance(value, (list, tuple)) or not all(map(is_number, value)):
+        return ""
+    rest = f" and {len(value) - SHOWN:,} more" if len(value) > SHOWN else ""
+    return f"({', '.join(map(number, value[:SHOWN]))}{rest})"
+
+
+def sum_sentences(terms: Array, what: str, names: list[str] | None = None) -> list[str]:
+    """Return the sentences that say what a sum is made of, the largest terms first.
+
+    Args:
+        terms: (n,).
+        what: What they are terms of, for the sentence.
+        names: What each is called; its number if left out.
+    """
+    called = names or [f"term {i}" for i in range(len(terms))]
+    order = np.argsort(-np.abs(terms), kind="stable")
+    largest = [f"{called[i]}: {number(terms[i])}" for i in order[:SHOWN]]
+    sentences = [f"{what} has {len(terms):,} terms; the largest are {'; '.join(largest)}."]
+    if others := len(terms) - len(largest):
+        rest = number(terms[order[SHOWN:]].sum())
+        sentences.append(f"The other {others:,} add up to {rest}." if others > 1 else f"The other one is {rest}.")
+    return [*sentences, f"The sum is {number(terms.sum())}."]

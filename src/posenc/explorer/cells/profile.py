@@ -1,0 +1,151 @@
+"""Why a score of the profile has its number: one draw worked out, and the mean of all."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from posenc import measure
+from posenc.defined import definition_of
+from posenc.definitions.written import braced, number
+from posenc.encoding import Encoding
+from posenc.explorer.cells.explanation import Explanation
+from posenc.explorer.cells.pairs import say_bias
+from posenc.measure.asking import embeds, exact, place, place_both, sites
+from posenc.piecewise import Piecewise
+
+_WHO = "explore"
+
+
+class Draws(TorchFunctionMode):
+    """Note what a measurement draws from N(0, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch, and note what it draws."""
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") == "randn":
+            self.found.append(out)
+        return out
+
+
+def explain_score(encoding: Encoding, formula: str, asked: Mapping[str, Any], distance: int, head: int) -> Explanation:
+    """Explain a score of the profile: that of the first draw, and the mean of all."""
+    content, n_draws, q_pos = asked["content"], asked["draws"], asked["q_pos"]
+    with Draws() as seen, torch.no_grad():
+        picture = measure.profile(encoding, [distance], content=content, n_draws=n_draws, q_pos=q_pos)
+    drawn = [out[:1] for out in seen.found]
+    value = float(picture.mean[head, 0])
+    why = Explanation(formula, value)
+    why.say(f"Distance m = q_pos - k_pos = {distance:,}; head {head}.")
+    with torch.no_grad():
+        contents = drawn[0], drawn[0 if content == "same" else 1]
+        score = _say_draw(why, encoding, contents, drawn[-1] if encoding.reads_x else None, (distance, q_pos), head)
+    low, high = (number(float(edge[head, 0])) for edge in (picture.low, picture.high))
+    why.say(
+        f"Over {n_draws} draws of {'q = k' if content == 'same' else 'q and k'} from N(0, 1) the scores are on average "
+        f"{number(value)}, and 90 % of them are from {low} to {high}."
+    )
+    rest = n_draws * value - score if n_draws > 1 else 0.0
+    if n_draws > 1:
+        why.say(f"The scores of the other {n_draws - 1:,} draws add up to {number(rest)}.")
+    mean = (score + rest) / n_draws
+    why.end(mean, f"The mean of the draws is shown: ({number(score)} + {braced(rest)}) / {n_draws} = {number(mean)}.")
+    return why
+
+
+def _say_draw(
+    why: Explanation,
+    encoding: Encoding,
+    contents: tuple[Tensor, Tensor],
+    text: Tensor | None,
+    where: tuple[int, int],
+    head: int,
+) -> float:
+    """Work out the score of one draw, and return it.
+
+    Args:
+        why: Gets the steps.
+        encoding: As the picture has it.
+        contents: Query and key, (1, n_heads, 1, head_dim), or tokens (1, d_model) where position is added to tokens.
+        text: The tokens (1, length, d_model), of an encoding that reads them.
+        where: The distance, and the position of the query.
+        head: Of the queries.
+    """
+    q, k = contents
+    at, k_at = sites(_WHO, encoding, [where[0]], where[1])
+    model = exact(encoding, at, k_at)
+    if text is not None:
+        row = place(model, torch.arange(text.shape[1]), text)
+        placed, k_placed = (row.rows(int(p), int(p) + 1) for p in (at, k_at))
+    else:
+        placed, k_placed = place_both(_WHO, model, at, k_at)
+    if embeds(model, at):
+        why.say("Query and key are tokens with position in them, dealt to the heads in order.")
+        n_heads = len(measure.profile(encoding, [0], n_draws=1, q_pos=0).mean)
+        q, k = (
+            model.embed(t[:, None], p).unflatten(-1, (n_heads, -1)).transpose(1, 2)
+            for t, p in ((q, placed), (k, k_placed))
+        )
+    one, placed = model.layer(0, placed)
+    k_placed = model.layer(0, k_placed)[1]
+    if isinstance(one, Piecewise):
+        apart = float(one.distances(at, k_at)[0][0])
+        why.say(f"{one.name} sees the distance {number(apart)}: by it the query is rotated, and the key stays.")
+        one = one.rope
+        placed, k_placed = (place(one, torch.tensor([p], dtype=torch.float64)) for p in (apart, 0.0))
+    turned, k_turned = (t[0, :, 0].numpy() for t in one.rotate(q, k, placed, k_placed))
+    scale = one.score_scale(q.shape[-1])
+    total = why.dot(turned[head], k_turned[head], "In the first draw the product of query and key")
+    why.say(f"Times the scale it is {number(total)} · {number(scale)} = {number(scale * total)}.")
+    scores = torch.from_numpy(scale * (turned * k_turned).sum(-1))
+    bias = one.bias(q, k, placed, k_placed)
+    if bias is not None:
+        say_bias(why, one, (at, k_at), (q[0], k[0]), head, text)
+        before, added = float(scores[head]), float(bias[0, head, 0, 0])
+        scores = scores + bias[0, :, 0, 0]
+        why.say(f"With the bias it is {number(before)} + {braced(added)} = {number(before + added)}.")
+    return _say_rescored(why, one, scores, (q, k), (at, k_at), head) if one.rescores else float(scores[head])
+
+
+def _say_rescored(
+    why: Explanation,
+    one: Any,
+    scores: Tensor,
+    contents: tuple[Tensor, Tensor],
+    places: tuple[Tensor, Tensor],
+    head: int,
+) -> float:
+    """Follow the definition of a map of scores, and return the new score; all keys have the same contents.
+
+    Args:
+        why: Gets the steps.
+        one: The map.
+        scores: What it is given for each key, (n_heads,).
+        contents: Query and key, (1, n_heads, 1, head_dim).
+        places: Positions of query and key.
+        head: Of the queries.
+    """
+    define = definition_of(one)
+    assert define is not None
+    why.say(f"{one.name} maps the score {number(float(scores[head]))}.")
+    known = inspect.signature(define.func).parameters
+    if "bias" in known:  # of each key by itself, from all heads
+        term = definition_of(one.encoding)
+        assert term is not None
+        bias = term(*(p.numpy() for p in places))
+        why.say(f"The bias is that of {one.encoding.name}: {', '.join(map(number, bias[:, 0, 0]))} in all heads.")
+        return why.follow(define, (head, 0, 0), scores[:, None, None].numpy(), bias, np.ones((1, 1), dtype=bool))
+    n_keys = int(torch.cat(places).max()) + 1 - int(places[1])  # from this key on, which are those that are counted
+    q, k = (t[0, head : head + 1].numpy() for t in contents)
+    row = np.full((1, 1, n_keys), float(scores[head]))
+    return why.follow(define, (0, 0, 0), row, q, np.repeat(k, n_keys, 1), np.ones((1, n_keys), dtype=bool))
