@@ -205,4 +205,5 @@ def first_negative(inv_freq: Array, *, end: int = 1_000_000) -> int | None:
 
 def _blend(inv_freq: Array, factor: float, kept: Array) -> Array:
     """Return frequencies of which a part is kept and the rest divided."""
-    return inv_freq * kept + inv_freq / factor * (1 - kept)
+    blended: Array = inv_freq * kept + inv_freq / factor * (1 - kept)
+    return blended
