@@ -85,7 +85,7 @@ def _explain_absence(pattern: str) -> str:
     homes = {}
     for name in registry.names():
         card = registry.card(name)
-        homes.update(dict.fromkeys((*card.aliases, card.cls.__name__.lower(), name), name))
+        homes.update(dict.fromkeys((*card.aliases, card.declared.cls_name.lower(), name), name))
     wanted = pattern.lower().strip("*?")
     if wanted in homes:
         return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."
