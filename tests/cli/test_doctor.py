@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from posenc import memory
-from posenc.cli import app, doctor
+from posenc.cli import build, doctor
 from posenc.cli.requirements import read_requirements
 
 COST = {"mib": 64, "copy_s": 0.004, "clone_s": 0.026, "ratio": 6.5, "faults": 16384}
@@ -25,7 +25,7 @@ def cost(monkeypatch, request):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "80"})
+    return CliRunner().invoke(build(), ["doctor", *arguments], env={"COLUMNS": "80"})
 
 
 @pytest.fixture
