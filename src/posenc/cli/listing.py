@@ -1,5 +1,7 @@
 """`posenc list`: the encodings there are."""
 
+import shutil
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +60,7 @@ def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
 
 def _write_lines(cards: "list[Card]") -> None:
     """One line an encoding, so that grep finds it; only a terminal's edge breaks it."""
-    canvas = output.console()
+    is_terminal, width = bool(sys.stdout and sys.stdout.isatty()), shutil.get_terminal_size().columns  # rich takes time to start
     column = max(len(card.name) for card in cards) + 4
     lines = []
     for family, members in order_families(cards).items():
@@ -66,8 +68,8 @@ def _write_lines(cards: "list[Card]") -> None:
         lines.append(f"{family}: {meaning}" if meaning else family)
         for card in members:
             first = f"  {card.name:<{column - 2}}"
-            wrapped = output.wrap(card.summary, canvas.width, " " * column, first)
-            lines.append(wrapped if canvas.is_terminal else first + card.summary)
+            wrapped = output.wrap(card.summary, width, " " * column, first)
+            lines.append(wrapped if is_terminal else first + card.summary)
     output.write("\n".join(lines))
 
 
