@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.cli.verify import CODES, format_of
 
 app = typer.Typer(invoke_without_command=True)
 _PAIRINGS = (None, "half", "interleaved")
@@ -81,3 +82,37 @@ def _read_positions(said: str) -> list[int]:
         raise ValueError(
             f"golden: --positions must be whole numbers with commas, as 0,1,4096; got {said!r:.60}."
         ) from None
+
+
+@app.command("check", short_help="Compare what a port wrote with golden vectors of a configuration.")
+def check_port(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="What `posenc golden --config` has written.")],
+    against: Annotated[
+        str, typer.Option(metavar="DIR", help="What the port wrote: files of the same names and formats.")
+    ],
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="In which the port computes: float32 or bfloat16.", show_default="that of each file"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    output_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
+    ] = None,
+) -> None:
+    """Report what is wrong in what a port wrote: the first wrong position, and the one cause that explains it.
+
+    Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell. Files that are missing are not judged.
+    """
+    from posenc import golden
+    from posenc.verify import sentences
+
+    wanted = format_of("golden check", as_json, output_format)
+    report = golden.check(directory, against, dtype=dtype)
+    if wanted == "json":
+        output.write_json({"target": against, **report.to_dict()})
+    else:
+        output.write((sentences.github if wanted == "github" else sentences.text)(report, against))
+    if code := CODES[report.status]:
+        raise typer.Exit(code)

@@ -33,10 +33,10 @@ ROUNDING = {
         ),
     },
     "bfloat16": {
-        "absolute": 2.0**-7,
+        "absolute": 2.0**-6,
         "per_radian": 2.0**-20,
         "derived": (
-            "cos and sin, two products and a sum are rounded to 2**-9 each, together at most 2**-7 of the pair's "
+            "cos and sin, two products and a sum are rounded by 2**-8 each, together at most 2**-6 of the pair's "
             "length; the angle is formed in float32 all the same, since bfloat16 cannot tell 256 from 257."
         ),
     },
@@ -117,7 +117,6 @@ def write_config(
         "config": name,
         "model_type": config.read(source).get("model_type", open_model(next(iter(parts.values()))).model_type),
         "format": form,
-        "seq_len": seq_len,
         "layers": layers,
         "units": rotations.MEANINGS | biases.MEANINGS,
         "laws": {"rotation": rotations.LAW, **biases.LAWS},
@@ -213,6 +212,7 @@ def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None,
         "max_len": rotary.max_len,
         "window": rotary.window,
         "parameters": {key: list(v) if isinstance(v, tuple) else v for key, v in rotary.parameters.items()},
+        "seq_len": wanted.seq_len,
         "by_length": rotary.rope_type in ("dynamic", "longrope"),
     }
     if not math.isfinite(found.gain) or not np.isfinite(inv_freq).all():
