@@ -53,7 +53,8 @@ class Ported(Rotation):
         self.layer, self.x, self.rounding = layer, x, rounding
         self.positions = arrays["positions"].astype(np.float64)
         sign = -1.0 if layer["direction"] == "clockwise" else 1.0
-        self.truth |= {"freq": arrays["inv_freq"], "gain": np.array([layer["gain"]]), "sign": sign, "by": "end"}
+        right = {"freq": arrays["inv_freq"], "gain": np.array([layer["gain"]]), "sign": sign, "by": "end"}
+        self.truth = {**self.truth, **right}
 
     def answers(self, value: Array) -> list[Seen]:
         """Return rotated vectors, (2, vectors, seq, head_dim), as answers: positions as of text, and all others."""
