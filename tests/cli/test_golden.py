@@ -89,8 +89,11 @@ def test_check_has_the_exit_codes_and_formats_of_verify(both, tmp_path, capsys):
     assert run([*ask, str(port), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert (report["status"], report["causes"][0]["smallest_case"]["side"]) == ("fail", "queries")
-    assert run([*ask, str(port), "--output-format", "github"]) == 1
-    assert capsys.readouterr().out.startswith("::error title=rope.side.not_turned::")
+    for form, begins in (("github", "::error title=rope.side.not_turned"), ("junit", "<?xml"), ("sarif", "{")):
+        assert run([*ask, str(port), "--output-format", form]) == 1
+        printed = capsys.readouterr().out
+        assert printed.startswith(begins)
+        assert "rope.side.not_turned" in printed
     (tmp_path / "empty").mkdir()
     assert run([*ask, str(tmp_path / "empty")]) == 3
     assert capsys.readouterr().out.startswith("cannot tell: ")

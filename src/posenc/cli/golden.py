@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from posenc.cli import output
-from posenc.cli.verify import CODES, format_of
+from posenc.cli.verify import FORMATS_HELP, conclude, format_of
 
 app = typer.Typer(invoke_without_command=True)
 _PAIRINGS = (None, "half", "interleaved")
@@ -97,22 +97,14 @@ def check_port(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
-    ] = None,
+    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
 ) -> None:
     """Report what is wrong in what a port wrote: the first wrong position, and the one cause that explains it.
 
     Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell. Files that are missing are not judged.
     """
     from posenc import golden
-    from posenc.verify import sentences
+    from posenc.verify import formats
 
     wanted = format_of("golden check", as_json, output_format)
-    report = golden.check(directory, against, dtype=dtype)
-    if wanted == "json":
-        output.write_json({"target": against, **report.to_dict()})
-    else:
-        output.write((sentences.github if wanted == "github" else sentences.text)(report, against))
-    if code := CODES[report.status]:
-        raise typer.Exit(code)
+    conclude(wanted, [formats.of_report(golden.check(directory, against, dtype=dtype), against)])
