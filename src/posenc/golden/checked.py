@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from posenc.golden import biased
+from posenc.golden.configured import SCHEMA
 from posenc.golden.ported import Ported, Rounding
 from posenc.golden.rotations import rotate
 from posenc.golden.writing import MADE_BY, MANIFEST, Array, read
@@ -71,7 +72,8 @@ def _manifest(directory: Path) -> dict[str, Any]:
     """
     try:
         manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
-        ours = manifest["made_by"] == MADE_BY and isinstance(manifest["layers"], list)
+        ours = (manifest["made_by"], manifest["schema"]) == (MADE_BY, SCHEMA)
+        ours = ours and all(isinstance(layer["files"], dict) for layer in manifest["layers"])
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if not ours:
