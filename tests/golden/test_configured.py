@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -293,3 +295,22 @@ def test_sizes_have_an_end(tmp_path):
     with refuses(ValueError, "n_buckets may be at most 512"):
         many = {"model_type": "t5", "num_layers": 1, "num_heads": 1, "relative_attention_num_buckets": 4000}
         golden.write_config(many, tmp_path)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from posenc.cli import run
+sys.exit(run(["golden", "--config", sys.argv[1], "--out", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("source", ["llama-3.1-8b", QWEN2_VL, {"model_type": "mpt", "n_layers": 2, "n_heads": 4}])
+def test_nothing_needs_torch(source, tmp_path):
+    if not isinstance(source, str):
+        (tmp_path / "config.json").write_text(json.dumps(source))
+        source = str(tmp_path)
+    command = [sys.executable, "-c", WITHOUT_TORCH, source, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "manifest.json").is_file()

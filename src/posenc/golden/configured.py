@@ -186,7 +186,7 @@ def _entries(source: Checked, prefix: str, wanted: _Wanted) -> Iterator[Entry]:
 def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None, wanted: _Wanted) -> Entry:
     rotary = config.rotary(source, kind, pairing=wanted.pairing)
     found = frequencies.from_config(source, rotary.layer_type, pairing=wanted.pairing, seq_len=wanted.seq_len)
-    inv_freq = np.asarray(found.inv_freq, dtype=np.float64)
+    inv_freq = found.inv_freq
     trained = rotary.original_max_len or wanted.trained
     at = wanted.positions or rotations.chosen([trained, rotary.max_len, wanted.seq_len])
     pos, prompt = rotations.placed(rotary, at)
