@@ -6,12 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from command_line import posenc
+from posenc import registry
 
 ROOT = Path(__file__).parents[1]
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
@@ -114,3 +116,129 @@ def test_no_input_of_the_action_is_run(models, inputs, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert not (models / "evil").exists()
+
+
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = re.findall(r"^    (posenc .+)$", PAGE, re.MULTILINE)
+MINE = """
+STYLE, SPEC = "slopes_fn", {"encoding": "alibi", "heads": 12}
+def build():
+    return lambda n: [2 ** (-8 * (h + 1) / n) for h in range(n)]
+"""
+
+
+def block(beginning):
+    (found,) = [text for _, text in BLOCKS if text.startswith(beginning)]
+    return found
+
+
+def install(site, name, entries):
+    """Write what pip writes of a package's entry points."""
+    (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+    (site / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = "".join(f"{key} = {value}\n" for key, value in entries.items())
+    (site / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[posenc.encodings]\n{lines}")
+    return site
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder in which the page's package is installed."""
+    project = tomllib.loads(block("# pyproject.toml"))["project"]
+    folder = install(tmp_path / "site", project["name"], project["entry-points"]["posenc.encodings"])
+    (folder / "recent.py").write_text(block("# recent.py"))
+    return folder
+
+
+def test_the_commands_of_the_page_run(models, site):
+    (models / "mine.py").write_text(MINE)
+    (models / "bin").mkdir()
+    (models / "bin" / "posenc").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m posenc "$@"\n')
+    (models / "bin" / "posenc").chmod(0o755)
+    paths = {"PATH": f"{models / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": f"{site}:{ROOT / 'src'}"}
+    done = {
+        command: subprocess.run(
+            ["bash", "-c", command], cwd=models, env=os.environ | paths, capture_output=True, text=True, check=False
+        )
+        for command in COMMANDS
+    }
+    assert [one.returncode for one in done.values()] == [1, 1, 1, 1, 0, 0], done
+    assert "config.json: 1 finding" in done[COMMANDS[0]].stdout
+    assert len(json.loads((models / "posenc.sarif").read_text())["runs"][0]["results"]) == 1
+    assert 'type="alibi.slopes.not_power_of_two"' in (models / "posenc.xml").read_text()
+    assert done[COMMANDS[3]].stdout.startswith("::error file=mine.py,line=3,title=alibi.slopes.not_power_of_two::")
+    assert "recency" in done[COMMANDS[4]].stdout
+    assert "-sqrt(distance) (h + 1)" in done[COMMANDS[5]].stdout
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_page_pass(tmp_path):
+    (tmp_path / "test_positions.py").write_text(block("# test_positions.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "posenc.pytest_plugin", "."]
+    paths = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True, check=False)
+    assert "1 passed, 1 xfailed" in done.stdout
+
+
+def test_the_settings_of_the_page_are_those_of_the_files():
+    (hook,) = yaml.safe_load(block("repos:"))["repos"][0]["hooks"]
+    assert hook["id"] == HOOK["id"]
+    assert [bool(re.search(hook["files"], name)) for name in ("models/a/config.json", "config.json")] == [True, False]
+    steps = yaml.safe_load(block("jobs:"))["jobs"]["positions"]["steps"]
+    (ours,) = [step for step in steps if "posenc@" in step["uses"]]
+    assert set(ours["with"]) <= set(ACTION["inputs"])
+    assert steps[-1]["with"]["sarif_file"] == f"${{{{ steps.{ours['id']}.outputs.{next(iter(ACTION['outputs']))} }}}}"
+
+
+OUTSIDE = """
+import sys, torch, posenc
+from posenc import registry
+assert "recency" in registry.names()
+assert "recent" not in sys.modules and registry.card("rope").name == "rope" and "recent" not in sys.modules
+card = registry.card("recency")
+import torch
+made = registry.create("recency", dims=registry.Dims(n_heads=8))
+assert type(made).__module__ == "recent" and made.n_heads == 8 and registry.card_of(type(made)) is card
+assert registry.names().count("recency") == 1
+assert posenc.laws.run(made, ["traits"], dtype=torch.float64) == []
+print(card.as_dict()["example"])
+"""
+
+
+def test_a_package_adds_an_encoding_that_is_imported_when_it_is_used(site):
+    paths = os.environ | {"PYTHONPATH": f"{site}:{ROOT / 'src'}"}
+    done = subprocess.run([sys.executable, "-c", OUTSIDE], env=paths, capture_output=True, text=True, check=False)
+    assert done.stdout == "recent.Recency(n_heads=4)\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "both"),
+    [("rope", r"posenc and mine \(mine:PE\)"), ("rotary", r"posenc and mine \(mine:PE\)"), ("recency", "mine.*recent")],
+)
+def test_a_name_is_given_once_and_both_packages_are_named(site, monkeypatch, name, both):
+    monkeypatch.syspath_prepend(install(site, "mine", {name: "mine:PE"}))
+    with pytest.raises(ValueError, match=rf"two packages give an encoding the name {name!r}: .*Uninstall") as refused:
+        registry.names()
+    assert re.search(both, str(refused.value)) or re.search(r"recent.*mine", str(refused.value))
+    assert registry.card("rope").name == "rope"  # what posenc has is not taken away
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("1 / 0", "the encoding 'recency' of recent (recent:Recency) cannot be loaded: ZeroDivisionError"),
+        ("class Recency: pass", "recent (recent:Recency) must register its class as 'recency'"),
+        ("raise SystemExit(0)", "cannot be loaded: SystemExit"),
+    ],
+)
+def test_a_broken_package_is_named_and_hides_no_other_encoding(site, code, said):
+    (site / "recent.py").write_text(code)
+    command = [sys.executable, "-m", "posenc", "list", "re*"]
+    paths = os.environ | {"PYTHONPATH": f"{site}:{ROOT / 'src'}"}
+    done = subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "retnet" in done.stdout
+    assert done.returncode == 0
