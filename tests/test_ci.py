@@ -201,7 +201,7 @@ import torch
 made = registry.create("recency", dims=registry.Dims(n_heads=8))
 assert type(made).__module__ == "recent" and made.n_heads == 8 and registry.card_of(type(made)) is card
 assert registry.names().count("recency") == 1
-assert posenc.laws.run(made, ["traits"], dtype=torch.float64) == []
+assert posenc.laws.run(made, ["traits"], dtype=torch.float32) == []
 print(card.as_dict()["example"])
 """
 
