@@ -303,7 +303,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: measure.profile(ROPE, [1], q_pos=[1, 2]), ValueError, "q_pos must be the position of one query; got 2"),
     (lambda: measure.profile(ROPE, [1], layer="first"), TypeError, "layer must be a whole number"),
     (lambda: measure.profile("rope", [1]), TypeError, "profile: encoding must be an Encoding; got str"),
-    (lambda: measure.profile(example("cpvt"), [1]), ValueError, "which tokens are beside one"),
+    (lambda: measure.profile(example("cpvt"), [1]), ValueError, "which tokens are next to one"),
     (lambda: measure.profile(example("graphormer"), [1]), ValueError, "nodes of a graph"),
     (lambda: measure.profile(example("learned"), [128]), ValueError, "positions must lie in 0..127"),
     (lambda: measure.profile(example("t5"), [0.5]), TypeError, "T5 has nothing between two positions"),
