@@ -140,15 +140,13 @@ def place_both(
     if not model.reads_x:
         placed = place(model, at)
         return placed, placed if k_at is at else place(model, k_at)
-    length, d_model = text_length(who, model, at, k_at), width(model)
+    n, d_model = text_length(who, model, at, k_at), width(model)
     if tokens is None:
         random = torch.Generator().manual_seed(0)
-        text = torch.randn(1, length, d_model, generator=random, dtype=torch.float64)
+        text = torch.randn(1, n, d_model, generator=random, dtype=torch.float64)
     else:
-        form = f"be (length, d_model={d_model}) for a text that reaches position {length - 1}"
-        given = numbers(
-            who, "tokens", tokens, form, lambda s: len(s) in (2, 3) and s[-2] >= length and s[-1] == d_model
-        )
+        form = f"be (length, d_model={d_model}) for a text that reaches position {n - 1}"
+        given = numbers(who, "tokens", tokens, form, lambda s: len(s) in (2, 3) and s[-2] >= n and s[-1] == d_model)
         text = torch.from_numpy(given.astype(np.float64)).reshape(-1, *given.shape[-2:])
     whole = place(model, torch.arange(text.shape[1]), text)
     placed, k_placed = (pytree.tree_map(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))

@@ -8,9 +8,10 @@ from jaxtyping import Float64
 from safetensors import SafetensorError, safe_open
 
 from posenc.config.values import short
+from posenc.families.numbers import size
 from posenc.interop.checkpoint import PICKLES
 from posenc.measure.tables import covariance, diagonal_share, norms
-from posenc.measure.values import Array, Numbers, matrix, size
+from posenc.measure.values import Array, Numbers, matrix
 
 _NAMED = 5  # names that a refusal lists
 

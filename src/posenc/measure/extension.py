@@ -8,8 +8,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, inspection
+from posenc.families.numbers import size
 from posenc.inspection import Fate
-from posenc.measure.values import Array, count, size
+from posenc.measure.values import Array, count
 
 _WHO = "extend"
 

@@ -1,6 +1,5 @@
 """Check what measurements are asked for: numbers, counts and sizes. An error names the function and its argument."""
 
-import math
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -64,12 +63,3 @@ def count(who: str, name: str, value: Any) -> int:
     if int(value) < 1:
         raise ValueError(f"{who}: {name} must be at least 1; got {name}={short(value)}.")
     return int(value)
-
-
-def size(who: str, name: str, value: Any) -> float:
-    """Return a finite number above zero, or raise a TypeError or a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{who}: {name} must be a number; got {name}={short(value)}.")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"{who}: {name} must be a finite number above zero; got {name}={short(value)}.")
-    return float(value)

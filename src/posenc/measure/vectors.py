@@ -47,15 +47,15 @@ def heat_map(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0)
     >>> heat_map(RoPE(head_dim=2), [1]).round(4).tolist()
     [[0.5403, 0.8415]]
     """
-    at, model, placed, inside = _ask("heat_map", encoding, pos)
+    model, placed, inside = _ask("heat_map", encoding, pos)
     if inside:
-        x = torch.zeros(1, len(at), asking.width(model), dtype=torch.float64)
+        x = torch.zeros(1, len(placed.pos), asking.width(model), dtype=torch.float64)
         return asking.plain(model.embed(x if asking.only_adds(inside) else x + 1, placed)[0])
     rotation, part, n_heads = _only_rotation("heat_map", *asking.layer_of("heat_map", model, layer, placed), head)
     q = torch.full((1, 1, 1, rotation.head_dim), _UNIT, dtype=torch.float64)
     if isinstance(rotation, Rotary):
         q = torch.zeros_like(q).index_fill_(-1, asking.pairs_of(rotation)[0], 1.0)
-    return asking.plain(rotation.rotate_q(q.expand(1, n_heads, len(at), -1), part)[0, head])
+    return asking.plain(rotation.rotate_q(q.expand(1, n_heads, len(placed.pos), -1), part)[0, head])
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def by_pair(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0) 
     >>> by_pair(RoPE(head_dim=2), [0, 1]).round(4).tolist()
     [[(1+0j)], [(0.5403+0.8415j)]]
     """
-    _, model, placed, inside = _ask("by_pair", encoding, pos)
+    model, placed, inside = _ask("by_pair", encoding, pos)
     if inside:
         cos, sin = _waves("by_pair", inside)
     else:
@@ -121,14 +121,14 @@ def by_distance(encoding: Encoding, middle: Numbers, pos: Numbers, *, head: int 
     return Distances(similarity(column, chosen)[:, 0], similarity(column, chosen, cosine=True)[:, 0])
 
 
-def _ask(who: str, encoding: Encoding, pos: Numbers) -> tuple[Tensor, Encoding, Placed, list[tuple[Any, Placed]]]:
-    """Return positions, the model in float64, what it placed, and those members of its first layer that embed."""
+def _ask(who: str, encoding: Encoding, pos: Numbers) -> tuple[Encoding, Placed, list[tuple[Any, Placed]]]:
+    """Return the model in float64, what it placed, and those members of its first layer that embed."""
     at = asking.read_positions(who, encoding, pos)
     model = asking.exact(encoding, at)
     if model.reads_x:
         raise ValueError(f"{who}: {model.name} reads the tokens, so a position by itself makes no numbers.")
     placed = asking.place(model, at)
-    return at, model, placed, asking.embedding(*model.layer(0, placed)) if asking.embeds(model, at) else []
+    return model, placed, asking.embedding(*model.layer(0, placed)) if asking.embeds(model, at) else []
 
 
 def _only_rotation(who: str, encoding: Encoding, placed: Placed, head: int) -> tuple[Any, Placed, int]:
@@ -160,20 +160,10 @@ def _waves(who: str, members: Any) -> tuple[Tensor, Tensor]:
 def wave_lanes(encoding: Any) -> tuple[Tensor, Tensor]:
     """Return which lanes of an encoding that adds waves hold cosines, and which their sines, (n_pairs,) each.
 
-    Of several axes those of axis 0 come first; a last sine without a cosine is left out.
+    At position 0 cosines are not zero, and sines and lanes that hold nothing are. Of several axes those of axis 0 come
+    first; a last sine without a cosine is left out.
     """
-    lanes = torch.arange(encoding.d_model)
-    runs, order = [lanes], getattr(encoding, "order", "alternating")
-    if isinstance(encoding, SinusoidalND):
-        runs = list(lanes.split(encoding.axis.d_model)[: encoding.n_axes])
-    elif isinstance(encoding, NeRFFourier):  # lanes that the octaves do not reach hold nothing
-        runs = [lanes[: 2 * encoding.n_octaves * encoding.n_axes]]
-    elif isinstance(encoding, GaussianFourier):
-        order = "concatenated"
-    pairs = []
-    for run in runs:
-        n = len(run) // 2
-        one_by_one = run[1 : 2 * n : 2], run[: 2 * n : 2]
-        pairs.append((run[len(run) - n :], run[:n]) if order == "concatenated" else one_by_one)
-    cos_lanes, sin_lanes = (torch.cat(part) for part in zip(*pairs, strict=True))
-    return cos_lanes, sin_lanes
+    origin = torch.zeros((1, encoding.n_axes) if encoding.n_axes > 1 else 1, dtype=torch.float64)
+    still = encoding.vectors(origin)[0] == 0
+    cos_lanes, sin_lanes = (lanes.nonzero()[:, 0] for lanes in (~still, still))
+    return cos_lanes, sin_lanes[: len(cos_lanes)]

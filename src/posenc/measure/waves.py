@@ -11,8 +11,9 @@ from torch import Tensor
 from posenc.encoding import Encoding
 from posenc.encodings import ComplexOrder, Time2Vec
 from posenc.families import Additive, OwnFrequencies
+from posenc.families.numbers import size
 from posenc.measure.asking import check
-from posenc.measure.values import Array, Numbers, reals, size
+from posenc.measure.values import Array, Numbers, reals
 from posenc.precision import phase_error
 
 OfDistance = Callable[[Array], Array]
