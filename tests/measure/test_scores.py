@@ -315,7 +315,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: measure.bias_matrix(example("fox"), [5], tokens=np.ones((3, 16))), ValueError, "reaches position 5"),
     (lambda: measure.bias_curve(example("graphormer"), [1]), ValueError, "nodes of a graph"),
     (lambda: measure.effective_distance(ROPE, 4), ValueError, "RoPE maps no distances"),
-    (lambda: measure.effective_distance(example("rerope"), 0), ValueError, "got length 0"),
+    (lambda: measure.effective_distance(example("rerope"), 0), ValueError, "q_pos must be at least 1; got q_pos=0"),
     (
         lambda: measure.score_matrix(ROPE, np.ones((1, 2, 4)), np.ones((1, 3, 4)), [0, 1]),
         ValueError,

@@ -51,6 +51,14 @@ def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") ->
     return torch.nn.functional.pad(at[:, None], (0, n_axes - 1)) if at.ndim == 1 and n_axes > 1 else at
 
 
+def read_both(
+    who: str, encoding: Encoding, pos: Numbers, k_pos: Numbers | None, what: str = "pos"
+) -> tuple[Tensor, Tensor]:
+    """Return the positions of queries and of keys, which are the queries' if left out."""
+    at = read_positions(who, encoding, pos, what)
+    return at, at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
+
+
 def exact(encoding: Encoding, *pos: Tensor) -> Encoding:
     """Return a copy in float64 that draws nothing at random, resolved for a text that ends at the last position.
 
@@ -95,9 +103,8 @@ def embedding(encoding: Encoding, placed: Placed) -> Found:
 
 def only_adds(members: Found) -> bool:
     """Whether members do nothing to token vectors but add others to them."""
-    return all(isinstance(e, Additive) and type(e).mix is Additive.mix for e, _ in members) and all(
-        type(e).embed is Embedded.embed for e, _ in members
-    )
+    own = Additive.mix, Embedded.embed
+    return all(isinstance(e, Additive) and (type(e).mix, type(e).embed) == own for e, _ in members)
 
 
 def pairs_of(rotary: Rotary) -> tuple[Tensor, Tensor]:

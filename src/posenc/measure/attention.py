@@ -20,14 +20,11 @@ def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_l
     """Return the attention weights of one text: row i holds what token i looks at, and sums to 1.
 
     They are those of the scores that the model forms itself, computed by the literal law in float64 from the queries
-    and keys of a plain forward pass.
+    and keys of a plain forward pass. They may take 2 GiB.
 
     Args:
         model: As it stands; it runs in evaluation, and is put back.
         tokens: Ids of the text's tokens, (L,).
-
-    Raises:
-        ValueError: There are none, one is outside the vocabulary, or the maps would take over 2 GiB.
 
     >>> from posenc import ALiBi
     >>> model = LanguageModel(vocab_size=5, d_model=8, n_layers=2, n_heads=2, encoding=ALiBi(n_heads=2))

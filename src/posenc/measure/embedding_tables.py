@@ -74,11 +74,7 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
 
 
 def read_table(path: str | os.PathLike[str], name: str) -> Float64[Array, "rows columns"]:
-    """Read one table, such as "wpe.weight", of a safetensors file, and nothing else of it.
-
-    Raises:
-        ValueError: There is no such file, it is of another format or damaged, has no such tensor, or that is no table.
-    """
+    """Read one table, such as "wpe.weight", of a safetensors file, and nothing else of it."""
     who, file = "read_table", Path(path)
     if file.suffix in PICKLES or not file.is_file():
         raise ValueError(

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -40,14 +42,12 @@ class Extension:
     @property
     def divided_by(self) -> Float64[Array, " n_pairs"]:
         """By what the frequency of each pair is divided."""
-        ratio: Array = self.before / self.after
-        return ratio
+        return np.asarray(self.before / self.after)
 
     @property
     def wavelength(self) -> Float64[Array, " n_pairs"]:
         """Positions per turn of each pair with the method."""
-        found: Array = 2 * math.pi / self.after
-        return found
+        return np.asarray(2 * math.pi / self.after)
 
 
 METHODS: Mapping[str, str] = {
@@ -124,7 +124,7 @@ def _change(
     """Return the new base, or new frequencies with the old one."""
     low, high = ramp  # turns in training: below the first pairs are divided, above the second kept
     width, factor, grown = 2 * len(before), target / trained, math.log(target / math.tau) / math.log(trained / math.tau)
-    stretch = {"factor": factor, "original_max_len": trained}
+    stretch: dict[str, Any] = {"factor": factor, "original_max_len": trained}
     ways: dict[str, Callable[[], float | Tensor]] = {
         "none": lambda: base,
         "linear": lambda: frequencies.linear(before, factor=factor),
@@ -143,8 +143,5 @@ def _change(
 def _ramp(**turns: float) -> tuple[float, float]:
     (low_name, low), (high_name, high) = ((name, size(_WHO, name, value)) for name, value in turns.items())
     if low >= high:
-        raise ValueError(
-            f"{_WHO}: {low_name} must be below {high_name}, both in turns; got {low_name}={low:g}, "
-            f"{high_name}={high:g}."
-        )
+        raise ValueError(f"{_WHO}: {low_name} must be below {high_name}; got {low_name}={low:g}, {high_name}={high:g}.")
     return low, high

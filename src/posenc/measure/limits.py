@@ -57,14 +57,12 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
     """Return the integral over t in [0, 1] of exp(i · distance · base^-t), by sine and cosine integrals.
 
     (Ci(x) - Ci(x / base)) / ln base + i (Si(x) - Si(x / base)) / ln base: what `cosine_by_distance` becomes with ever
-    more pairs (the real part). At 0 it is 1; at -x the conjugate of that at x. It is within 1e-12 of the truth.
+    more pairs (the real part). At 0 it is 1; at -x the conjugate of that at x. It is within 1e-12 of the truth. Without
+    SciPy it raises an ImportError.
 
     Args:
         distance: x, in positions, (n,).
         base: That of the frequencies, above 1.
-
-    Raises:
-        ImportError: SciPy is not there.
 
     >>> continuous_limit(100.0).real.round(12)
     array([0.43677329])
@@ -79,8 +77,7 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
     (high_si, high_ci), (low_si, low_ci) = sici(np.abs(x)), sici(np.abs(x) / base)
     near = np.abs(x) < 1e-9  # where cosine integrals are infinite and their difference is ln base to rounding
     real = np.subtract(high_ci, low_ci, out=np.full_like(x, math.log(base)), where=~near)
-    found: Array = real / math.log(base) + 1j * (np.sign(x) * (high_si - low_si) / math.log(base))
-    return found
+    return np.asarray(real / math.log(base) + 1j * (np.sign(x) * (high_si - low_si) / math.log(base)))
 
 
 def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
@@ -88,15 +85,12 @@ def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
 
     The work does not grow with the distance: where the wave comes round often, Levin's equation is solved instead of
     sampling it. For laws that are smooth but for a few corners and steps the result is within
-    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million.
+    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million; rougher ones are refused.
 
     Args:
         distance: x, in positions, (n,).
         law: theta(t), radians per position: a name in `LAWS`, or a function of an array of t in [0, 1]; one of a single
             number works and is slower.
-
-    Raises:
-        ValueError: A law that is not real and finite, or that is too rough to integrate.
 
     >>> law_limit(math.pi, "t").imag.round(6)  # 2 / pi
     array([0.63662])
@@ -105,17 +99,14 @@ def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
 
 
 def law_frequencies(law: Law | str, n_pairs: int) -> list[float]:
-    """Return theta(i / n_pairs) for i = 0 .. n_pairs - 1, which `RoPE` and `Sinusoidal` take as inv_freq.
-
-    The law is as for `law_limit`.
+    """Return theta(i / n_pairs) of a law, as `law_limit` takes it, for i = 0 .. n_pairs - 1: an inv_freq for `RoPE`.
 
     >>> from posenc import RoPE
     >>> RoPE(head_dim=8, inv_freq=law_frequencies("t", 4)).frequencies().numpy()
     array([[0.  , 0.25, 0.5 , 0.75]])
     """
     n = count("law_frequencies", "n_pairs", n_pairs)
-    found: list[float] = _law("law_frequencies", law)(np.arange(n) / n).tolist()
-    return found
+    return list(map(float, _law("law_frequencies", law)(np.arange(n) / n)))
 
 
 def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[Array, " n"]:
@@ -125,15 +116,12 @@ def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[A
     frequency 1 counts and 1 / base does not. Where neighbouring pairs come to be half a turn apart, at a distance of
     about pi n_pairs / ln base, the sum leaves the limit.
 
-    Distance and base are as for `continuous_limit`, and what is raised.
-
     >>> finite_size_error(0, 64, 10000.0)
     array([0.])
     """
     n = count("finite_size_error", "n_pairs", n_pairs)
     inv_freq = geometric(n, base=check_base(base, "finite_size_error"), width=2 * n)
-    error: Array = cosine_by_distance(inv_freq, distance) - continuous_limit(distance, base=base).real
-    return error
+    return np.asarray(cosine_by_distance(inv_freq, distance) - continuous_limit(distance, base=base).real)
 
 
 def _law(who: str, law: Law | str) -> Law:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Complex128, Float64
 
-Array = np.ndarray
+from posenc.measure.values import Array
+
 _NODES = 16
 _LITTLE = 6.0  # radians in a piece: the rule is exact to rounding
 _ENOUGH = 1e-12  # by which the whole and its halves may differ
@@ -25,11 +26,8 @@ def mean_wave(x: Float64[Array, " n"], theta: Callable[[Array], Array]) -> Compl
 
     Theta maps an array of t to finite real numbers of its shape.
     """
-    chunks = (x[i : i + _AT_ONCE] for i in range(0, len(x), _AT_ONCE))
-    return np.concatenate([_integrate(chunk, theta) for chunk in chunks])
-
-
-def _integrate(x: Array, theta: Callable[[Array], Array]) -> Array:
+    if len(x) > _AT_ONCE:
+        return np.concatenate([mean_wave(x[i : i + _AT_ONCE], theta) for i in range(0, len(x), _AT_ONCE)])
     total, done, ends = np.zeros(len(x), dtype=np.complex128), 0, np.linspace(0, 1, _PIECES + 1)
     which = np.repeat(np.arange(len(x)), _PIECES)
     left, right = np.tile(ends[:-1], len(x)), np.tile(ends[1:], len(x))

@@ -33,8 +33,7 @@ def collisions(encoding: Encoding, up_to: int | None = None) -> dict[str, dict[s
     if subject.tables is None:
         raise ValueError(f"collisions: {subject.notes[0]}")
     cap = subject.task.cap if up_to is None else min(subject.task.cap, count("collisions", "up_to", up_to))
-    found: dict[str, dict[str, int] | None] = precision.examine(subject.tables, precision.Task(cap))["collisions"]
-    return found
+    return dict(precision.examine(subject.tables, precision.Task(cap))["collisions"])
 
 
 def phase_error(

@@ -16,6 +16,7 @@ from posenc.measure.scores import scores
 from posenc.measure.values import Array, Numbers, count
 from posenc.probe import find_fact
 
+_Both = tuple[Tensor, Tensor]  # of queries and of keys
 _NUMBERS = 2**20  # of keys formed at once, which a processor's cache holds
 
 
@@ -83,19 +84,14 @@ def profile(
     shape = (n_draws, width(model)) if embeds(model, at) else (n_draws, n_heads, 1, head_dim)
     q = torch.randn(shape, generator=random, dtype=torch.float64)
     k = q if content == "same" else torch.randn(shape, generator=random, dtype=torch.float64)
-    found = torch.cat(list(_scores(model, (q, k), random, (at, k_at), layer, scaled))).numpy()
+    found = torch.cat(list(_scores(model, (q, k), (at, k_at), random, layer, scaled))).numpy()
     low, high = np.quantile(found, [0.05, 0.95], axis=0)
     apart = plain(at - k_at)
     return Profile(apart[:, 0] if apart.ndim == 2 and not apart[:, 1:].any() else apart, found.mean(0), low, high)
 
 
 def _scores(
-    model: Encoding,
-    contents: tuple[Tensor, Tensor],
-    random: torch.Generator,
-    places: tuple[Tensor, Tensor],
-    layer: int,
-    scaled: bool,
+    model: Encoding, contents: _Both, places: _Both, random: torch.Generator, layer: int, scaled: bool
 ) -> Iterator[Float64[Tensor, "draws n_heads n"]]:
     """Yield the scores of some draws at a time, so that they take little memory.
 

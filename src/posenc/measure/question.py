@@ -33,9 +33,6 @@ def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None =
         logit: The number of the vocabulary whose logit behind the last token is taken; left out, the mean loss of
             predicting each token from those before it.
 
-    Raises:
-        ValueError: Tokens or logit do not fit the model, or its encoding adds no vectors.
-
     >>> from posenc import Sinusoidal
     >>> model = LanguageModel(vocab_size=9, d_model=8, n_layers=1, n_heads=2, encoding=Sinusoidal(d_model=8))
     >>> taylor_question(model, torch.tensor([1, 2, 3])).p[0].tolist()

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Complex128, Float64
 
 from posenc.encodings.sinusoidal import Sinusoidal
-from posenc.measure.asking import exact, plain, read_positions
+from posenc.measure.asking import exact, plain, read_both
 from posenc.measure.values import Array, Numbers, matrix, numbers
 
 
@@ -83,10 +84,8 @@ def relative_parts(
         )
     who = "relative_parts"
     h = _block(who, block, encoding.d_model)
-    m = read_positions(who, encoding, pos)
-    n = m if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
-    same = exact(encoding, m, n)
-    assert isinstance(same, Sinusoidal)
+    m, n = read_both(who, encoding, pos, k_pos)
+    same: Any = exact(encoding, m, n)
     with torch.no_grad():
         total = plain(same.vectors(m)) @ h @ plain(same.vectors(n)).T
         inv_freq, lanes = _waves(same)

@@ -10,8 +10,8 @@ from torch import Tensor
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
 from posenc.mapped import Wrapper
-from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_positions, sites
-from posenc.measure.values import Array, Numbers, numbers
+from posenc.measure.asking import exact, heads, layer_of, place, plain, read_both, sites
+from posenc.measure.values import Array, Numbers, count, numbers
 from posenc.piecewise import Piecewise
 from posenc.probe import form_scores
 
@@ -43,7 +43,7 @@ def bias_matrix(
     >>> bias_matrix(ALiBi(n_heads=1, bias_max=1.0), [3], [0, 1, 2]).tolist()
     [[[-1.5, -1.0, -0.5]]]
     """
-    at, k_at = _both("bias_matrix", encoding, q_pos, k_pos, "q_pos")
+    at, k_at = read_both("bias_matrix", encoding, q_pos, k_pos, "q_pos")
     return _bias("bias_matrix", encoding, at, k_at, (q, k), tokens, layer)
 
 
@@ -88,10 +88,8 @@ def effective_distance(
     """
     who = "effective_distance"
     if isinstance(q_pos, int) and not isinstance(q_pos, bool):
-        if q_pos < 1:
-            raise ValueError(f"{who}: a text has at least one position; got length {q_pos}.")
-        q_pos = range(q_pos)
-    at, k_at = _both(who, encoding, q_pos, k_pos, "q_pos")
+        q_pos = range(count(who, "q_pos", q_pos))
+    at, k_at = read_both(who, encoding, q_pos, k_pos, "q_pos")
     model = exact(encoding, at, k_at)
     one = model if model.reads_x else layer_of(who, model, layer, place(model, at[:1]))[0]
     return plain(_mapped(who, one, at, k_at))
@@ -129,7 +127,7 @@ def score_matrix(
     [[[1.0, 0.5403], [0.5403, 1.0]]]
     """
     who = "score_matrix"
-    at, k_at = _both(who, encoding, pos, k_pos, "pos")
+    at, k_at = read_both(who, encoding, pos, k_pos, "pos")
     queries, keys = _contents(who, "q", q, at), _contents(who, "k", k, k_at)
     if queries.shape[-1] != keys.shape[-1] or queries.shape[1] % keys.shape[1]:
         raise ValueError(
@@ -163,12 +161,6 @@ def scores(
     return form_scores(encoding, placed, q, k, k_placed, scale=1.0)
 
 
-def _both(who: str, encoding: Encoding, pos: Numbers, k_pos: Numbers | None, what: str) -> tuple[Tensor, Tensor]:
-    """Return the positions of queries and keys."""
-    at = read_positions(who, encoding, pos, what)
-    return at, at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
-
-
 def _bias(
     who: str, encoding: Encoding, at: Tensor, k_at: Tensor, contents: Any, tokens: Any, layer: int
 ) -> Float64[Array, "n_heads q_len k_len"]:
@@ -180,11 +172,8 @@ def _bias(
             f"{who}: {one.name} rotates by mapped distances and has no bias next to q·k; take effective_distance."
         )
     n_heads, head_dim = heads(one)
-    given = (torch.ones(()) if c is None else torch.from_numpy(np.asarray(c, np.float64)) for c in contents)
-    q, k = (
-        c.double().expand(n_heads, head_dim)[None, :, None].expand(-1, -1, len(p), -1)
-        for c, p in zip(given, (at, k_at), strict=True)
-    )
+    given = (torch.as_tensor(1.0 if c is None else c, dtype=torch.float64).expand(n_heads, head_dim) for c in contents)
+    q, k = (c[None, :, None].expand(-1, -1, len(p), -1) for c, p in zip(given, (at, k_at), strict=True))
     bias = one.bias(q, k, placed, k_placed)
     if bias is None:
         more = " but maps them; take score_matrix or profile" if one.rescores else ""

@@ -67,8 +67,7 @@ def norms(table: Numbers) -> Float64[Array, " rows"]:
     [5.0, 0.0]
     """
     rows = matrix("norms", "table", table)
-    found: Array = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return found
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
 
 
 def covariance(table: Numbers) -> Float64[Array, "lanes lanes"]:
@@ -117,18 +116,14 @@ def similarity(
         raise ValueError(
             f"similarity: vectors and others must have as many lanes; got {rows.shape[1]} and {columns.shape[1]}."
         )
-    found: Array = _unit(rows) @ _unit(columns).T if cosine else rows @ columns.T
-    return found
+    return np.asarray(_unit(rows) @ _unit(columns).T if cosine else rows @ columns.T)
 
 
 def _shares(sizes: Array) -> Array:
     """Return the part of the sum of squares that each square has; zeros of zeros."""
-    total = float((sizes**2).sum())
-    found: Array = sizes**2 / (total or 1.0)
-    return found
+    return np.asarray(sizes**2 / (float((sizes**2).sum()) or 1.0))
 
 
 def _unit(rows: Array) -> Array:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    found: Array = rows / np.where(length > 0, length, 1.0)
-    return found
+    return np.asarray(rows / np.where(length > 0, length, 1.0))

@@ -38,8 +38,6 @@ class TaylorTerms:
         curvatures: p_m · H_mm p_m / 2, the same to second order, (n,).
         interaction: p_m · H_mn p_n, (n, n), zero on the diagonal: the only term that sees two positions. It is
             symmetric, and each pair of tokens counts once in the expansion.
-
-    `change` is f(x + p) - f(x), `totals` what each kind of term adds to it, and `shares` the same divided by it.
     """
 
     rows: Int64[Array, " n"]
@@ -51,7 +49,7 @@ class TaylorTerms:
 
     @property
     def change(self) -> float:
-        """What the displacements do to f all together."""
+        """What the displacements do to f all together, f(x + p) - f(x)."""
         return self.displaced - self.constant
 
     @property

@@ -17,12 +17,8 @@ Numbers = float | int | np.generic | Array | Tensor | Sequence[Any]  # one, or s
 def numbers(who: str, name: str, values: Any, form: str, fits: Callable[[tuple[int, ...]], bool]) -> Array:
     """Return finite real numbers as an array; integers stay integers.
 
-    Args:
-        who: The function that was called, for the message.
-        name: Its argument.
-        values: A number, nested lists of them, an array or a tensor.
-        form: What they must be or have, in words.
-        fits: Whether an array of that shape is so; an empty one never is.
+    The words of `form` say what they must be or have, and `fits` whether an array of that shape is so; an empty one
+    never is.
     """
     given = values.detach().cpu() if isinstance(values, Tensor) else values
     try:

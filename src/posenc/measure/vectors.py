@@ -51,7 +51,7 @@ def heat_map(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0)
     if inside:
         x = torch.zeros(1, len(placed.pos), asking.width(model), dtype=torch.float64)
         return asking.plain(model.embed(x if asking.only_adds(inside) else x + 1, placed)[0])
-    rotation, part, n_heads = _only_rotation("heat_map", *asking.layer_of("heat_map", model, layer, placed), head)
+    rotation, part, n_heads = _only_rotation("heat_map", head, *asking.layer_of("heat_map", model, layer, placed))
     q = torch.full((1, 1, 1, rotation.head_dim), _UNIT, dtype=torch.float64)
     if isinstance(rotation, Rotary):
         q = torch.zeros_like(q).index_fill_(-1, asking.pairs_of(rotation)[0], 1.0)
@@ -73,7 +73,7 @@ def by_pair(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0) 
     if inside:
         cos, sin = _waves("by_pair", inside)
     else:
-        rotation, part, n_heads = _only_rotation("by_pair", *asking.layer_of("by_pair", model, layer, placed), head)
+        rotation, part, n_heads = _only_rotation("by_pair", head, *asking.layer_of("by_pair", model, layer, placed))
         own = isinstance(rotation, Rotary) and n_heads > 1 and part.parts[0].ndim == 3
         cos, sin = (t[:, head] if own else t for t in part.parts[:2])
     return asking.plain(cos) + 1j * asking.plain(sin)
@@ -131,7 +131,7 @@ def _ask(who: str, encoding: Encoding, pos: Numbers) -> tuple[Encoding, Placed, 
     return model, placed, asking.embedding(*model.layer(0, placed)) if asking.embeds(model, at) else []
 
 
-def _only_rotation(who: str, encoding: Encoding, placed: Placed, head: int) -> tuple[Any, Placed, int]:
+def _only_rotation(who: str, head: int, encoding: Encoding, placed: Placed) -> tuple[Any, Placed, int]:
     """Return the one member that rotates pairs of lanes, its part of what was placed, and its number of heads."""
     found = [(e, p) for e, p in asking.turning(encoding, placed) if isinstance(e, (Rotary, PoPE))]
     if len(found) != 1:
@@ -148,8 +148,7 @@ def _waves(who: str, members: Any) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (n, n_pairs) of the one member that adds them, or rotates tokens by them."""
     encoding, placed = members[0]
     if len(members) == 1 and isinstance(encoding, ComplexOrder):
-        cos, sin = placed.parts
-        return cos, sin
+        return placed.parts[0], placed.parts[1]
     if len(members) != 1 or not isinstance(encoding, (Sinusoidal, SinusoidalND, NeRFFourier, GaussianFourier, TAPE)):
         names = " and ".join(e.name for e, _ in members)
         raise ValueError(f"{who}: {names} has no pairs of lanes that hold a sine and a cosine; take heat_map.")

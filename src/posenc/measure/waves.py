@@ -28,12 +28,9 @@ def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"
     Of a rotary encoding they are those of its tables; of an additive one those of the sines in its vectors, in the
     order of their lanes, whether they have a cosine or not.
 
-    Args:
-        encoding: Rotates pairs of lanes by pos @ frequencies, or adds their sines and cosines (`Sinusoidal`, `TAPE`,
-            `GaussianFourier`, ..). Heads come first where each has its own.
-
-    Raises:
-        ValueError: It has no such waves, or depends on a length that is not known yet; `resolve` makes it known.
+    The encoding rotates pairs of lanes by pos @ frequencies, or adds their sines and cosines (`Sinusoidal`, `TAPE`,
+    `GaussianFourier`, ..), for a length that is known; `resolve` makes it known. Heads come first where each has its
+    own.
 
     >>> from posenc import RoPE
     >>> frequencies_of(RoPE(head_dim=4))
@@ -68,8 +65,7 @@ def wavelengths(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"]:
     array([[  6.28, 628.32]])
     """
     with np.errstate(divide="ignore"):
-        found: Array = 2 * math.pi / np.abs(frequencies_of(encoding))
-    return found
+        return np.asarray(2 * math.pi / np.abs(frequencies_of(encoding)))
 
 
 def turns(encoding: Encoding, length: float | int) -> Float64[Array, "*heads n_axes n_pairs"]:
@@ -88,9 +84,8 @@ def dot_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"
     It is the dot product of two sinusoidal vectors, and the score of q = k = (1, 0, 1, 0, ..) under RoPE. In float64
     a term is off by 1e-16 times its angle: 1e-10 at a distance of a million.
 
-    Args:
-        inv_freq: Radians per position, one a pair, or one row of `frequencies_of`.
-        distance: In positions, (n,); negative ones look ahead.
+    Frequencies are radians per position, one a pair, or one row of `frequencies_of`; distances are (n,) positions, and
+    negative ones look ahead.
 
     >>> dot_by_distance([1.0, 0.01], [0, 1]).round(4)
     array([2.    , 1.5403])
@@ -133,10 +128,7 @@ def zeros(
         start: Where to begin, in positions.
         end: Where to end.
         step: Between samples; of two changes that are nearer than that, both may be missed. Half a position is enough
-            for frequencies up to 1.
-
-    Raises:
-        ValueError: The end is not behind the start, or there are more than ten million steps between them.
+            for frequencies up to 1. From start to end there are at most ten million.
 
     >>> zeros(np.cos, 0.0, 5.0).round(6)
     array([1.570796, 4.712389])
@@ -154,8 +146,7 @@ def zeros(
     while bool(((left < (middle := (left + right) / 2)) & (middle < right)).any()):
         before = np.sign(_ask(function_of_distance, middle)) == sign
         left, right = np.where(before, middle, left), np.where(before, right, middle)
-    found: Array = np.sort(np.concatenate((exact, right)))
-    return found
+    return np.asarray(np.sort(np.concatenate((exact, right))))
 
 
 def _ask(function: OfDistance, pos: Array) -> Array:
