@@ -10,7 +10,7 @@ from torch import Tensor
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
 from posenc.mapped import Wrapper
-from posenc.measure.asking import exact, heads, layer_of, place, plain, read_both, sites
+from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_both, sites
 from posenc.measure.values import Array, Numbers, count, numbers
 from posenc.piecewise import Piecewise
 from posenc.probe import form_scores
