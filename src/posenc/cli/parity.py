@@ -47,7 +47,7 @@ def compare_stacks(
         _list(as_json)
         return
     from posenc.parity.compare import compare
-    from posenc.parity.rules import choose
+    from posenc.parity.loading import choose
 
     if target is None:
         raise ValueError("parity: give a TARGET, or --list for the stacks.")
@@ -69,7 +69,7 @@ def compare_stacks(
 
 
 def _list(as_json: bool) -> None:
-    from posenc.parity.rules import known
+    from posenc.parity.loading import known
 
     rows = [{"stack": one.stack, "version": one.version, "project": one.project} for one in known().values()]
     if as_json:
@@ -187,5 +187,8 @@ def _row(one: "Compared") -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(cells, widths)))
+    padded = (
+        cell.ljust(width) if i < 2 else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
     return "  ".join(padded).rstrip()

@@ -73,7 +73,7 @@ def compare(
 
     Args:
         source: A configuration, as for `config.read`.
-        stacks: The rules of stacks, from `rules.choose`.
+        stacks: The rules of stacks, from `loading.choose`.
         override: Fields that join the configuration; for its meaning key by key, in each stack as that stack does it.
         distances: The distances in positions of `mean_cos`.
         length: The length of the text in positions, at which the stacks are to serve; also a distance. None takes for
@@ -84,7 +84,7 @@ def compare(
         ValueError: The configuration means nothing: a value is missing or out of range, or no layer rotates.
         TypeError: A value is of a wrong kind.
 
-    >>> from posenc.parity.rules import choose
+    >>> from posenc.parity.loading import choose
     >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6,
     ...         "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     >>> [(found.rules.stack, round(found.mean_cos[1000], 4)) for found in

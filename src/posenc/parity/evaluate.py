@@ -107,8 +107,9 @@ class Rotation:
             return None if stated is None else float(stated)
         if step.startswith("longrope"):
             ratio = (self.max_len or 0) / p["original"]
-            factor = p.get("factor") if step == "longrope_factor" else None
-            return frequencies.longrope_gain(ratio if factor is None else factor, p["original"])
+            factor = ratio if step == "longrope_ratio" else p.get("factor")
+            stated = ratio if factor is None and step == "longrope_factor" else factor
+            return frequencies.longrope_gain(stated, p["original"])  # type: ignore[arg-type]
         weight, whole = p.get("mscale"), p.get("mscale_all_dim")
         if step == "mscale":
             return frequencies.mscale(p["factor"])

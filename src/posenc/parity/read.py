@@ -10,7 +10,8 @@ from posenc.config.reading import Checked
 from posenc.config.rotation import Rotary
 from posenc.parity import sheet as sheets
 from posenc.parity.evaluate import Rotation, score_factor
-from posenc.parity.rules import LATENT, NAMES, Lookup, Rules, Seen, TypeRule, known
+from posenc.parity.loading import known
+from posenc.parity.rules import LATENT, NAMES, Lookup, Rules, Seen, TypeRule
 from posenc.parity.sheet import Entry, Found, Sheet
 
 _TOP = {*reads.BASES, *reads.LOCAL_BASES, *reads.SHARES, *reads.LENGTHS}
@@ -29,7 +30,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a stack makes of one kind of layer; `rotation` is None where that is an error or unknown, `score` where it is."""
+    """What a stack makes of one kind of layer; `rotation` and `score` are None where that is an error or unknown."""
 
     rules: Rules
     kind: str
@@ -97,12 +98,15 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
         fields = merged(model.fields, given) if how == "merge" else {**model.fields, **given}
         model = replace(model, fields=fields)
     sheet = sheets.lay_out(model, kind, main, rules)
-    if rules.loads_as is not None:
-        loader = known()[rules.loads_as]
-        sheet = sheets.fill_in(sheet, loader, _name(loader, sheet, None)[0] or "default")
+    lacking: list[Found] = []
+    if rules.loads is not None:
+        loader = known()[rules.loads.by]
+        sheet, lacking = sheets.fill_in(sheet, rules.loads, loader, _name(loader, sheet, None)[0] or "default")
     if rules.override.when == "loaded" and given:
         sheet = sheets.join(sheet, given, how, kind)
     reader = _Reader(rules, sheet, _meant(meant))
+    for one in lacking:
+        reader.note(one.rule.keys[0], "error", one.rule.note, one.rule.said)
     if given and how == "unknown":
         reader.note("override", "unknown", rules.override.note, "how parameters join those of the file")
     if sheet.unknown:
@@ -124,7 +128,7 @@ def _read(reader: _Reader, meant: Rotary, length: int | None) -> Reading:
     if rule is not None:
         parameters = _parameters(reader, rule)
         if not _failed(reader):
-            rotation = _rotation(rule, parameters, sheet, meant, length)
+            rotation = _computable(reader, _rotation(rule, parameters, sheet, meant, length), rule, entry)
     score = None if rotation is None else _score(reader, parameters.get("factor"), latent, name)
     max_len = _admitted(reader, name, length)
     _note_rest(reader, rule)
@@ -142,10 +146,7 @@ def _name(rules: Rules, sheet: Sheet, latent: bool | None) -> tuple[str | None, 
         new, old = own["rope_type"].value, own["type"].value
         if new != old and (old, new) not in words.agree:
             return None, own["rope_type"]
-    if entry is None and not own:
-        name = "default"
-    else:
-        name = words.otherwise if entry is None else str(entry.value)
+    name = str(entry.value) if entry is not None else words.otherwise if own else "default"
     name = words.aliases.get(name, name)
     for change in words.becomes:
         if name in change.types and _is_of(change.models, sheet.name, latent):
@@ -186,6 +187,17 @@ def _parameters(reader: _Reader, rule: TypeRule) -> dict[str, Any]:
 
 def _failed(reader: _Reader) -> bool:
     return any(key.use in ("error", "unknown") for key in reader.uses.values())
+
+
+def _computable(reader: _Reader, rotation: Rotation, rule: TypeRule, entry: Entry | None) -> Rotation | None:
+    """Return a rotation whose formula can be computed from values that the meaning does not read, and so not check."""
+    try:
+        rotation.inv_freq(1), rotation.gains(1)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        path = "rope_type" if entry is None or entry.path is None else entry.path
+        reader.uses[path] = Key(path, "error", reader.rules.source(rule.note), f"{type(error).__name__}: {error}"[:120])
+        return None
+    return rotation
 
 
 def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary, length: int | None) -> Rotation:

@@ -6,7 +6,7 @@ from typing import Any
 from posenc.config import kinds, patterns
 from posenc.config.model import Model
 from posenc.config.models import LABELS, LOCAL_BASE, SCALES_FULL_ONLY, TYPES
-from posenc.parity.rules import Lookup, Rules
+from posenc.parity.rules import Loads, Lookup, Rules
 
 Fields = dict[str, Any]
 _OBJECTS = ("rope_scaling", "rope_parameters")
@@ -136,23 +136,29 @@ def _by_word(sheet: Sheet, rule: Lookup, word: Any, path: str | None, original: 
     return Found(word, path, "read", rule)
 
 
-def fill_in(sheet: Sheet, loader: Rules, name: str) -> Sheet:
-    """Return the sheet after a library has loaded the file: type, base and trained length stand among the parameters.
+def fill_in(sheet: Sheet, loads: Loads, loader: Rules, name: str) -> tuple[Sheet, list[Found]]:
+    """Return the sheet after a library has loaded the file, and what it lacks there: the file is then refused.
+
+    Type, base and trained length stand among the parameters afterwards.
 
     Args:
         sheet: The fields as they stand in the file.
+        loads: In what the library's version departs from its rules.
         loader: The library's rules.
         name: The type of rotation as the library reads it.
     """
     own = dict(sheet.places["own"])
-    rule = loader.types.get(name)
-    own.setdefault("rope_type", next((own[key] for key in ("type",) if key in own), Entry(name, None)))
-    for key, lookup in (rule.parameters if rule else {}).items():
-        if key in ("theta", "original", "partial"):
-            found = look_up(sheet, lookup)
-            if found.state == "read" and (found.value is not None or found.path):
-                own[lookup.keys[0]] = Entry(found.value, found.path)
-    return replace(sheet, places={**sheet.places, "own": own, "parameters": own})
+    own.setdefault("rope_type", own.get("type", Entry(name, None)))
+    rule, lacking = loader.types.get(name), []
+    for key, lookup in ({**rule.parameters, **loads.parameters} if rule else {}).items():
+        if key not in rule.parameters:  # type: ignore[union-attr]
+            continue
+        found = look_up(sheet, lookup)
+        if found.state == "error" and lookup.otherwise == "error" and found.path is None:
+            lacking.append(found)
+        if key in ("theta", "original", "partial") and found.state == "read" and found.value is not None:
+            own[lookup.keys[0]] = Entry(found.value, found.path)
+    return replace(sheet, places={**sheet.places, "own": own, "parameters": own}), lacking
 
 
 def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
