@@ -30,6 +30,7 @@ class Nothing:
         return False
 
     def __call__(self, *given: Any, **more: Any) -> Any:
+        """Return itself."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -226,20 +227,11 @@ def mlx_lm(case: Case, folder: Path) -> Answer:
             sys.modules[name].__path__ = [str(folder.joinpath(*name.split(".")))]
     module = import_module(f"mlx_lm.models.{fields['model_type']}")
     needed = {"hidden_size": 256, "intermediate_size": 8, "rms_norm_eps": 1e-6, "vocab_size": 8}
-    needed |= {"use_qkv_bias": False, "layer_norm_eps": 1e-5}
     needed |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
     args = module.ModelArgs.from_dict({**needed, **fields})
-    width = (
-        fields.get("qk_rope_head_dim")
-        or getattr(args, "head_dim", None)
-        or args.hidden_size // args.num_attention_heads
-    )
+    width = fields.get("qk_rope_head_dim") or args.head_dim or args.hidden_size // args.num_attention_heads
     made = import_module("mlx_lm.models.rope_utils").initialize_rope(
-        width,
-        args.rope_theta,
-        False,
-        args.rope_scaling,
-        getattr(args, "max_position_embeddings", None),
+        width, args.rope_theta, False, args.rope_scaling, args.max_position_embeddings
     )
     unit = mx.concatenate([mx.ones((1, 1, 1, width // 2)), mx.zeros((1, 1, 1, width // 2))], axis=-1)
     if type(made).__name__ == "DynamicNTKScalingRoPE":  # its base follows the length: see which one it passes on

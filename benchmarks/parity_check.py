@@ -1,7 +1,7 @@
-"""Check the rules of `posenc parity` against the stacks' published code, on a CPU, and write docs/stacks.md.
+"""Check the rules of `posenc parity` against the stacks' published code, on a CPU.
 
     python benchmarks/parity_check.py DIR           # downloads into DIR what is missing, reports on stdout
-    python benchmarks/parity_check.py DIR --write   # also writes what came out and the table of differences
+    python benchmarks/parity_check.py DIR --write   # also writes benchmarks/parity_check.json and docs/stacks.md
 
 Not part of the suite: it needs pip and 500 MB. No code of the stacks is kept: DIR may be removed afterwards.
 """
@@ -50,6 +50,7 @@ def without(scaling: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in scaling.items() if key not in keys}
 
 
+NEW = {**without(fields(None), "rope_theta", "rope_scaling"), "rope_parameters": {**YARN, "rope_theta": 5e5}}
 # name: (fields, length of the text, override)
 CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "default": (fields(None), 100, {}),
@@ -80,15 +81,13 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "yarn, betas 16 and 2": (fields({**YARN, "beta_fast": 16.0, "beta_slow": 2.0}), 100, {}),
     "yarn, truncate false": (fields({**YARN, "truncate": False}), 100, {}),
     "yarn, latent": (fields({**YARN, "mscale": 0.7, "mscale_all_dim": 1.0}, **LATENT), 100, {}),
-    "yarn, rope_parameters": (
-        {**without(fields(None), "rope_theta", "rope_scaling"), "rope_parameters": {**YARN, "rope_theta": 5e5}}, 100, {}),
-    "yarn, rope_parameters, qwen3": (
-        {**without(fields(None, model_type="qwen3"), "rope_theta", "rope_scaling"),
-         "rope_parameters": {**YARN, "rope_theta": 5e5}}, 100, {}),
+    "yarn, rope_parameters": (NEW, 100, {}),
+    "yarn, rope_parameters, qwen3": ({**NEW, "model_type": "qwen3"}, 100, {}),
     "yarn, override without theta": (fields(None), 100, {"rope_parameters": YARN}),
     "yarn, override without original": (
         fields(None), 100, {"rope_parameters": without(YARN, "original_max_position_embeddings")}),
-    "linear 4, override": (fields(None), 100, {"rope_parameters": {"rope_type": "linear", "factor": 4, "rope_theta": 5e5}}),
+    "linear 4, override": (
+        fields(None), 100, {"rope_parameters": {"rope_type": "linear", "factor": 4, "rope_theta": 5e5}}),
     "longrope, short": (fields(LONG), 100, {}),
     "longrope, at the original": (fields(LONG), 1024, {}),
     "longrope, one more": (fields(LONG), 1025, {}),
@@ -199,8 +198,10 @@ def main() -> int:
         for case, said in wrong.items():
             print(f"    {case}: {said}")
     if "--write" in sys.argv:
-        today = datetime.datetime.now(datetime.UTC).date()
-        (ROOT / "docs/stacks.md").write_text(table.page(found, str(today)), "utf-8")
+        today = str(datetime.datetime.now(datetime.UTC).date())
+        outcome = {"date": today, "cases": list(CASES), "stacks": found}
+        ASK.with_name("parity_check.json").write_text(json.dumps(outcome, indent=1) + "\n", "utf-8")
+        subprocess.run([sys.executable, str(ROOT / "docs/generate.py"), "stacks.md"], check=True)
     return int(any(said not in ("", "-") for rows in found.values() for said in rows.values()))
 
 

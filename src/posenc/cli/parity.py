@@ -187,8 +187,7 @@ def _row(one: "Compared") -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        cell.ljust(width) if i < 2 else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join(padded).rstrip()
+    """Lay out a row: words to the left, numbers to the right."""
+    both = list(zip(cells, widths, strict=True))
+    words, numbers = both[:2], both[2:]
+    return "  ".join([*(cell.ljust(n) for cell, n in words), *(cell.rjust(n) for cell, n in numbers)]).rstrip()

@@ -81,12 +81,13 @@ class Rotation:
         """Return whether LongRoPE takes the list for long texts."""
         original = self.parameters["original"]
         served = text if self.served is None else self.served
-        return {
+        long: dict[str, bool] = {
             "text>original": text > original,
             "text>original+1": text > original + 1,
             "served>original": served > original,
             "long": True,
-        }[self.lists]
+        }
+        return long[self.lists]
 
     def gains(self, text: int) -> float:
         """Return what multiplies the rotated dimensions of q and of k."""

@@ -107,7 +107,7 @@ def parse(text: str, name: str) -> Rules:
         version=version,
         project=whole.take("project", str),
         objects=_objects(whole.part("objects")),
-        kinds=whole.take("kinds", str, words=("own", "main", "given")),
+        kinds=whole.take("kinds", str, words=("own", "main")),
         loads=_loads(whole.part("loads")) if "loads" in whole.left else None,
         override=_override(whole.part("override")),
         words=_words(whole.part("type")),

@@ -49,8 +49,8 @@ class Lookup:
     Args:
         keys: Its names in a file, the first before the others.
         at: The places in order: own (the parameters of the kind of layer), around (next to the kinds of layers), top
-            (the model's fields), parameters (own, where the object is called rope_parameters), ratio (the longest length
-            over the trained one, where the file has one).
+            (the model's fields), parameters (own, where the object is called rope_parameters), ratio (the longest
+            length over the trained one, where the file has that).
         skip: What is passed over: a key that is absent, one that is absent or null, or any falsy value.
         otherwise: What is taken where nothing is found: a value, or one of WORDS.
         null: What an explicit null means where it is not passed over: None (as if not given), or one of WORDS.
@@ -198,6 +198,17 @@ class Rules:
         """The stack with its version, as `--stack` takes it."""
         return f"{self.stack}@{self.version}"
 
+    def every_note(self) -> list[Seen]:
+        """Return where each rule stands, once."""
+        types = [note for rule in self.types.values() for note in (rule.note, *_notes(rule.parameters))]
+        parts = [self.objects, self.words, self.override, self.length, *self.scores]
+        loads = [] if self.loads is None else [self.loads.note, *_notes(self.loads.parameters)]
+        return list(dict.fromkeys([*(part.note for part in parts), *loads, *types]))
+
     def source(self, note: Seen) -> str:
         """Return where a rule stands, with the project and version, and how it is known."""
         return f"{self.project} {self.version}: {note.source} [{note.seen}]"
+
+
+def _notes(lookups: Mapping[str, Lookup]) -> list[Seen]:
+    return [lookup.note for lookup in lookups.values()]
