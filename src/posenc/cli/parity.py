@@ -137,7 +137,7 @@ def _as_json(found: "Parity") -> dict[str, Any]:
 
 
 def _meaning(one: "Meaning", length: int | None) -> dict[str, Any]:
-    rotary, text = one.rotary, length or one.rotary.max_len or 1
+    rotary, found = one.rotary, one.at(length or one.rotary.max_len or 1)
     return {
         "layer_type": rotary.layer_type,
         "rope_type": rotary.rope_type,
@@ -146,9 +146,9 @@ def _meaning(one: "Meaning", length: int | None) -> dict[str, Any]:
         "factor": rotary.factor,
         "original_max_len": rotary.original_max_len,
         "max_len": rotary.max_len,
-        "gain": one.rotation.gains(text),
-        "score_factor": one.score,
-        "inv_freq": one.rotation.inv_freq(text).tolist(),
+        "gain": found.gain,
+        "score_factor": found.score_factor,
+        "inv_freq": found.inv_freq.tolist(),
     }
 
 
@@ -170,13 +170,13 @@ def _describe(found: "Parity") -> list[str]:
 
 
 def _say(one: "Meaning", length: int | None) -> str:
-    rotary, text = one.rotary, length or one.rotary.max_len or 1
+    rotary, found = one.rotary, one.at(length or one.rotary.max_len or 1)
     said = [f"{rotary.layer_type}, {rotary.rope_type}", f"base {rotary.base:,.10g}"]
     said += [f"factor {rotary.factor:g}"] if rotary.factor else []
     lengths = ((rotary.original_max_len, "trained"), (rotary.max_len, "declared"))
     said += [f"{value:,} {word}" for value, word in lengths if value]
-    score = f", scores x {one.score:.6g}" if one.score != 1 else ""
-    return f"{', '.join(said)}; gain {one.rotation.gains(text):.6g}{score}"
+    score = f", scores x {found.score_factor:.6g}" if found.score_factor != 1 else ""
+    return f"{', '.join(said)}; gain {found.gain:.6g}{score}"
 
 
 def _row(one: "Compared") -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
-from torch import Tensor
 
 from posenc import frequencies, inspection
 from posenc.inspection import Fate
@@ -65,57 +64,57 @@ class _Task:
         return self.target / self.trained
 
     @property
-    def plain(self) -> Tensor:
+    def plain(self) -> Array:
         return self.on(self.base)
 
-    def on(self, base: float) -> Tensor:
+    def on(self, base: float) -> Array:
         return frequencies.geometric(self.width // 2, base=base, width=self.width)
 
 
-def _none(task: _Task) -> tuple[Tensor, float, float]:
+def _none(task: _Task) -> tuple[Array, float, float]:
     return task.plain, task.base, 1.0
 
 
-def _linear(task: _Task) -> tuple[Tensor, float, float]:
+def _linear(task: _Task) -> tuple[Array, float, float]:
     return frequencies.linear(task.plain, factor=task.factor), task.base, 1.0
 
 
-def _ntk(task: _Task) -> tuple[Tensor, float, float]:
+def _ntk(task: _Task) -> tuple[Array, float, float]:
     base = frequencies.ntk_base(task.base, width=task.width, factor=task.factor)
     return task.on(base), base, 1.0
 
 
-def _dynamic(task: _Task) -> tuple[Tensor, float, float]:
+def _dynamic(task: _Task) -> tuple[Array, float, float]:
     lengths = {"seq_len": task.target, "original_max_len": task.trained}
     base = frequencies.dynamic_base(task.base, width=task.width, factor=2.0, **lengths)
     return task.on(base), base, 1.0
 
 
-def _by_parts(task: _Task) -> tuple[Tensor, float, float]:
+def _by_parts(task: _Task) -> tuple[Array, float, float]:
     low, high = task.ramp
     how = {"factor": task.factor, "original_max_len": task.trained, "low_turns": low, "high_turns": high}
     return frequencies.by_parts(task.plain, **how), task.base, 1.0
 
 
-def _yarn(task: _Task) -> tuple[Tensor, float, float]:
+def _yarn(task: _Task) -> tuple[Array, float, float]:
     how = {"width": task.width, "base": task.base, "factor": task.factor, "original_max_len": task.trained}
     how |= {"beta_slow": task.ramp[0], "beta_fast": task.ramp[1]}
     return frequencies.yarn(**how), task.base, frequencies.mscale(task.factor)  # type: ignore[arg-type]
 
 
-def _llama3(task: _Task) -> tuple[Tensor, float, float]:
+def _llama3(task: _Task) -> tuple[Array, float, float]:
     turns = dict(zip(("low_freq_factor", "high_freq_factor"), task.llama3_ramp, strict=True))
     scaled = frequencies.llama3(task.plain, factor=task.factor, original_max_len=task.trained, **turns)
     return scaled, task.base, 1.0
 
 
-def _larger_base(task: _Task) -> tuple[Tensor, float, float]:
+def _larger_base(task: _Task) -> tuple[Array, float, float]:
     grown = math.log(task.target / (2 * math.pi)) / math.log(task.trained / (2 * math.pi))
     base = task.base**grown
     return task.on(base), base, 1.0
 
 
-_METHODS: Mapping[str, tuple[Callable[[_Task], tuple[Tensor, float, float]], str]] = {
+_METHODS: Mapping[str, tuple[Callable[[_Task], tuple[Array, float, float]], str]] = {
     "none": (_none, "nothing changes; slow pairs reach angles that training never saw"),
     "linear": (_linear, "position interpolation: all pairs are divided by the factor (Chen 2023)"),
     "ntk": (_ntk, "NTK-aware: a larger base, with which the slowest pair is divided by the factor (bloc97 2023)"),
@@ -199,7 +198,7 @@ def extend(
     task = _Task(width, base, trained, target, *ramps)
     after, grown, gain = _METHODS[method][0](task)
     fates = inspection.fates(task.plain, after, task.factor)
-    return Extension(method, task.factor, grown, task.plain.numpy(), after.numpy(), gain, fates)
+    return Extension(method, task.factor, grown, task.plain, after, gain, fates)
 
 
 def _ramp(low_name: str, low: float, high_name: str, high: float) -> tuple[float, float]:

@@ -1,17 +1,17 @@
 """A configuration's meaning, and how far what each stack makes of it lies from that."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from posenc import config
+from posenc import config, frequencies
 from posenc.config import kinds
 from posenc.config.model import open_model
 from posenc.config.models import TYPES
 from posenc.config.reading import Checked
 from posenc.config.rotation import Rotary
-from posenc.parity.evaluate import Rotation, mean_cos, same, score_factor
-from posenc.parity.read import FORMULA_OF, Key, Reading, merged, read
+from posenc.parity.evaluate import mean_cos, same
+from posenc.parity.read import Key, Reading, merged, read
 from posenc.parity.rules import Rules
 
 DISTANCES = (100, 1000, 8000)
@@ -24,12 +24,18 @@ class Meaning:
     """What a configuration says of one kind of layer, as posenc reads it: as transformers 5.23 does."""
 
     rotary: Rotary
-    rotation: Rotation
-    score: float
+    source: Checked
+    pairing: config.Pairing | None
+
+    def at(self, text: int) -> frequencies.Frequencies:
+        """Return frequencies, gain and score factor for a text of a length."""
+        kind = self.rotary.layer_type
+        return frequencies.from_config(self.source, kind, pairing=self.pairing, seq_len=text)
 
     def logits(self, text: int) -> float:
         """Return by how much scores are multiplied."""
-        return self.rotation.gains(text) ** 2 * self.score
+        found = self.at(text)
+        return found.gain**2 * found.score_factor
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,9 @@ def mean(source: Checked) -> list[Meaning]:
     found = dict[str, Meaning]()
     for kind in sorted(order, key=lambda kind: kind != kinds.FULL):
         rotary = config.rotary(source, kind, pairing=pairing)
-        one = _meaning(rotary)
-        found.setdefault(repr((one.rotation, one.score)), one)
-    return list(found.values()) or [_meaning(config.rotary(source, pairing=pairing))]
+        same_in_all = replace(rotary, layer_type="", window=None, warnings=())
+        found.setdefault(repr(same_in_all), Meaning(rotary, source, pairing))
+    return list(found.values()) or [Meaning(config.rotary(source, pairing=pairing), source, pairing)]
 
 
 def joined(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,23 +137,6 @@ def joined(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, 
     return out
 
 
-def _meaning(rotary: Rotary) -> Meaning:
-    parameters = {**rotary.parameters, "factor": rotary.factor, "original": rotary.original_max_len}
-    rotation = Rotation(
-        formula=FORMULA_OF.get(rotary.rope_type, rotary.rope_type),
-        width=rotary.rotary_dim,
-        base=rotary.base,
-        max_len=rotary.max_len,
-        parameters=parameters,
-        gain={
-            "yarn": ("attention_factor", "ratio_if_truthy", "mscale"),
-            "longrope": ("list_mscale", "attention_factor", "longrope_factor"),
-        }.get(rotary.rope_type, ("one",)),
-    )
-    weight = parameters.get("mscale_all_dim") if rotary.scales_scores else None
-    return Meaning(rotary, rotation, score_factor(rotary.factor, weight or 0.0))
-
-
 def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | None) -> Compared:
     """Return one kind of layer of one stack next to the meaning."""
     texts = {distance: length or distance + 1 for distance in at}
@@ -158,10 +147,10 @@ def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | 
     gain, score = rotation.gains(whole), found.score
     logits = None if score is None else gain**2 * score / meaning.logits(whole)
     alike = (logits is None or same([logits], [1.0])) and all(
-        same(rotation.inv_freq(text), meaning.rotation.inv_freq(text)) for text in {*texts.values(), whole}
+        same(rotation.inv_freq(text), meaning.at(text).inv_freq) for text in {*texts.values(), whole}
     )
     status = "error" if found.state == "error" else "differs" if not alike else found.state.replace("read", "same")
-    angles = {d: mean_cos(rotation.inv_freq(text), meaning.rotation.inv_freq(text), d) for d, text in texts.items()}
+    angles = {d: mean_cos(rotation.inv_freq(text), meaning.at(text).inv_freq, d) for d, text in texts.items()}
     return Compared(found.rules, status, gain, score, found.max_len, angles, logits, found.keys)
 
 

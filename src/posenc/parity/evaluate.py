@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posenc.definitions import frequencies
+from posenc import frequencies
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class Rotation:
     def inv_freq(self, text: int) -> Array:
         """Return radians per position, one a pair, for a text of a length."""
         p, width, base = self.parameters, self.width, self.base
-        plain = base ** (np.arange(0, width, 2) / -width)
+        plain = frequencies.geometric(width // 2, base=base, width=width)
         match self.formula:
             case "plain":
                 return plain
@@ -52,10 +52,10 @@ class Rotation:
                 return frequencies.linear(plain, factor=p["factor"])
             case "ntk":
                 grown = frequencies.ntk_base(base, width=width, factor=p["factor"])
-                return grown ** (np.arange(0, width, 2) / -width)
+                return frequencies.geometric(width // 2, base=grown, width=width)
             case "dynamic":
                 grown = frequencies.dynamic_base(base, width=width, factor=p["factor"], **self._dynamic(text))
-                return grown ** (np.arange(0, width, 2) / -width)
+                return frequencies.geometric(width // 2, base=grown, width=width)
             case "yarn":
                 ramp = {key: p[key] for key in ("beta_fast", "beta_slow", "truncate")}
                 lengths = {"factor": p["factor"], "original_max_len": p["original"]}
@@ -64,7 +64,7 @@ class Rotation:
                 turns = {key: p[key] for key in ("low_freq_factor", "high_freq_factor")}
                 return frequencies.llama3(plain, factor=p["factor"], original_max_len=p["original"], **turns)
             case "longrope":
-                return frequencies.longrope(plain, np.array(p["long_factor" if self.is_long(text) else "short_factor"]))
+                return frequencies.longrope(plain, p["long_factor" if self.is_long(text) else "short_factor"])
             case "proportional":
                 slow = frequencies.proportional(head_dim=width, base=base, share=p["share"])
                 return frequencies.linear(slow, factor=p.get("factor") or 1.0)
