@@ -95,8 +95,11 @@ def stacks() -> str:
 def _outcome() -> list[str]:
     """Return what benchmarks/parity_check.py found when it last ran."""
     found = json.loads((HERE.parent / "benchmarks/parity_check.json").read_text())
-    lines = [f"Checked against the stacks' published packages on {found['date']} by `benchmarks/parity_check.py`: each "
-             f"stack's own classes construct the rotation of {len(found['cases'])} configurations on a CPU.", ""]  # fmt: skip
+    said = (
+        f"Checked against the stacks' published packages on {found['date']} by `benchmarks/parity_check.py`: each "
+        f"stack's own classes construct the rotation of {len(found['cases'])} configurations on a CPU."
+    )
+    lines = [said, ""]
     for name, rows in found["stacks"].items():
         asked = {case: said for case, said in rows.items() if said != "-"}
         wrong = [f"{case} ({said})" for case, said in asked.items() if said]

@@ -28,7 +28,8 @@ def one(source, stack, **options):
 
 
 CASES = {  # what is read, by whom, under which override, at which length: mean cosines by distance
-    "beta_fast 1 read as 32": ("kimi-k2", "llamacpp", {}, None, {100: 0.9716, 1000: 0.6172, 4096: 0.6185, 32768: 0.6669}),
+    "beta_fast 1 read as 32": ("kimi-k2", "llamacpp", {}, None,
+        {100: 0.9716, 1000: 0.6172, 4096: 0.6185, 32768: 0.6669}),
     "truncate false read as true": ("gpt-oss-20b", "mlx-lm", {}, None, {1000: 0.9963, 4096: 0.9411, 32768: 0.7295}),
     "the original next to it, read": (TOP, "vllm", {}, None, {1000: 1.0}),
     "the original next to it, not read": (TOP, "hf4", {}, None,

@@ -264,8 +264,6 @@ def _admitted(reader: _Reader, name: str | None, length: int | None) -> int | No
 def _note_rest(reader: _Reader, rule: TypeRule | None) -> None:
     """Note every other key of the file that is about positions: nothing has read it."""
     places, note = reader.sheet.places, reader.rules.objects.note
-    for path in reader.sheet.unread:
-        reader.note(path, "unknown" if reader.sheet.unknown else "ignored", note)
     for entries in (places["own"], places["around"], places["top"]):
         for key, entry in entries.items():
             if entry.path is None or entry.value is None or (entries is places["top"] and key not in _TOP):
@@ -278,6 +276,8 @@ def _note_rest(reader: _Reader, rule: TypeRule | None) -> None:
             else:
                 found = reader.found[name]
                 reader.note(entry.path, "ignored", found.rule.note, f"{_short(found.value)} is taken")
+    for path in reader.sheet.unread:
+        reader.note(path, "unknown" if reader.sheet.unknown else "ignored", note)
 
 
 FORMULA_OF = {"default": "plain", "ntk_alpha": "ntk"}
