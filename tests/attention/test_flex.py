@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import posenc
 from posenc import attend, explain, positions
-from posenc.attention import flex
+from posenc.attention import flex, flex_masks
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
 from strategies import check, normal, refuses
@@ -68,10 +68,13 @@ def masks(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
 def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_and_masks: Any) -> None:
     q_len, k_len, options = lengths_and_masks
     call = called(q_len, k_len, **options)
-    with mock.patch.object(flex, "SIZE", 4):
-        some, full = flex.seen_blocks(call)
     allowed = call.allowed()
-    allowed = torch.ones(2, q_len, k_len, dtype=torch.bool) if allowed is None else allowed.expand(call.shape)[:, 0]
+    if (what := flex_masks.hidden(call)) is None:
+        assert allowed is None
+        return
+    assert allowed is not None
+    some, full = flex_masks.seen_blocks(what._replace(size=4))
+    allowed = allowed.expand(call.shape)[:, 0]
     padded = F.pad(allowed, (0, -k_len % 4, 0, -q_len % 4)).unflatten(-1, (-1, 4)).unflatten(-3, (-1, 4))
     anything, everything = (how(how(padded, -1), -2) for how in (torch.any, torch.all))
     assert not bool((anything & ~some).any())
@@ -81,32 +84,62 @@ def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_an
         assert torch.equal(some.expand_as(anything), anything)
 
 
-@pytest.mark.compiles  # torch counts the arguments of a function, which shape checks hide
-@pytest.mark.parametrize(
-    ("q_len", "options"),
-    [
-        (300, {}),
-        (40, {"window": 100}),
-        (300, {"causal": False, "window": 90}),
-        (300, {"document_ids": (torch.arange(300) >= 130).long()}),
-        (300, {"mask": (torch.arange(300) < torch.tensor([[50], [260]]))[:, None, None], "causal": False}),
-    ],
-    ids=["causal", "cache", "window", "documents", "padding"],
-)
-def test_blocks_are_those_that_torch_finds_pair_by_pair(q_len: int, options: dict[str, Any]) -> None:
-    call = called(q_len, 300, **options)
-    got = flex.block_mask(call)
-    batch = 2 if "mask" in options else None
-    wanted = create_block_mask(flex.mask_mod(call), batch, None, q_len, 300, device="cpu")
+def same_as_torch_s(call: Call) -> bool:
+    """Whether a block mask is the one that torch makes by looking at each pair."""
+    got, what = flex_masks.block_mask(call), flex_masks.hidden(call)
     assert got is not None
-    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
-        assert torch.equal(getattr(got, name), getattr(wanted, name)), name
-    assert torch.equal(got.to_dense(), wanted.to_dense())
+    assert what is not None
+    rows = 2 if what.keys is not None else None
+    wanted = create_block_mask(flex_masks.mask_mod(what), rows, None, *call.shape[2:], device="cpu")
+    counts = ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks")
+    alike = all(torch.equal(getattr(got, name), getattr(wanted, name)) for name in counts)
+    return alike and torch.equal(got.to_dense(), wanted.to_dense())
+
+
+BY_INDEX: list[tuple[int, int, dict[str, Any]]] = [
+    (300, 300, {}),
+    (300, 300, {"causal": False, "window": 90}),
+    (40, 300, {"window": 100}),
+    (40, 300, {"window": 101}),
+    (300, 40, {}),
+]
+
+
+@pytest.mark.compiles  # torch counts the arguments of a function, which shape checks hide
+def test_blocks_are_those_that_torch_finds_pair_by_pair() -> None:
+    ids, padded = (torch.arange(300) >= 130).long(), torch.arange(300) < torch.tensor([[50], [260]])
+    assert same_as_torch_s(called(300, 300, document_ids=ids))
+    assert same_as_torch_s(called(300, 300, mask=padded[:, None, None], causal=False))
+    for q_len, k_len, options in [*BY_INDEX, *BY_INDEX]:  # and as they are kept
+        assert same_as_torch_s(called(q_len, k_len, **options)), (q_len, k_len, options)
 
 
 def test_nothing_is_built_where_everybody_sees_everybody() -> None:
-    assert flex.block_mask(called(5, 7, causal=False)) is None
+    assert flex_masks.block_mask(called(5, 7, causal=False)) is None
     assert flex.score_mod(called(5, 7)) is None
+
+
+@pytest.mark.compiles
+def test_masks_by_index_are_kept_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    flex_masks._kept.cache_clear()
+    with torch.inference_mode():
+        first = flex_masks.block_mask(called(300, 300))
+    assert first is not None
+    assert not first.kv_indices.is_inference()  # which no gradients could be had of
+    assert flex_masks.block_mask(called(300, 300, mask=torch.zeros(300, 300))) is first  # joins the scores
+    for options in ({"document_ids": torch.zeros(300)}, {"mask": torch.ones(1, 300).bool()}):
+        assert flex_masks.block_mask(called(300, 300, **options)) is not flex_masks.block_mask(
+            called(300, 300, **options)
+        )
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert flex_masks.block_mask(called(300, 300)) is not first
+    assert flex_masks.block_mask(called(300, 300)) is first
+    for n in range(1, 2 * flex_masks.KEPT):
+        flex_masks.block_mask(called(n, 300))
+    assert flex_masks._kept.cache_info().currsize == flex_masks.KEPT
+    assert flex_masks.block_mask(called(300, 300)) is not first
+    monkeypatch.setattr(flex_masks, "LARGEST", 8)  # blocks; there are nine
+    assert flex_masks.block_mask(called(300, 300)) is not flex_masks.block_mask(called(300, 300))
 
 
 # ---- what is computed
@@ -308,7 +341,7 @@ def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
         (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, and a score_mod sees one score"),
-        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 has a score_mod that cannot be traced"),
+        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score (stack), and compiled FlexAttention runs on numbers"),
         (posenc.CoPE(head_dim=8), pos, {}, "CoPE makes new scores of whole rows"),
         (Anew(n_heads=4), pos, {}, "Anew defines its bias anew, and not the score_mod"),
         (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),

@@ -7,10 +7,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from posenc.attention.leaves import Leaf
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype
+from posenc.positions.checks import all_plain
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,13 @@ class Call:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all tensors are memory that can be written to in pieces, on whatever device."""
+        own = (p for leaf in self.leaves for p in leaf.encoding.parameters())
+        given = tree_leaves((self.q, self.k, self.v, self.mask, self.document_ids, self.placed, self.k_placed))
+        return all_plain((*own, *(t for t in given if isinstance(t, Tensor))))
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from posenc.attention import blocked, finite, scores
 from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.distances import REACH, ByDistance, LookedUp
-from posenc.attention.leaves import Leaf, is_by_distance, over
+from posenc.attention.distances import ByDistance, LookedUp, over
+from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
 from posenc.attention.scores import WORDS, Saved, Work
 from posenc.attention.spans import Block, Spans, all_seen, are_known, blocks_by_index
 from posenc.attention.terms import Terms
@@ -25,8 +25,6 @@ from posenc.encoding import Encoding, Placed
 from posenc.families import Bias
 from posenc.private import has_attention, within_transform
 from posenc.versions import is_exporting
-
-SLACK = 64  # distances more than `REACH` times the lengths
 
 
 class _Vector(Bias):
@@ -70,8 +68,8 @@ def run(call: Call) -> Tensor:
     q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
     vector, pos, k_pos = None, None, None
     if call.leaves:
-        reach = REACH * (call.shape[2] + call.shape[3]) + SLACK
-        distance = torch.arange(-reach, reach + 1, device=q.device)
+        most = reach(call.shape[2] + call.shape[3])
+        distance = torch.arange(-most, most + 1, device=q.device)
         found = [over(leaf.encoding, leaf.placed, distance) for leaf in call.leaves]
         vector = sum(found[1:], start=found[0])
         pos, k_pos = call.leaves[0].placed.pos, call.leaves[0].k_placed.pos

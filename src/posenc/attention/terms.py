@@ -135,7 +135,7 @@ class Terms:
         rest = [leaf for leaf in leaves if leaf not in sums]
         if None in shifts.values() or len(set(shifts.values())) > MOST:
             for leaf in list(sums):
-                if LookedUp.fits(leaf, call):
+                if leaf.is_near:
                     self._take(LookedUp(leaf, self.dtype))
                 else:
                     rest.append(leaf)

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call, mixed, shown, softmax, zero_empty_rows
-from posenc.attention.leaves import is_plain
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores, up to which a mask of all is formed at once
@@ -97,7 +96,7 @@ def _wants_mask(call: Call) -> str | None:
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
     # other devices want a mask in the dtype of q, which half precision would round, and were not tried
-    return is_plain(call) and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
+    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
 
 
 def _hides(scale: float) -> bool:
