@@ -341,7 +341,12 @@ def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (NOPE, pos, {"dropout_p": 0.1}, "FlexAttention has no dropout"),
         (posenc.Shaw(head_dim=8), pos, {}, "Shaw reads whole queries and keys, and a score_mod sees one score"),
-        (posenc.SwinV2(n_heads=4), grid, {}, "SwinV2 forms vectors for each score (stack), and compiled FlexAttention runs on numbers"),
+        (
+            posenc.SwinV2(n_heads=4),
+            grid,
+            {},
+            "SwinV2 forms vectors for each score (stack), and compiled FlexAttention runs on numbers",
+        ),
         (posenc.CoPE(head_dim=8), pos, {}, "CoPE makes new scores of whole rows"),
         (Anew(n_heads=4), pos, {}, "Anew defines its bias anew, and not the score_mod"),
         (Looks(n_heads=4), pos, {}, "Looks has a score_mod that cannot be traced"),

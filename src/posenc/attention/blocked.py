@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from posenc import private
 from posenc.attention import scores
-from posenc.attention.call import Call, mixed
+from posenc.attention.call import Call, mixed, widened
 from posenc.attention.leaves import hidden, sees_distance
 from posenc.attention.scores import Saved, Work, once
 from posenc.attention.spans import Block, blank, spans
@@ -85,14 +84,12 @@ def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
     seed = call.seed
     if seed is None and call.dropout_p:
         seed = int(torch.randint(2**62, (), device="cpu"))
-    q, k = call.turned()
-    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    q, k, v = call.given()
     if terms.backwards:
         k, v = k.flip(2), v.flip(2)
     if not formed:  # the kernel wants one width, where zeros change nothing, and numbers of a row side by side
         widest = max(q.shape[-1], v.shape[-1])
-        q, k, v = (F.pad(t, (0, widest - t.shape[-1])) if t.shape[-1] < widest else t for t in (q, k, v))
-        q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+        q, k, v = (widened(t if t.stride(-1) == 1 else t.contiguous(), widest) for t in (q, k, v))
     return Work(terms, blocks, call.scale, call.dropout_p, seed, formed, call.shape[2]), q, k, v
 
 

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from posenc.attention.leaves import Leaf
@@ -54,6 +55,11 @@ class Call:
         if self.rotated:
             return self.q, self.k
         return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed)
+
+    def given(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q and k after the rotation, and v, in the dtype of the result."""
+        q, k = self.turned()
+        return q.to(self.out_dtype), k.to(self.out_dtype), self.v.to(self.out_dtype)
 
     def bias(self) -> Tensor | None:
         """Return the encoding's term on the scores; it reads q and k as they were before the turn."""
@@ -145,6 +151,11 @@ def all_of(terms: Sequence[Bool[Tensor, "..."]]) -> Bool[Tensor, "..."] | None:
 def shown(mask: Tensor) -> Tensor:
     """Return what a mask lets be seen: where it is true, or above its dtype's least number, by which peers hide."""
     return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
+
+
+def widened(t: Tensor, width: int) -> Tensor:
+    """Return rows of a width, with zeros behind those that are narrower."""
+    return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
 
 
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention import blocked, finite, scores
-from posenc.attention.call import Call, zero_empty_rows
+from posenc.attention.call import Call, widened, zero_empty_rows
 from posenc.attention.distances import ByDistance, LookedUp, over
 from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
 from posenc.attention.scores import WORDS, Saved, Work
@@ -64,8 +64,7 @@ def fits(call: Call) -> bool:
 
 def run(call: Call) -> Tensor:
     """Compute a call that fits."""
-    q, k = call.turned()
-    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    q, k, v = call.given()
     vector, pos, k_pos = None, None, None
     if call.leaves:
         most = reach(call.shape[2] + call.shape[3])
@@ -132,7 +131,7 @@ def attend_backward(
     if spoiled is not None:  # a row of NaN gives no gradients
         out, grad = (t.masked_fill(spoiled[..., None], 0.0) for t in (out, grad))
     work, *qkv = blocked.cut(call)
-    out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
+    out, grad = (widened(t, qkv[2].shape[-1]) for t in (out, grad))
     saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
     own = work.terms.slots[0].own  # a floating mask has its tensors behind those of the vector
     wanted = [learns and i < own.stop for i in range(len(work.terms.tensors))]

@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from posenc.attention import flex_masks
-from posenc.attention.call import Call, mixed, shown
+from posenc.attention.call import Call, mixed, shown, widened
 from posenc.attention.distances import over
 from posenc.attention.leaves import Leaf, is_by_distance, knows
 from posenc.attention.spans import Spans, blank
@@ -72,11 +71,7 @@ class Flex:
         on_cpu = call.q.device.type == "cpu"
         with no_autocast(call.q.device), torch.set_grad_enabled(torch.is_grad_enabled() and not on_cpu):
             call = _blanked(call)
-            q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
-            if on_cpu:
-                q, k, v = q.detach(), k.detach(), v.detach()
-            width = v.shape[-1]
-            q, k, v = (F.pad(t, (0, max(0, NARROW - t.shape[-1]))) for t in (q, k, v))
+            q, k, v = (widened(t.detach() if on_cpu else t, NARROW) for t in call.given())
             options: dict[str, Any] = {
                 "kernel_options": None if on_cpu or not any(map(is_looked_up, call.leaves)) else SMALL,
                 "score_mod": score_mod(call),
@@ -85,7 +80,7 @@ class Flex:
                 "enable_gqa": grouped(call),
             }
             out: Tensor = _compiled(_kind(call), on_cpu)(q, k, v, **options)
-            return out[..., :width]
+            return out[..., : call.v.shape[-1]]
 
 
 def _refuses_place(call: Call, named: bool) -> str | None:
@@ -174,7 +169,8 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     if call.shape[2] % flex_masks.SIZE or call.shape[3] % flex_masks.SIZE:
         return (
             f"torch has an open issue about NaN in FlexAttention's backward pass where lengths are no multiples of "
-            f"{flex_masks.SIZE}; got {call.shape[2]} and {call.shape[3]}. Ask for backend='flex' to have it all the same."
+            f"{flex_masks.SIZE}; got {call.shape[2]} and {call.shape[3]}. "
+            "Ask for backend='flex' to have it all the same."
         )
     return None
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int32
 from torch import Tensor
 
 from posenc.attention.call import Call
+from posenc.attention.spans import block_ends
 from posenc.private import is_watched
 
 if TYPE_CHECKING:
@@ -103,20 +104,13 @@ def seen_blocks(what: Hidden) -> tuple[Blocks, Blocks]:
         if not causal:
             some, full = some & (left < bottom + window), full & (right < top + window)
     if ids is not None:
-        (low, high), (first, last) = _ends(ids[:, offset:], size), _ends(ids, size)
+        (low, high), (first, last) = block_ends(ids[:, offset:], size), block_ends(ids, size)
         low, high, first, last = low[..., None], high[..., None], first[:, None], last[:, None]
         some, full = some & (low <= last) & (first <= high), full & (low == last) & (first == high)
     if keys is not None:
-        none, all_ = _ends(keys.to(torch.int8), size)
+        none, all_ = block_ends(keys.to(torch.int8), size)
         some, full = some & (all_ > 0)[:, None], full & (none > 0)[:, None]
     return some, full
-
-
-def _ends(t: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest of each block of a row."""
-    short = -t.shape[-1] % size
-    blocks = torch.cat((t, t[:, -1:].expand(-1, short)), -1).unflatten(-1, (-1, size))
-    return blocks.amin(-1), blocks.amax(-1)
 
 
 def _ordered(seen: Bool[Tensor, "*any columns"]) -> tuple[Int32[Tensor, "*any"], Int32[Tensor, "*any columns"]]:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn import functional as F
 
-from posenc.attention.call import Call
+from posenc.attention.call import Call, mixed, widened
 from posenc.attention.scores import once
+from posenc.attention.spans import block_ends
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
-from posenc.families import autocast_dtype, no_autocast
+from posenc.families import no_autocast
 from posenc.mapped import Wrapper
 from posenc.piecewise import Pass, Piecewise
 from posenc.positions.checks import may_look
@@ -79,15 +79,14 @@ class Plan:
                 blocks.setdefault(tile.rows.start, []).append(tile)
         return blocks
 
-    def mask(self, tile: Tile, group: int, dtype: torch.dtype) -> Float[Tensor, "1 1 rows keys"] | None:
-        """Return what joins the scores of a tile, whose rows are those of `group` heads; None for nothing."""
+    def mask(self, tile: Tile, dtype: torch.dtype) -> Float[Tensor, "1 1 rows keys"] | None:
+        """Return what joins the scores of a tile; None for nothing."""
         if not tile.masked:
             return None
         low, high = (end[tile.rows, None] for end in self.ranges[tile.which])
         keys = torch.arange(tile.keys.start, tile.keys.stop, device=low.device)
         seen = (low <= keys) & (keys < high)
-        mask = torch.zeros((), dtype=dtype, device=low.device).masked_fill(~seen, UNSEEN)
-        return mask.repeat(group, 1)[None, None]
+        return torch.zeros((), dtype=dtype, device=low.device).masked_fill(~seen, UNSEEN)[None, None]
 
     def _tiles(self, which: int) -> Iterator[Tile]:
         low, high = self.ranges[which]
@@ -95,7 +94,7 @@ class Plan:
         n, k_len = len(low), int(high.max()) if len(high) else 0
         ends = (low, low.where(some, k_len), high, high.where(some, 0))
         most_low, least_low, least_high, most_high = (
-            _by_block(end, how).tolist() for end, how in zip(ends, ("amax", "amin", "amin", "amax"), strict=True)
+            block_ends(end, ROWS)[which].tolist() for end, which in zip(ends, (1, 0, 0, 1), strict=True)
         )
         for i in range(len(most_low)):
             rows = slice(i * ROWS, min((i + 1) * ROWS, n))
@@ -155,7 +154,7 @@ def merged(
     for which in plan.used:
         one = passes[which]
         turned += [encoding.rope.rotate_q(q, one.q_placed), encoding.rope.rotate_k(k, one.k_placed)]
-    out: Tensor = _Merged.apply(plan, scale, *(_padded(t, width) for t in (*turned, values)))
+    out: Tensor = _Merged.apply(plan, scale, *(widened(t, width) for t in (*turned, values)))
     return out[..., : v.shape[-1]].masked_fill(plan.empty[:, None], 0.0).to(v.dtype)
 
 
@@ -167,16 +166,12 @@ class _Merged(torch.autograd.Function):
         *turned, v = tensors
         out = v.new_zeros(turned[0].shape)
         log_sum = torch.full(out.shape[:3], UNSEEN, dtype=v.dtype, device=v.device)
-        group = out.shape[1] // v.shape[1]
         for begin, tiles in plan.by_rows().items():
             rows = slice(begin, begin + ROWS)
             total: Tensor | None = None
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                part, part_sum = attention_forward(
-                    _folded(q, group), k, v[:, :, tile.keys], plan.mask(tile, group, v.dtype), scale
-                )
-                part, part_sum = _unfolded(part, group), _unfolded(part_sum, group)
+                part, part_sum = attention_forward(q, k, v[:, :, tile.keys], plan.mask(tile, v.dtype), scale)
                 if total is None:
                     total, so_far = part, part_sum
                     continue
@@ -186,24 +181,24 @@ class _Merged(torch.autograd.Function):
             assert total is not None  # a block is there because of its tiles
             out[:, :, rows], log_sum[:, :, rows] = total, so_far
         ctx.save_for_backward(*tensors, out, log_sum)
-        ctx.plan, ctx.scale, ctx.group = plan, scale, group
+        ctx.plan, ctx.scale = plan, scale
         return out
 
     @staticmethod
     @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *turned, v, out, log_sum = ctx.saved_tensors
-        plan, group = ctx.plan, ctx.group
+        plan, gradient = ctx.plan, gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         found = [torch.zeros_like(t) for t in (*turned, v)]
         for begin, tiles in plan.by_rows().items():
             rows = slice(begin, begin + ROWS)
-            grad, own, sums = (_folded(t[:, :, rows], group) for t in (gradient, out, log_sum))
+            grad, own, sums = (t[:, :, rows] for t in (gradient, out, log_sum))
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                mask = plan.mask(tile, group, v.dtype)
-                parts = attention_backward(grad, _folded(q, group), k, v[:, :, tile.keys], own, sums, mask, ctx.scale)
+                mask = plan.mask(tile, v.dtype)
+                parts = attention_backward(grad, q, k, v[:, :, tile.keys], own, sums, mask, ctx.scale)
                 of_q, of_k = _of_pass(found, plan, tile)
-                of_q += _unfolded(parts[0], group)
+                of_q += parts[0]
                 of_k += parts[1]
                 found[-1][:, :, tile.keys] += parts[2]
         return None, None, *found
@@ -228,9 +223,7 @@ class PiecewisePasses:
             return f"dropout would drop weights before they are merged; got dropout_p={call.dropout_p}."
         if call.scale != call.encoding.score_scale(call.q.shape[-1]):
             return "scale replaces what is in front of q·k, and not what is in front of the mapped products."
-        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
-            return f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. Cast them."
-        return _irregular(*found[1:])
+        return mixed(call) or _irregular(*found[1:])
 
     def memory(self, call: Call) -> int:
         """Estimate turned queries and keys for each pass, their gradients, and the sum of a block."""
@@ -286,21 +279,6 @@ def _of_pass(turned: list[Tensor], plan: Plan, tile: Tile) -> tuple[Tensor, Tens
     return turned[at][:, :, tile.rows], turned[at + 1][:, :, tile.keys]
 
 
-def _folded(t: Tensor, group: int) -> Tensor:
-    """Return rows of all heads that share a key's head as rows of one head."""
-    rows: Tensor = t.unflatten(1, (-1, group)).flatten(2, 3)
-    return rows.contiguous()
-
-
-def _unfolded(t: Tensor, group: int) -> Tensor:
-    heads: Tensor = t.unflatten(2, (group, -1)).flatten(1, 2)
-    return heads
-
-
-def _padded(t: Tensor, width: int) -> Tensor:
-    return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t.contiguous()
-
-
 def _range(q_units: Tensor, k_units: Tensor, one: Pass) -> tuple[Tensor, Tensor]:
     """Return the range of keys that each query has in a pass."""
 
@@ -316,11 +294,3 @@ def _range(q_units: Tensor, k_units: Tensor, one: Pass) -> tuple[Tensor, Tensor]
     if one.side == 1:
         return nothing if far is None else behind(q_units - far, True), behind(q_units - low, True)
     return behind(q_units + low, False), everything if far is None else behind(q_units + far, False)
-
-
-def _by_block(ends: Tensor, how: str) -> Tensor:
-    """Return the least or the largest of each block of queries."""
-    short = -len(ends) % ROWS
-    padded = torch.cat((ends, ends[-1:].expand(short))) if short else ends
-    blocks = padded.view(-1, ROWS)
-    return blocks.amax(1) if how == "amax" else blocks.amin(1)

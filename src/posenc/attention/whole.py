@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, mixed, shown, softmax, zero_empty_rows
+from posenc.attention.call import Call, mixed, shown, softmax, widened, zero_empty_rows
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores, up to which a mask of all is formed at once
@@ -59,19 +59,11 @@ class SDPA:
         return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
 
     def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+        q, k, v = call.given()
         width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
-        q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=call.dropout_p,
-            is_causal=is_causal,
-            scale=call.scale,
-            enable_gqa=grouped(call),
-        )
+        q, k, v = (widened(t, widest) for t in (q, k, v))
+        options = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(call)}
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
         return out[..., :width]
 
 
