@@ -20,14 +20,7 @@ __all__ = ["BACKENDS", "Verdict", "attend", "explain"]
 
 MUCH = 2**30  # bytes, from which on asking costs little next to taking
 # The first that does not refuse is taken.
-_ORDER: list[Backend] = [
-    SDPA(),
-    PiecewisePasses(),
-    Flex(),
-    Blocked(),
-    Reference(),
-    Reference(exact=True),
-]
+_ORDER: list[Backend] = [SDPA(), PiecewisePasses(), Flex(), Blocked(), Reference(), Reference(exact=True)]
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ORDER}
 
 

@@ -44,6 +44,11 @@ class Call:
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
     @property
+    def wide(self) -> torch.dtype:
+        """The dtype of sums, and of what joins the scores."""
+        return torch.float64 if self.out_dtype == torch.float64 else torch.float32
+
+    @property
     def is_plain(self) -> bool:
         """Whether all tensors are memory that can be written to in pieces, on whatever device."""
         own = (p for leaf in self.leaves for p in leaf.encoding.parameters())
@@ -117,9 +122,10 @@ class Call:
         """Return which queries count, given which see anything: a map of scores may read those of all heads."""
         return rows.any(1, keepdim=True) if self.encoding.rescores else rows
 
-    def added(self) -> Tensor | None:
-        """Return the floating mask, or None."""
-        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+    def terms(self) -> list[Tensor]:
+        """Return what joins the scores: the encoding's bias, and a floating mask."""
+        terms = [self.bias() if self.leaves else None, None if self.mask is None else added(self.mask)]
+        return [t for t in terms if t is not None]
 
 
 @runtime_checkable
@@ -156,6 +162,11 @@ def shown(mask: Tensor) -> Tensor:
 def widened(t: Tensor, width: int) -> Tensor:
     """Return rows of a width, with zeros behind those that are narrower."""
     return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
+
+
+def added(mask: Tensor) -> Tensor | None:
+    """Return what a floating mask adds to scores; what it hides is left to `shown`."""
+    return None if mask.dtype == torch.bool else mask.masked_fill(~shown(mask), 0.0)
 
 
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:

@@ -177,8 +177,7 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
 
 def _compiler() -> str | None:
     """Return the C++ compiler that torch would call, or None."""
-    names = [os.environ.get("CXX", ""), "g++", "clang++"]
-    return next((name for name in names if name and shutil.which(name)), None)
+    return next(filter(shutil.which, [os.environ.get("CXX", ""), "g++", "clang++"]), None)
 
 
 def _kind(call: Call) -> str:

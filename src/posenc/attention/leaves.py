@@ -28,7 +28,8 @@ class Leaf:
     @cached_property
     def away(self) -> tuple[Tensor, Tensor]:
         """Position minus index of queries and of keys, (batch | 1, length) each."""
-        return _away(self.placed), _away(self.k_placed)
+        q, k = (p.pos - torch.arange(p.pos.shape[-1], device=p.pos.device) for p in (self.placed, self.k_placed))
+        return torch.atleast_2d(q), torch.atleast_2d(k)
 
     @cached_property
     def shift(self) -> int | None:
@@ -49,11 +50,6 @@ class Leaf:
         return high - low <= reach(self.placed.pos.shape[-1] + self.k_placed.pos.shape[-1])
 
 
-def _away(placed: Placed) -> Tensor:
-    away = placed.pos - torch.arange(placed.pos.shape[-1], device=placed.pos.device)
-    return away if away.ndim == 2 else away[None]
-
-
 class Door(nn.Module):
     """An encoding's bias, or map of scores, as a module's forward, so that its parameters can be given as arguments."""
 
@@ -61,18 +57,11 @@ class Door(nn.Module):
         super().__init__()
         self.encoding = encoding
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        placed: Placed,
-        k_placed: Placed,
-        scores: Tensor | None = None,
-        allowed: Tensor | None = None,
-    ) -> Tensor | None:
-        """Return the bias, or the map of given scores."""
-        if scores is None:
+    def forward(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, *rescored: Any) -> Tensor | None:
+        """Return the bias, or the map of scores where these are given, and who sees whom."""
+        if not rescored:
             return self.encoding.bias(q, k, placed, k_placed)
+        scores, allowed = rescored
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
 
 

@@ -110,51 +110,34 @@ class Plan:
                     yield Tile(which, rows, keys, True)
 
 
-def merged(
-    q: Float[Tensor, "batch n_heads q_len head_dim"],
-    k: Float[Tensor, "batch n_kv_heads k_len head_dim"],
-    v: Float[Tensor, "batch n_kv_heads k_len width"],
-    encoding: Piecewise,
-    placed: Placed,
-    k_placed: Placed,
-    *,
-    causal: bool = True,
-    window: int | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "batch n_heads q_len width"]:
+def merged(call: Call, encoding: Piecewise, placed: Placed, k_placed: Placed) -> Float[Tensor, "*rows width"]:
     """Attend by one attention a pass, in blocks of queries, and merge them.
 
     Each pass gives a mean of values and the logarithm of the sum of its weights, which says what the mean counts
     for among the others'. Backwards, the whole row's logarithm gives each pass its own share of the gradients.
 
     Args:
-        q: Queries as they were before any turn.
-        k: Keys.
-        v: Values.
+        call: The call; what else its encoding rotates is done here.
         encoding: The index map.
         placed: What it made of the queries' positions, which are the same for the whole batch.
         k_placed: The same for the keys, in rising order of their positions.
-        causal: As in `attend`.
-        window: As in `attend`.
-        scale: In front of the products; the encoding's if left out.
     """
+    (q, k), v = call.turned(), call.v.to(call.out_dtype)  # an index map itself leaves q and k as they are
     passes = encoding.passes(placed, k_placed)
     q_units, k_units = (p.parts[0].reshape(-1).contiguous() for p in (placed, k_placed))
-    plan = Plan(q_units, k_units, passes, causal, window)
+    plan = Plan(q_units, k_units, passes, call.causal, call.window)
     if not plan.used or 0 in q.shape or 0 in k.shape:
         return q[..., :0].sum(-1, keepdim=True).to(v.dtype).expand(*q.shape[:3], v.shape[-1])
-    scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
     if bool(plan.empty.any()):
         q = q.masked_fill(plan.empty[:, None], 0.0)  # such a query may hold anything
     width = max(q.shape[-1], v.shape[-1])  # the kernel wants one width
     turned = []
     # half precision would round each turn, each mean and each share of the gradients: that is left to the end
-    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
-    q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
+    q, k, values = q.to(call.wide), k.to(call.wide), v.to(call.wide)
     for which in plan.used:
         one = passes[which]
         turned += [encoding.rope.rotate_q(q, one.q_placed), encoding.rope.rotate_k(k, one.k_placed)]
-    out: Tensor = _Merged.apply(plan, scale, *(widened(t, width) for t in (*turned, values)))
+    out: Tensor = _Merged.apply(plan, call.scale, *(widened(t, width) for t in (*turned, values)))
     return out[..., : v.shape[-1]].masked_fill(plan.empty[:, None], 0.0).to(v.dtype)
 
 
@@ -241,10 +224,8 @@ class PiecewisePasses:
         """Turn for each pass, attend and merge."""
         found = _find(call.encoding, call.placed, call.k_placed)
         assert found is not None  # rejected otherwise
-        dtype = call.out_dtype  # before autocast is off
         with no_autocast(call.q.device):
-            q, k = call.turned()  # by what else there is: an index map itself leaves them as they are
-            return merged(q, k, call.v.to(dtype), *found, causal=call.causal, window=call.window, scale=call.scale)
+            return merged(call, *found)
 
 
 def _find(encoding: Encoding, placed: Placed, k_placed: Placed) -> tuple[Piecewise, Placed, Placed] | None:

@@ -55,11 +55,6 @@ class Block(NamedTuple):
         return slice(self.first, self.last)
 
     @property
-    def hides(self) -> bool:
-        """Whether some keys are hidden from some of the queries."""
-        return self.ragged or self.mixed or self.masked
-
-    @property
     def size(self) -> tuple[int, int]:
         """How many queries and keys."""
         return self.end - self.begin, self.last - self.first
