@@ -47,6 +47,8 @@ def test_blocks_that_are_left_out_hold_no_pair_and_full_ones_hold_all(lengths_an
     assert allowed is not None
     some, full = flex_masks.seen_blocks(what._replace(size=4))
     allowed = allowed.expand(call.shape)[:, 0]
+    b, i, j = torch.arange(2)[:, None, None], torch.arange(q_len)[:, None], torch.arange(k_len)
+    assert torch.equal(flex_masks.mask_mod(what)(b, 0 * b, i, j).expand_as(allowed), allowed)
     padded = F.pad(allowed, (0, -k_len % 4, 0, -q_len % 4)).unflatten(-1, (-1, 4)).unflatten(-3, (-1, 4))
     anything, everything = (how(how(padded, -1), -2) for how in (torch.any, torch.all))
     assert not bool((anything & ~some).any())
