@@ -17,7 +17,7 @@ from posenc import Compose, Encoding, OnAxes
 from posenc.attention import whole
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
-from posenc.attention.piecewise import PiecewisePasses, merged
+from posenc.attention.piecewise import PiecewisePasses
 from posenc.piecewise import Piecewise
 from strategies import check, normal, refuses
 
@@ -215,7 +215,8 @@ def test_merged_passes(
     pos, k_pos = range(k_len - q_len + 30, k_len + 30), range(30, k_len + 30)
     wanted = softmax(literal(encoding, q, k, pos, k_pos), v, causal, window)
     placed, k_placed = (encoding.place(torch.tensor(list(p)), dtype=torch.float64) for p in (pos, k_pos))
-    got = merged(q, k, v, encoding, placed, k_placed, causal=causal, window=window)
+    options: dict[str, Any] = {"causal": causal, "window": window, "backend": "piecewise"}
+    got = posenc.attend(q, k, v, encoding, placed, k_placed, **options)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
     gradient = normal(*got.shape, seed=9)
     for ours, theirs in zip(*(torch.autograd.grad(t, (q, k, v), gradient) for t in (got, wanted)), strict=True):

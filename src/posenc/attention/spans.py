@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
 from posenc.attention.call import Call, all_of, shown
@@ -53,11 +53,6 @@ class Block(NamedTuple):
     def keys(self) -> slice:
         """The keys."""
         return slice(self.first, self.last)
-
-    @property
-    def hides(self) -> bool:
-        """Whether some keys are hidden from some of the queries."""
-        return self.ragged or self.mixed or self.masked
 
     @property
     def size(self) -> tuple[int, int]:
@@ -297,3 +292,10 @@ def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]
     seen = part.allowed(block)
     assert seen is not None  # something hides
     return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
+
+
+def block_ends(t: Shaped[Tensor, "*rows n"], size: int) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest of each block of a row, whose last one may be short."""
+    short = -t.shape[-1] % size
+    blocks = torch.cat((t, t[..., -1:].expand(*t.shape[:-1], short)), -1).unflatten(-1, (-1, size))
+    return blocks.amin(-1), blocks.amax(-1)

@@ -38,7 +38,7 @@ def measure(mib: int | None = None) -> dict[str, Any]:
     """
     import torch
 
-    from posenc.attention.choice import available
+    from posenc.memory import available
 
     room = available()
     if mib is None:  # a block of up to 32 MiB says little: glibc keeps it, once one of that size was freed
