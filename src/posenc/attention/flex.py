@@ -13,7 +13,6 @@ from jaxtyping import Bool, Int32
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from posenc.attention.call import Call, mixed
 from posenc.attention.distances import REACH
@@ -22,6 +21,7 @@ from posenc.attention.spans import Spans, blank
 from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
+from posenc.placed import tensors
 from posenc.positions.checks import is_plain
 
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # of the sizes that were tried the fastest for a lookup
@@ -130,7 +130,7 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     if not torch.is_grad_enabled():
         return None
     placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
-    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *pytree.tree_leaves(placed)]
+    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
     learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
     trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v))
     if call.q.device.type == "cpu":
@@ -191,14 +191,13 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if any(id(t) in self.made for t in pytree.tree_leaves((args, kwargs))):
+        if any(id(t) in self.made for t in tensors((args, kwargs))):
             if getattr(func, "__name__", "") in READS:
                 raise TypeError(f"{func.__name__} reads a number.")
-            for t in pytree.tree_leaves(out):
-                if isinstance(t, Tensor):
-                    self.made[id(t)] = t
-                    if t.shape != (FEW,) and not self.wide:
-                        self.wide = str(getattr(func, "__name__", func))
+            for t in tensors(out):
+                self.made[id(t)] = t
+                if t.shape != (FEW,) and not self.wide:
+                    self.wide = str(getattr(func, "__name__", func))
         return out
 
 
