@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from posenc.config.values import short
 from posenc.encoding import Encoding, Placed
 from posenc.encodings import Graphormer
 from posenc.families import Additive, Embedded, Rotary
 from posenc.measure.values import Array, Numbers, numbers
+from posenc.placed import map_tensors
 from posenc.probe import find_fact
 
 MOST = 2**20  # tokens that are made up where an encoding reads all of a text
@@ -156,7 +156,7 @@ def place_both(
         given = numbers(who, "tokens", tokens, form, lambda s: len(s) in (2, 3) and s[-2] >= n and s[-1] == d_model)
         text = torch.from_numpy(given.astype(np.float64)).reshape(-1, *given.shape[-2:])
     whole = place(model, torch.arange(text.shape[1]), text)
-    placed, k_placed = (pytree.tree_map(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))
+    placed, k_placed = (map_tensors(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))
     return placed, k_placed
 
 
