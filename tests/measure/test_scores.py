@@ -255,6 +255,17 @@ def test_token_lanes_are_dealt_to_heads() -> None:
         measure.profile(Compose(posenc.Sinusoidal(d_model=8), posenc.ALiBi(n_heads=3)), [0])
 
 
+def test_a_map_of_scores_sees_the_whole_text_of_tokens_with_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    cope = strategies.randomise(posenc.CoPE(head_dim=8), 5)
+    drawn = Drawn(monkeypatch)
+    found = measure.profile(Compose(posenc.Sinusoidal(d_model=8), cope), [0, 2, 9], n_draws=3, q_pos=9)
+    angle = np.outer(np.arange(10), 10000.0 ** (-np.arange(4) / 4))
+    rows = [t + np.stack([np.sin(angle), np.cos(angle)], -1).reshape(10, 8) for t in drawn.all[0]]
+    query, keys, whole = np.array([9]), np.arange(10), np.ones((1, 10), bool)
+    wanted = [defined.scores("cope", cope, row[None, 9:], row[None], query, keys, whole, None)[0, 0] for row in rows]
+    np.testing.assert_allclose(found.mean[0], np.mean(wanted, 0)[[9, 7, 0]], atol=1e-12)
+
+
 def test_what_is_given_stays_as_it_is() -> None:
     kerple = example("kerple").float().train()
     before = {name: p.clone() for name, p in kerple.named_parameters()}

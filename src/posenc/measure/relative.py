@@ -19,8 +19,8 @@ class RelativeParts:
 
     Args:
         total: p_m · H p_n of the vectors that the encoding makes, (q, k).
-        difference: What depends on m - n alone, (q, k).
-        sum: What depends on m + n alone, (q, k).
+        difference: What depends on m - n only, (q, k).
+        sum: What depends on m + n only, (q, k).
         mixed: What depends on both, (q, k): products of lanes of different frequencies.
         shares: Of each, its part of the mean square over all positions without end, where they do not overlap; of 1.
         inv_freq: The frequencies of the sines, radians per position, each once, (n,).
