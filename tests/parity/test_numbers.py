@@ -2,6 +2,7 @@
 
 import pytest
 
+from posenc.cli.output import is_refusal
 from posenc.config.known import known_models
 from posenc.parity.compare import compare
 from posenc.parity.evaluate import mean_cos
@@ -158,3 +159,31 @@ def test_every_stack_reads_every_known_model_without_failing():
     for name, model in known_models().items():
         for found in compare(model["config"], list(known().values()), length=4096).stacks:
             assert found.status in ("same", "differs", "error", "unknown"), name
+
+
+ODD = (None, True, -1, 0, 1e300, "x", [], {}, [1.0], 3)
+READ_BY_SOME = (
+    *("type", "attn_factor", "extrapolation_factor", "max_trained_positions", "short_mscale", "long_mscale", "alpha"),
+    *("apply_yarn_scaling", "low_freq_factor", "beta_fast", "mscale", "truncate", "rope_theta", "short_factor"),
+)
+
+
+def outcomes(fields):
+    """Return what all stacks make of a configuration, none where it is refused on purpose."""
+    try:
+        return compare(fields, list(known().values()), length=4096).stacks
+    except (ValueError, TypeError) as error:
+        if not is_refusal(error):
+            raise
+        return ()
+
+
+@pytest.mark.parametrize("key", READ_BY_SOME)
+@pytest.mark.parametrize("scaling", ["yarn", "linear", "dynamic", "default"])
+def test_odd_values_are_refused_or_reported_and_never_a_crash(key, scaling):
+    for value in ODD:
+        inside = yarn(rope_type=scaling, **{key: value})
+        for fields in (inside, yarn(rope_type=scaling, rope_theta=1e6) | {key: value}):
+            for found in outcomes(fields):
+                assert found.gain is not None or found.status in ("error", "unknown")
+                assert all(angle is None or -1 <= angle <= 1 for angle in found.mean_cos.values())

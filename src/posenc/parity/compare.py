@@ -145,7 +145,7 @@ def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | 
         nothing = dict.fromkeys(at)
         return Compared(found.rules, found.state, None, None, found.max_len, nothing, None, found.keys)
     gain, score = rotation.gains(whole), found.score
-    logits = None if score is None else gain**2 * score / meaning.logits(whole)
+    logits = None if score is None else gain * gain * score / meaning.logits(whole)
     alike = (logits is None or same([logits], [1.0])) and all(
         same(rotation.inv_freq(text), meaning.at(text).inv_freq) for text in {*texts.values(), whole}
     )

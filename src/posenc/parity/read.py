@@ -1,8 +1,10 @@
 """One interpreter of all rules: a configuration, as one version of a stack reads it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from posenc.config import reads
 from posenc.config.model import Model, open_model
@@ -128,7 +130,7 @@ def _read(reader: _Reader, meant: Rotary, length: int | None) -> Reading:
     if rule is not None:
         parameters = _parameters(reader, rule)
         if not _failed(reader):
-            rotation = _computable(reader, _rotation(rule, parameters, sheet, meant, length), rule, entry)
+            rotation = _computable(reader, rule, entry, lambda: _rotation(rule, parameters, sheet, meant, length))
     score = None if rotation is None else _score(reader, parameters.get("factor"), latent, name)
     max_len = _admitted(reader, name, length)
     _note_rest(reader, rule)
@@ -143,7 +145,7 @@ def _name(rules: Rules, sheet: Sheet, latent: bool | None) -> tuple[str | None, 
         order = ("type", *(word for word in order if word != "type"))
     entry = next((own[word] for word in order if word in own and own[word].value is not None), None)
     if words.conflict and {"rope_type", "type"} <= own.keys():
-        new, old = own["rope_type"].value, own["type"].value
+        new, old = str(own["rope_type"].value), str(own["type"].value)
         if new != old and (old, new) not in words.agree:
             return None, own["rope_type"]
     name = str(entry.value) if entry is not None else words.otherwise if own else "default"
@@ -189,26 +191,31 @@ def _failed(reader: _Reader) -> bool:
     return any(key.use in ("error", "unknown") for key in reader.uses.values())
 
 
-def _computable(reader: _Reader, rotation: Rotation, rule: TypeRule, entry: Entry | None) -> Rotation | None:
-    """Return a rotation whose formula can be computed from values that the meaning does not read, and so not check."""
+def _computable(reader: _Reader, rule: TypeRule, entry: Entry | None, make: Callable[[], Rotation]) -> Rotation | None:
+    """Make a rotation of values that the meaning may not read, and so not check; None where no formula takes them."""
+    said = "a frequency is no finite number"
     try:
-        rotation.inv_freq(1), rotation.gains(1)
+        rotation = make()
+        if np.isfinite([*rotation.inv_freq(1), rotation.gains(1)]).all():
+            return rotation
     except (ArithmeticError, TypeError, ValueError) as error:
-        path = "rope_type" if entry is None or entry.path is None else entry.path
-        reader.uses[path] = Key(path, "error", reader.rules.source(rule.note), f"{type(error).__name__}: {error}"[:120])
-        return None
-    return rotation
+        said = f"{type(error).__name__}: {error}"[:120]
+    path = "rope_type" if entry is None or entry.path is None else entry.path
+    reader.uses[path] = Key(path, "error", reader.rules.source(rule.note), said)
+    return None
 
 
 def _rotation(rule: TypeRule, found: dict[str, Any], sheet: Sheet, meant: Rotary, length: int | None) -> Rotation:
-    width, share = meant.rotary_dim, found.get("partial")
+    width, share, base = meant.rotary_dim, found.get("partial"), float(found["theta"])
+    if not base > 0:
+        raise ValueError(f"the base {base:g} has no frequencies")
     stated = any(key in entries for entries in sheet.places.values() for key in reads.SHARES)
     if meant.rotary_side == "first" and rule.formula != "proportional" and stated:
         width = int(meant.head_dim * (1.0 if share is None else share))
     return Rotation(
         formula=rule.formula,
         width=width,
-        base=float(found["theta"]),
+        base=base,
         max_len=sheet.max_len,
         parameters={**found, "share": 1.0 if share is None else share},
         gain=rule.gain,
@@ -295,8 +302,8 @@ def _meant(meant: Rotary) -> dict[str, Any]:
 
 
 def _differs(value: Any, meant: Any) -> bool:
-    if isinstance(value, list | tuple) or isinstance(meant, list | tuple):
-        return list(value or ()) != list(meant or ())
+    if isinstance(value, list | tuple) and isinstance(meant, list | tuple):
+        return list(value) != list(meant)
     return bool(value != meant)
 
 

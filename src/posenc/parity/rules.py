@@ -201,9 +201,9 @@ class Rules:
     def every_note(self) -> list[Seen]:
         """Return where each rule stands, once."""
         types = [note for rule in self.types.values() for note in (rule.note, *_notes(rule.parameters))]
-        parts = [self.objects, self.words, self.override, self.length, *self.scores]
+        parts = [self.objects.note, self.words.note, self.override.note, self.length.note]
         loads = [] if self.loads is None else [self.loads.note, *_notes(self.loads.parameters)]
-        return list(dict.fromkeys([*(part.note for part in parts), *loads, *types]))
+        return list(dict.fromkeys([*parts, *(score.note for score in self.scores), *loads, *types]))
 
     def source(self, note: Seen) -> str:
         """Return where a rule stands, with the project and version, and how it is known."""

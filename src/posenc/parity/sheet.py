@@ -168,7 +168,8 @@ def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
         if name not in _OBJECTS:
             top[name] = Entry(value, f"override.{name}")
             continue
-        given = value.get(kind, value) if any(isinstance(inner, dict) for inner in value.values()) else value
+        given = value or {}
+        given = given.get(kind, given) if any(isinstance(inner, dict) for inner in given.values()) else given
         entries = {key: Entry(inner, f"override.{name}.{key}") for key, inner in given.items()}
         if how == "replace":
             unread += [entry.path for entry in own.values() if entry.path and entry.path not in unread]
