@@ -76,6 +76,8 @@ def test_there_is_no_torch(bare: Run) -> None:
         (["inspect", "llama-3.1-8b"], 0, ["llama3, factor 8", "29 kept, 6 blended, 29 divided", "70 turn fully"]),
         (["verify-config", "llama-3.1-8b"], 0, ["nothing found"]),
         (["rule", "rope.layout.mixed"], 0, ["Why it hurts:", "How to fix it:"]),
+        (["golden", "--config", "llama-3.1-8b", "--out", "llama"], 0, ["llama: full_attention (", "manifest.json"]),
+        (["parity", "llama-3.1-8b"], 0, ["llamacpp", "vllm", "same    1.0000"]),
         (["--version"], 0, [posenc.__version__]),
         (["doctor"], 1, ["posenc is not installed"]),  # of which there is no metadata there
     ],
@@ -95,7 +97,16 @@ def test_a_picture_is_left_out_with_one_line(bare: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["show rope --precision", "list --table", "study", "bench rotary", "golden --out new", "show json:loads"]
+    "command",
+    [
+        "show rope --precision",
+        "list --table",
+        "study",
+        "bench rotary",
+        "golden --out new",
+        "show json:loads",
+        "convert new --pairing half --out other",
+    ],
 )
 def test_commands_that_need_torch_say_so(bare: Run, command: str) -> None:
     done = bare("-m", "posenc", *command.split())
@@ -153,11 +164,14 @@ def test_python_that_needs_torch_says_so(bare: Run, code: str, who: str) -> None
         ("inspect llama-3.1-8b", {"rich"}),
         ("verify-config llama-3.1-8b", {"numpy", "rich"}),
         ("rule rope.layout.mixed", {"numpy", "rich"}),
+        ("parity llama-3.1-8b", {"rich"}),
+        ("golden --config llama-3.1-8b --positions 0,1 --out new", {"rich"}),
     ],
 )
-def test_where_torch_is_installed_they_do_not_import_it(command: str, absent: set[str]) -> None:
+def test_where_torch_is_installed_they_do_not_import_it(command: str, absent: set[str], tmp_path: Path) -> None:
     code = "import sys; from posenc.cli import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=True)
+    call = [sys.executable, "-c", code, *command.split()]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=tmp_path)
     loaded = set(done.stderr.split())
     assert "posenc.cli" in loaded
     assert not loaded & ({"torch", "jaxtyping", "jinja2", "transformers"} | absent)

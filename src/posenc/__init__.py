@@ -71,6 +71,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    registry = import_module("posenc.registry")
-    classes = (registry.card(name).declared.cls_name for name in registry.names())
+    registry, declared = import_module("posenc.registry"), import_module("posenc.declared")
+    classes = (registry.card(name).declared.cls_name for name in declared.names())
     return sorted({*globals(), *_MODULES, *_ELSEWHERE, *_HOME_OF, *classes})

@@ -1,7 +1,8 @@
 """Every encoding's card, and one way to construct any of them by name.
 
 An encoding registers itself where its class stands. Nothing here imports torch: cards of the encodings that come with
-posenc are read from their files, and a class is imported when it is asked for.
+posenc are read from their files, and a class is imported when it is asked for. So is an encoding of another package,
+which has an entry point (`posenc.offered`) and registers itself under its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,11 +11,14 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from posenc import declared
+from posenc import declared, offered
 from posenc.declared import Declared, parameters
 from posenc.needs import lacks_torch, needs_torch, no_torch
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # What a card declares of an encoding's character; `posenc.character` measures each of them.
 TRAITS = [
@@ -163,19 +167,23 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
 
 
 def names(pattern: str = "*") -> list[str]:
-    """List the registered names that match a shell pattern, in alphabetical order.
+    """List the names that match a shell pattern, those of installed packages included, in alphabetical order.
+
+    Raises:
+        ValueError: Two packages give the same name.
 
     >>> names("sinus*")
     ['sinusoidal', 'sinusoidal_nd']
     """
-    return sorted(name for name in _names() if fnmatchcase(name, pattern))
+    return sorted(name for name in {*_names(), *_offered()} if fnmatchcase(name, pattern))
 
 
 def card(name: str) -> Card:
-    """Return the card of a registered name or alias.
+    """Return the card of a registered name or alias, or of the name that another package gives its encoding.
 
     Raises:
-        ValueError: Nothing has that name; the nearest known names are given.
+        ValueError: Nothing has that name; the nearest known names are given. Or the package that has it cannot be
+            imported, or does not register it, or two packages give it.
     """
     if name in _names():
         return _card(name)
@@ -183,12 +191,20 @@ def card(name: str) -> Card:
     keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.declared.cls_name)}
     if name in keys:
         return keys[name]
-    near = get_close_matches(name.lower(), [k for k in keys if k.islower()], n=1, cutoff=0.5)
+    others = _offered()
+    if name in others:
+        return _loaded(others[name])
+    near = get_close_matches(name.lower(), [k for k in {**keys, **others} if k.islower()], n=1, cutoff=0.5)
     raise ValueError(
         f"unknown encoding {name!r}"
         + (f": did you mean {near[0]!r}?" if near else ".")
-        + f" Known: {', '.join(sorted(cards))}; or your own class as package.module:Class."
+        + f" Known: {', '.join(sorted({**cards, **others}))}; or your own class as package.module:Class."
     )
+
+
+def card_of(cls: type) -> Card | None:
+    """Return the card of a class; None where the class is not registered."""
+    return next((card for card in _CARDS.values() if card.cls is cls), None)
 
 
 def find_class(name: str) -> type:
@@ -271,6 +287,23 @@ def _cards() -> dict[str, Card]:
 def _card(name: str) -> Card:
     """Return the card that a class has registered, or else the one that its file declares."""
     return _CARDS.get(name) or _shipped(name)
+
+
+def _offered() -> dict[str, "EntryPoint"]:
+    """Return the encodings of installed packages by name; posenc's own names and aliases are taken."""
+    return offered.points(lambda: [key for card in map(_card, declared.names()) for key in (card.name, *card.aliases)])
+
+
+def _loaded(point: "EntryPoint") -> Card:
+    """Import an encoding of another package, and return the card that it registers."""
+    cls = offered.load(point)
+    card = _CARDS.get(point.name)
+    if card is None or card.cls is not cls:
+        raise ValueError(
+            f"registry: {offered.giver(point)} must register its class as {point.name!r}, because a card has what "
+            f"posenc lists; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
+        )
+    return card
 
 
 @cache

@@ -29,7 +29,8 @@ COMMANDS = {
     "rule": ("rule:explain_rule", "Explain a code of verify."),
     "verify-config": ("verify_config:verify_config", "Check what a model's configuration says about positions."),
     "verify-model": ("verify_model:verify_model", "Compare a model's layers with its configuration."),
-    "golden": ("golden:write_golden", "Write exact inputs and outputs of every encoding, for ports."),
+    "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
+    "golden": ("golden:app", "Write exact numbers for ports, and check what a port wrote."),
     "explore": ("explore:explore", "See positions in the browser."),
     "doctor": ("doctor:examine_installation", "Report what is installed and what is missing."),
 }

@@ -39,7 +39,12 @@ def list_encodings(
     if as_json and table:
         output.complain("list: --json and --table exclude each other, and both were given; give one of them.")
         raise typer.Exit(2)
-    cards = [registry.card(name) for name in registry.names(pattern)]
+    cards = []
+    for name in registry.names(pattern):
+        try:
+            cards.append(registry.card(name))
+        except ValueError as error:  # another package is broken, which hides none of the others
+            output.complain(str(error))
     if as_json:
         output.write_json([card.as_dict() for card in cards])
     if not cards:
@@ -60,7 +65,10 @@ def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
 
 def _write_lines(cards: "list[Card]") -> None:
     """One line an encoding, so that grep finds it; only a terminal's edge breaks it."""
-    is_terminal, width = bool(sys.stdout and sys.stdout.isatty()), shutil.get_terminal_size().columns  # rich takes time to start
+    is_terminal, width = (
+        bool(sys.stdout and sys.stdout.isatty()),
+        shutil.get_terminal_size().columns,
+    )  # rich takes time to start
     column = max(len(card.name) for card in cards) + 4
     lines = []
     for family, members in order_families(cards).items():

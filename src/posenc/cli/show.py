@@ -83,8 +83,8 @@ def _find(name: str) -> "tuple[Card | None, Declared]":
     if ":" not in name:
         card = registry.card(name)
         return card, card.declared
-    declared = Declared.of(registry.find_class(name))
-    return next((c for c in map(registry.card, registry.names()) if c.declared == declared), None), declared
+    cls = registry.find_class(name)
+    return registry.card_of(cls), Declared.of(cls)
 
 
 def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], str]:
