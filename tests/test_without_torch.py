@@ -72,7 +72,7 @@ def test_there_is_no_torch(bare: Run) -> None:
         (["list"], 0, ["rotary: queries", "  rope    ", "  sinusoidal_nd"]),
         (["list", "ro*", "--json"], 0, ['"cls": "RoPE"', '"arxiv": "2104.09864"']),
         (["show", "rotary"], 0, ["score = q_iᵀ R((j - i)·ω) k_j", "base=10000.0", "posenc.RoPE(head_dim=64)"]),
-        (["show", "graphormer"], 0, ["bias", "posenc.Graphormer(n_heads=4, max_distance=12, distances={'tree': 64})"]),
+        (["show", "graphormer"], 0, ["bias", "posenc.Graphormer(n_heads=4, max_distance=12, distances=('tree', 64))"]),
         (["inspect", "llama-3.1-8b"], 0, ["llama3, factor 8", "29 kept, 6 blended, 29 divided", "70 turn fully"]),
         (["verify-config", "llama-3.1-8b"], 0, ["nothing found"]),
         (["rule", "rope.layout.mixed"], 0, ["Why it hurts:", "How to fix it:"]),

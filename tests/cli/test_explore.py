@@ -77,7 +77,7 @@ def test_without_the_extra_one_sentence_says_so(calls, capsys, monkeypatch, abse
 def test_what_it_looks_for_is_what_the_extra_brings():
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))
     extra = read_requirements(project["project"]["optional-dependencies"]["web"])
-    assert {requirement.package for requirement in extra} == set(command.NEEDED)
+    assert {requirement.package for requirement in extra} - {"posenc"} == set(command.NEEDED)
 
 
 def test_an_unknown_target_is_one_sentence_and_no_server(capsys):

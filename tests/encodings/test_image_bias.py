@@ -237,6 +237,7 @@ def test_a_tree_is_what_floyd_and_warshall_find():
     for middle in range(n):
         wanted = wanted.minimum(wanted[:, middle : middle + 1] + wanted[middle])
     assert torch.equal(posenc.Graphormer.tree(n).table, wanted)
+    assert torch.equal(posenc.Graphormer(n_heads=1, max_distance=n, distances=("tree", n)).distances.table, wanted)
 
 
 GRAPHS = {
@@ -245,6 +246,12 @@ GRAPHS = {
     "words": ("near", TypeError, "Graphormer: distances must be whole numbers (n, n)", "got 'near'"),
     "too far": ([[0, 4], [4, 0]], ValueError, "from -1 (no path) to max_distance=3; got 4"),
     "negative": ([[0, -2], [-2, 0]], ValueError, "from -1 (no path) to max_distance=3; got -2"),
+    "another graph": (
+        ("ring", 4),
+        TypeError,
+        "Graphormer: distances must be whole numbers (n, n)",
+        "got tuple of 2 entries",
+    ),
     "empty": ([], ValueError, "Graphormer: distances must be"),
 }
 
