@@ -8,6 +8,8 @@ it shares no code with them and does not need torch.
 
 Where a paper and programs part under one name, each has its own definition, name@version: `yarn@transformers-5`.
 
+`steps.follow` runs a definition and returns its lines with the numbers put in.
+
 Conventions common to all: distance = q_pos - k_pos, so a distance >= 0 looks back; angles are radians
 and inverse frequencies radians per position; heads, lanes, pairs and buckets count from 0; no causal mask.
 Where a position has several axes, they are its last dimension.

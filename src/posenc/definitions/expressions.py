@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,16 +40,29 @@ class Frame:
 
     def value(self, node: ast.expr) -> Any:
         """Evaluate an expression."""
-        return eval(compile(ast.fix_missing_locations(ast.Expression(node)), self.function, "eval"), self.names)
+        return eval(_compiled(node, "eval"), self.names)
 
     def execute(self, node: ast.stmt) -> None:
         """Execute a statement."""
-        exec(compile(ast.fix_missing_locations(ast.Module([node], [])), self.function, "exec"), self.names)
+        exec(_compiled(node, "exec"), self.names)
 
     def bind(self, target: ast.expr, item: Any) -> None:
         """Set the variables of a loop."""
+        if isinstance(target, ast.Name):
+            self.names[target.id] = item
+            return
         self.names[_ITEM] = item
-        self.execute(ast.Assign([target], ast.Name(_ITEM, ast.Load())))
+        whole = ast.Module([ast.Assign([target], ast.Name(_ITEM, ast.Load()))], [])
+        exec(compile(ast.fix_missing_locations(whole), "definition", "exec"), self.names)
+
+
+def _compiled(node: Any, mode: str) -> CodeType:
+    """Return the code of an expression or a statement, kept with it: a loop runs it again and again."""
+    code: CodeType | None = getattr(node, "code", None)
+    if code is None:
+        whole = ast.Expression(node) if mode == "eval" else ast.Module([node], [])
+        code = node.code = compile(ast.fix_missing_locations(whole), "definition", mode)
+    return code
 
 
 class Drawn(NamedTuple):
@@ -80,14 +94,16 @@ class _Taken(ast.NodeTransformer):
             test = self.frame.value(node.test)
         except NameError:  # it looks at a variable of a comprehension
             return self.generic_visit(node)
-        return self.visit(node.body if test else node.orelse)
+        taken: ast.AST = self.visit(node.body if test else node.orelse)
+        return taken
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """Keep the entry of a dictionary that is written out."""
         if not isinstance(node.value, ast.Dict):
             return self.generic_visit(node)
         keys = [self.frame.value(key) for key in node.value.keys if key is not None]
-        return self.visit(node.value.values[keys.index(self.frame.value(node.slice))])
+        taken: ast.AST = self.visit(node.value.values[keys.index(self.frame.value(node.slice))])
+        return taken
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Keep the body of a lambda that is called where it stands; its arguments have the names of what is given."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from posenc.definitions.expressions import Drawn, Frame, Sum, draw
+from posenc.definitions.expressions import Frame, Sum, draw
 from posenc.definitions.written import is_number, sum_sentences, written
 
 Array = NDArray[np.float64]
@@ -78,7 +78,16 @@ def follow(define: Callable[..., Any], cell: Cell, *args: Any, **options: Any) -
     """
     run = _Run(cell)
     out = run.call(define, *args, **options)
-    return out, run.steps
+    return out, run.steps()
+
+
+class _Note(NamedTuple):
+    """An expression that was run: what it sets, what came out, and the function as it was before."""
+
+    target: ast.expr | None
+    node: ast.expr
+    value: Any
+    frame: Frame
 
 
 class _Run:
@@ -86,7 +95,7 @@ class _Run:
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
-        self.steps: list[Step] = []
+        self.notes: list[_Note] = []
         self.quiet = False  # while numbers are put in, functions are called without notes
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -120,9 +129,9 @@ class _Run:
             elif isinstance(node, ast.If):
                 out, found = self._body(node.body if frame.value(node.test) else node.orelse, frame)
             elif isinstance(node, ast.Return) and node.value is not None:
-                drawn = self._draw(node.value, frame)
+                before = dict(frame.names)
                 out = frame.value(node.value)
-                self._note(None, drawn, out, frame)
+                self._note(None, node.value, out, before, frame)
             elif isinstance(node, (ast.Assign, ast.AugAssign)):
                 found = self._assign(node, frame)
             elif isinstance(node, ast.FunctionDef):
@@ -139,11 +148,11 @@ class _Run:
         reached: bool | None = None
         rounds = list(self._rounds(node, frame))
         for item in rounds:
-            before = len(self.steps)
+            before = len(self.notes)
             frame.bind(node.target, item)
             _, found = self._body(node.body, frame)
             if found is False or (found is None and len(rounds) > _SHORT):
-                del self.steps[before:]
+                del self.notes[before:]
             reached = found if reached is None or found else reached
         return reached
 
@@ -159,15 +168,19 @@ class _Run:
         """Run an assignment, and note what it sets; return whether that is the cell, None if it is no element."""
         pairs = list(_pairs(node))
         covers = [self._covers(target, frame) for target, _ in pairs]
-        drawn = [None if c is False else self._draw(value, frame) for (_, value), c in zip(pairs, covers, strict=True)]
+        before = dict(frame.names)
+        if isinstance(node, ast.AugAssign):  # it changes the array that it reads
+            before |= {name: np.copy(frame.names[name]) for name in _names_in(node.target) & frame.made}
         cell = self.cell
         if covers == [True]:
             self.cell = self._within(pairs[0][0], frame)
         with self._silence(when=covers == [False]):
             frame.execute(node)
         self.cell = cell
-        for (target, _), one in zip(pairs, drawn, strict=True):
-            self._note(target, one, frame.value(target.value if _is_element(target) else _load(target)), frame)
+        for (target, value), cover in zip(pairs, covers, strict=True):
+            if cover is not False:
+                whole = target.value if isinstance(target, ast.Subscript) else _load(target)
+                self._note(target, value, frame.value(whole), before, frame)
         known = [cover for cover in covers if cover is not None]
         return any(known) if known else None
 
@@ -191,10 +204,6 @@ class _Run:
         """Return the cell's place in an array: in matrices its last numbers, in a vector its first."""
         return self.cell[-array.ndim :] if array.ndim > 1 else self.cell[: array.ndim]
 
-    def _draw(self, node: ast.expr, frame: Frame) -> Drawn | None:
-        with self._silence():
-            return draw(node, frame)
-
     @contextmanager
     def _silence(self, *, when: bool = True) -> Iterator[None]:
         """Call functions without notes."""
@@ -204,26 +213,41 @@ class _Run:
         finally:
             self.quiet = before
 
-    def _note(self, target: ast.expr | None, drawn: Drawn | None, value: Any, frame: Frame) -> None:
-        """Note a step, unless it passes on what is there."""
-        if drawn is None:
-            return
+    def _note(self, target: ast.expr | None, node: ast.expr, value: Any, names: dict[str, Any], frame: Frame) -> None:
+        """Note what an expression came to.
+
+        Args:
+            target: What it is assigned to; None where it is returned.
+            node: The expression.
+            value: What came out; of an element that is set, the array.
+            names: What the names stood for before.
+            frame: The function.
+        """
         value = value[0] if isinstance(value, tuple) and isinstance(value[0], np.ndarray) else value
-        names = set() if target is None else _names_in(target)
-        of_result = target is None or (names & frame.made and (_is_element(target) or np.ndim(value) > 1))
+        sets = set() if target is None else _names_in(target)
+        of_result = target is None or (sets & frame.made and (_is_element(target) or np.ndim(value) > 1))
         if isinstance(value, np.ndarray) and of_result and value.ndim <= len(self.cell):
             value = float(value[self._place(value)])
-        name = "" if target is None else ast.unparse(target)
-        if _is_element(target):  # what the array began with no longer counts
-            start = {(frame.function, one) for one in names}
-            self.steps = [step for step in self.steps if (step.function, step.name) not in start]
-        last = self.steps[-1] if self.steps else None
-        if last is not None and is_number(value) and is_number(last.value) and value == last.value:
-            again = _is_element(target) and name.partition("[")[0] == last.name.partition("[")[0]
-            if target is None or again:  # it returns the last number, or multiplies it by one
-                return
-        if written(value):
-            self.steps.append(Step(frame.function, name, drawn.formula, drawn.numbers, value, drawn.sums))
+        self.notes.append(_Note(target, node, value, Frame(frame.function, names, frame.made)))
+
+    def steps(self) -> list[Step]:
+        """Return the notes as steps, without those that pass on what is there."""
+        found: list[Step] = []
+        self.quiet = True
+        for target, node, value, frame in self.notes:
+            name = "" if target is None else ast.unparse(target)
+            if isinstance(target, ast.Subscript):  # what the array began with no longer counts
+                start = {(frame.function, one) for one in _names_in(target)}
+                found = [step for step in found if (step.function, step.name) not in start]
+            last = found[-1] if found else None
+            if last is not None and is_number(value) and is_number(last.value) and value == last.value:
+                again = _is_element(target) and name.partition("[")[0] == last.name.partition("[")[0]
+                if target is None or again:  # it returns the last number, or multiplies it by one
+                    continue
+            drawn = draw(node, frame) if written(value) else None
+            if drawn is not None:
+                found.append(Step(frame.function, name, drawn.formula, drawn.numbers, value, drawn.sums))
+        return found
 
 
 @cache

@@ -239,7 +239,7 @@ def wave_lanes(encoding: Any) -> tuple[Tensor, Tensor]:
     elif isinstance(encoding, GaussianFourier):
         order = "concatenated"
     runs = [part.tolist() for part in torch.arange(encoding.d_model).split(width)[:n_axes]]
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for run in runs:
         n = len(run) // 2
         cos, sin = (run[len(run) - n :], run[:n]) if order == "concatenated" else (run[1 : 2 * n : 2], run[: 2 * n : 2])

@@ -53,9 +53,10 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
     value = float(lanes_at(encoding, np.array([pos]), end, head)[0, lane])
     why = Explanation(formula, value)
     why.say(f"Row: position p = {number(pos)}. Column: lane {lane}.")
-    one, at = _member(encoding, np.arange(end) if looks_around(encoding) else [pos])
-    define, row = definition_of(one), pos if len(at) > 1 else 0
-    card = card_of(one)
+    reach = max((m.kernel_size // 2 for m in encoding.modules() if isinstance(m, CPVT)), default=0)
+    around = range(max(0, pos - reach), min(end, pos + reach + 1))
+    one, at = _member(encoding, around)
+    define, card, row = definition_of(one), card_of(one), around.index(pos)
     if define is not None and card is not None:
         if card.family == "additive":
             why.follow(define, (row, lane), at)
@@ -63,7 +64,7 @@ def explain_lane(encoding: Encoding, formula: str, pos: int, lane: int, head: in
             why.say("A token of ones is shown.")
             why.follow(define, (row, lane), np.ones((len(at), one.d_model)), at)
         elif isinstance(one, Rotary):
-            _explain_turn(why, one, at[0], lane, head)
+            _explain_rotation(why, one, at[row], lane, head)
     return why.or_code(one.name).rounded()
 
 
@@ -121,7 +122,7 @@ def _matrix(one: Any, at: Any, head: int) -> tuple[Any, Any, tuple[int, ...]]:
     return define, p, (head,) if own_heads else ()
 
 
-def _explain_turn(why: Explanation, one: Any, at: Any, lane: int, head: int) -> None:
+def _explain_rotation(why: Explanation, one: Any, at: Any, lane: int, head: int) -> None:
     """Explain a lane of a query that has 1 in the first lane of each pair."""
     define, p, heads = _matrix(one, at, head)
     query = torch.zeros(one.head_dim).index_fill_(0, pairs_of(one)[0], 1.0).double().numpy()
