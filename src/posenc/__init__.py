@@ -71,6 +71,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    registry = import_module("posenc.registry")
-    classes = (registry.card(name).cls.__name__ for name in registry.names())
+    encodings = import_module("posenc.encodings")
+    classes = (name for name, value in vars(encodings).items() if isinstance(value, type))
     return sorted({*globals(), *_MODULES, *_ELSEWHERE, *_HOME_OF, *classes})

@@ -13,8 +13,7 @@ from posenc.encoding import Encoding
 
 def card_of(encoding: Encoding) -> registry.Card | None:
     """Return the card of an encoding's class; None where the class is not registered."""
-    cards = (registry.card(name) for name in registry.names())
-    return next((card for card in cards if card.cls is type(encoding)), None)
+    return registry.card_of(type(encoding))
 
 
 def definition_of(encoding: Encoding, **facts: Any) -> partial[Any] | None:

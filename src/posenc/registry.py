@@ -1,7 +1,9 @@
 """Every encoding's card, and one way to construct any of them by name.
 
 An encoding registers itself where its class stands. Nothing here imports torch: the
-encodings are loaded when a name is first asked for.
+encodings are loaded when a name is first asked for. Encodings of other packages are found by
+their entry points in the group `posenc.encodings`, name = "package.module:Class", and a package
+is imported when its name is first asked for; its class registers itself under that name.
 """
 
 import inspect
@@ -10,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 # What a card declares of an encoding's character; `posenc.character` measures each of them.
@@ -30,6 +33,7 @@ TRAITS = [
 Trait = bool | int | str | None | Mapping[str, int]
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, "Card"] = {}
+GROUP = "posenc.encodings"  # of entry points
 
 
 @dataclass(frozen=True)
@@ -142,30 +146,43 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
 
 
 def names(pattern: str = "*") -> list[str]:
-    """List the registered names that match a shell pattern, in alphabetical order.
+    """List the names that match a shell pattern, those of installed packages included, in alphabetical order.
+
+    Raises:
+        ValueError: Two packages give the same name.
 
     >>> names("sinus*")
     ['sinusoidal', 'sinusoidal_nd']
     """
-    return sorted(name for name in _cards() if fnmatchcase(name, pattern))
+    return sorted(name for name in {*_cards(), *_offered()} if fnmatchcase(name, pattern))
 
 
 def card(name: str) -> Card:
-    """Return the card of a registered name or alias.
+    """Return the card of a registered name or alias, or of the name that another package gives its encoding.
 
     Raises:
-        ValueError: Nothing has that name; the nearest known names are given.
+        ValueError: Nothing has that name; the nearest known names are given. Or the package that has it cannot be
+            imported, or does not register it, or two packages give it.
     """
     cards = _cards()
     keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.cls.__name__)}
     if name in keys:
         return keys[name]
-    near = get_close_matches(name.lower(), [k for k in keys if k.islower()], n=1, cutoff=0.5)
+    offered = _offered()
+    if name in offered:
+        return _loaded(offered[name])
+    cards = cards | dict.fromkeys(offered)
+    near = get_close_matches(name.lower(), [k for k in {**keys, **offered} if k.islower()], n=1, cutoff=0.5)
     raise ValueError(
         f"unknown encoding {name!r}"
         + (f": did you mean {near[0]!r}?" if near else ".")
         + f" Known: {', '.join(sorted(cards))}; or your own class as package.module:Class."
     )
+
+
+def card_of(cls: type) -> Card | None:
+    """Return the card of a class; None where the class is not registered."""
+    return next((card for card in _cards().values() if card.cls is cls), None)
 
 
 def find_class(name: str) -> type:
@@ -237,6 +254,48 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
 def _cards() -> dict[str, Card]:
     import_module("posenc.encodings")
     return _CARDS
+
+
+def _offered() -> dict[str, EntryPoint]:
+    """Return the encodings of installed packages by name, none of them imported for it.
+
+    Raises:
+        ValueError: Two packages, or a package and posenc, give the same name.
+    """
+    ours = [card for card in _cards().values() if card.cls.__module__.startswith("posenc.")]
+    givers = dict.fromkeys((key for card in ours for key in (card.name, *card.aliases)), "posenc")
+    found = {}
+    for point in entry_points(group=GROUP):
+        if (other := givers.get(point.name)) is not None:
+            raise ValueError(
+                f"registry: two packages give an encoding the name {point.name!r}: {other} and {_giver(point)}. "
+                f"Uninstall {_giver(point)}, or rename its entry point in {GROUP}."
+            )
+        givers[point.name], found[point.name] = _giver(point), point
+    return found
+
+
+def _giver(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist else "a package"
+    return f"{package} ({point.value})"
+
+
+def _loaded(point: EntryPoint) -> Card:
+    """Import an encoding of another package, and return the card that it registers."""
+    try:
+        cls = point.load()
+    except (Exception, SystemExit) as error:  # a package may raise anything
+        raise ValueError(
+            f"registry: the encoding {point.name!r} of {_giver(point)} cannot be loaded: {type(error).__name__}: "
+            f"{error}. Repair or uninstall that package."
+        ) from error
+    card = _CARDS.get(point.name)
+    if card is None or card.cls is not cls:
+        raise ValueError(
+            f"registry: {_giver(point)} must register its class as {point.name!r}, because a card has what posenc "
+            f"lists; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
+        )
+    return card
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

@@ -7,6 +7,8 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -104,6 +106,22 @@ def test_github_gets_annotations(subject, capsys, monkeypatch, tmp_path):
     assert (tmp_path / "subject.py").read_text().splitlines()[number - 1].startswith("def build")
 
 
+@pytest.mark.parametrize("worst", ["pass", "cannot_tell", "fail"])
+def test_several_targets_are_one_document_and_the_worst_exit_code(subject, capsys, tmp_path, worst):
+    paths = []
+    for status in dict.fromkeys(("pass", "cannot_tell", worst)):
+        if worst != "pass" or status == "pass":
+            paths.append(str(tmp_path / f"{status}.py"))
+            Path(subject(status)).rename(paths[-1])
+    code = {"pass": 0, "cannot_tell": 3, "fail": 1}[worst]
+    assert verify(*paths, "--in-process", "--output-format", "junit") == code
+    (suite,) = ElementTree.fromstring(capsys.readouterr().out)
+    assert [case.get("name") for case in suite] == paths
+    assert verify(*paths, "--in-process", "--output-format", "sarif") == code
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert len(run["results"]) == len(paths) - 1
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -159,12 +177,13 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["FILE", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["nowhere.py"], "there is no file 'nowhere.py'"),
         (["subject"], "TARGET must be FILE.py or package.module:OBJECT; got 'subject'"),
         (["FILE", "--convention", "rope"], "--convention must be a convention; got 'rope'"),
         (["FILE", "--spec", "nowhere.json"], "there is no file 'nowhere.json'"),
         (["FILE", "--spec", "."], "is a directory"),
-        (["FILE", "--output-format", "xml"], "--output-format must be text, json or github; got xml"),
+        (["FILE", "--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml"),
         (["FILE", "--json", "--output-format", "github"], "exclude each other"),
         ([], "give either TARGET or --exec COMMAND"),
         (["FILE", "--exec", "true"], "give either TARGET or --exec COMMAND"),
@@ -230,10 +249,3 @@ def test_a_pass_says_what_was_not_read_and_not_judged():
     report = Report("pass", "cached_model", not_judged=not_judged)
     assert sentences.text(report, "a.py").splitlines()[1:3] == [f"  not judged: {line}" for line in not_judged]
     assert report.to_dict()["not_judged"] == list(not_judged)
-
-
-def test_an_annotation_cannot_be_broken_out_of():
-    cause = Cause("a,b::c", "one\r\ntwo % three\n::error::four", 1.0)
-    line = sentences.github(Report("fail", "", (cause,)), "m:x", "a,b:c.py", 3)
-    assert line == "::error file=a%2Cb%3Ac.py,line=3,title=a%2Cb%3A%3Ac::m:x: one%0Atwo %25 three%0A::error::four"
-    assert "\n" not in line

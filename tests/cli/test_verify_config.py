@@ -1,6 +1,7 @@
 """`posenc verify-config`: formats and exit codes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,24 @@ def test_github_names_file_and_line_and_cannot_be_broken_out_of(tmp_path, capsys
     assert "%25" in line
 
 
+@pytest.mark.parametrize("words", [["--output-format", "json"], ["--output-format", "sarif"]])
+def test_several_are_one_document_and_the_worst_exit_code(tmp_path, capsys, words):
+    paths = {"good": GOOD, "bad": GOOD | {"rope_theta": 0.5}, "new": GOOD | {"model_type": "brandnew"}}
+    for name, fields in paths.items():
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, fields)
+    for names, code in (("good new", 3), ("new good bad", 1), ("good", 0)):
+        assert run(["verify-config", *(str(tmp_path / name) for name in names.split()), *words]) == code
+        found = json.loads(capsys.readouterr().out)
+        if "sarif" in words:
+            assert len(found["runs"][0]["results"]) == len(names.split()) - 1
+        elif " " in names:
+            assert [Path(one["target"]).name for one in found] == names.split()
+    assert run(["verify-config", str(tmp_path / "good"), str(tmp_path / "nowhere"), *words]) == 2
+    streams = capsys.readouterr()
+    assert (streams.out, "nowhere" in streams.err) == ("", True)
+
+
 def test_what_cannot_be_told(tmp_path, capsys):
     target = write(tmp_path, GOOD | {"model_type": "brandnew"})
     assert run(["verify-config", target]) == 3
@@ -67,7 +86,7 @@ def test_what_cannot_be_told(tmp_path, capsys):
     assert run(["verify-config", target, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["status"] == "cannot_tell"
     assert run(["verify-config", target, "--output-format", "github"]) == 3
-    assert capsys.readouterr().out.startswith("::notice file=")
+    assert capsys.readouterr().out.startswith("::warning file=")
     assert run(["verify-config", target, "--pairing", "half"]) == 0
 
 
@@ -85,7 +104,7 @@ def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
     ("words", "said"),
     [
         (["nowhere"], "no configuration is at 'nowhere', and no known model is called so."),
-        (["--output-format", "xml"], "--output-format must be text, json or github; got xml."),
+        (["--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml."),
         (["--json", "--output-format", "github"], "exclude each other"),
         (["--pairing", "third"], "--pairing must be half or interleaved; got third."),
     ],

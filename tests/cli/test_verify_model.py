@@ -71,6 +71,15 @@ def test_github(spoilt, capsys):
     assert said.startswith(f"::error file={spoilt}/config.json,title=model.rotation.missing::")
 
 
+def test_sarif_and_junit(spoilt, capsys):
+    assert run(["verify-model", str(spoilt), "--output-format", "sarif"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    assert one["ruleId"] == "model.rotation.missing"
+    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("/config.json")
+    assert run(["verify-model", str(spoilt), "--output-format", "junit"]) == 1
+    assert "first wrong layer    2" in capsys.readouterr().out
+
+
 def test_what_cannot_be_told(folder, capsys):
     (folder / "config.json").write_text(json.dumps(FIELDS | {"model_type": "brandnew"}))
     assert run(["verify-model", str(folder)]) == 3
@@ -80,7 +89,7 @@ def test_what_cannot_be_told(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output-format", "xml"], "--output-format must be text, json or github; got xml."),
+        (["--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml."),
         (["--json", "--output-format", "github"], "exclude each other"),
         (["auto_map"], "config.json has auto_map"),
         (["pickle"], "pytorch_model.bin', which may be pickled code"),

@@ -290,7 +290,7 @@ def test_score_mod_is_the_bias(name: str) -> None:
 @pytest.mark.parametrize("make", [deberta, tupe], ids=["deberta", "tupe"])
 def test_compiled_once_for_all_lengths(make: Any) -> None:
     """Nothing is read off the positions there, and what comes out is the same."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     encoding = make(head_dim=4).float()
 
     def run(q: Tensor, k: Tensor, pos: Tensor) -> Tensor:

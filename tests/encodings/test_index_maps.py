@@ -9,8 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, Encoding, OnAxes
@@ -20,6 +18,7 @@ from posenc.attention.checked import make_call
 from posenc.attention.piecewise import PiecewisePasses
 from posenc.piecewise import Piecewise
 from strategies import check, normal, refuses
+from watch import Largest
 
 
 def distance(encoding: Any, i: int, j: int) -> float:
@@ -246,17 +245,6 @@ def test_autocast_rounds_as_it_does_elsewhere() -> None:
         got = PiecewisePasses().run(call(LONG[0]))
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), PiecewisePasses().run(call(LONG[0])), atol=0.03, rtol=0.03)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that is made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.numbers = max([self.numbers, *(t.numel() for t in tree_leaves(out) if isinstance(t, Tensor))])
-        return out
 
 
 @pytest.mark.slow

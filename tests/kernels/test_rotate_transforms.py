@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.rotations import BACKENDS, PAIRINGS, N, back, exact, q_and_k, rope_and_places, tables
 from posenc import positions, private
+from posenc.private import watching
 from strategies import normal
 
 
@@ -161,47 +160,39 @@ def test_recorded_graphs_hold_no_constants(way: str, how: str, backend: str) -> 
 def test_fake_and_meta_tensors_have_shapes_alone(backend: str) -> None:
     rope, placed = rope_and_places(dtype=torch.float32)
     q, k = q_and_k(torch.bfloat16)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        for given in ((q, k), (mode.from_tensor(q), mode.from_tensor(k))):
+    of_torch = next(iter(torch.export.export(torch.nn.Identity(), (q,)).graph.nodes)).meta["val"]
+    of_torch.fake_mode.allow_non_fake_inputs = True
+    with of_torch.fake_mode as mode:
+        for given in ((q, k), [mode.from_tensor(t, static_shapes=True) for t in (q, k)]):
             got = rope.rotate(*given, placed, backend=backend)
             assert [(t.shape, t.dtype) for t in got] == [(q.shape, q.dtype), (k.shape, k.dtype)]
-            assert all(isinstance(t, torch._subclasses.FakeTensor) for t in got)
+            assert all(isinstance(t, type(of_torch)) for t in got)
         inside = rope.place(positions.arange(N))
-        rope.rotate_(mode.from_tensor(q), mode.from_tensor(k), inside, backend=backend)
+        rope.rotate_(*(mode.from_tensor(t, static_shapes=True) for t in (q, k)), inside, backend=backend)
     meta = rope.to("meta").place(placed.pos.to("meta"))
     got = rope.rotate(q.to("meta"), k.to("meta").requires_grad_(), meta, backend=backend)
     assert [(t.shape, t.dtype, t.device.type) for t in got] == [(t.shape, t.dtype, "meta") for t in (q, k)]
     rope.rotate_(q.to("meta"), k.to("meta"), meta, backend=backend)
 
 
-class Log(TorchDispatchMode):
-    """Notes which operations pass by."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_who_watches_operations_sees_them(backend: str) -> None:
+    seen: list[str] = []
     rope, placed = rope_and_places()
     q, k = q_and_k()
-    with Log() as log:
+    with watching(lambda operation, _: seen.append(str(operation))):
         got, _ = rope.rotate(q, k, placed, backend=backend)
-    assert any("mul" in name for name in log.seen)
+    assert any("mul" in name for name in seen)
     exact(q, *tables(placed), pairing="half", side="last").holds(got, torch.float64)
     q.requires_grad_()
-    with Log() as log:
+    with watching(lambda operation, _: seen.append(str(operation))):
         turned, _ = rope.rotate(q, k, placed, backend=backend)
     back(torch.ones_like(q), placed).holds(torch.autograd.grad(turned.sum(), q)[0], torch.float64)
     turned, _ = rope.rotate(q, k, placed, backend=backend)
-    with Log() as log:
+    seen.clear()
+    with watching(lambda operation, _: seen.append(str(operation))):
         grad = torch.autograd.grad(turned.sum(), q)[0]
-    assert any("mul" in name for name in log.seen)
+    assert any("mul" in name for name in seen)
     back(torch.ones_like(q), placed).holds(grad, torch.float64)
 
 
@@ -210,7 +201,7 @@ def test_without_torch_s_count_of_modes_numbers_are_the_same(monkeypatch: pytest
     monkeypatch.setattr(private, "_dispatch_modes", [None, None])
     rope, placed = rope_and_places()
     q, k = q_and_k()
-    with Log():
+    with watching(lambda operation, _: None):
         for x, got in zip((q, k), rope.rotate(q, k, placed), strict=True):
             exact(x, *tables(placed), pairing="half", side="last").holds(got, torch.float64)
 

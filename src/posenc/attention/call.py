@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
 from posenc.attention.leaves import Leaf
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype
+from posenc.placed import tensors
 from posenc.positions.checks import all_plain
 
 
@@ -52,8 +52,8 @@ class Call:
     def is_plain(self) -> bool:
         """Whether all tensors are memory that can be written to in pieces, on whatever device."""
         own = (p for leaf in self.leaves for p in leaf.encoding.parameters())
-        given = tree_leaves((self.q, self.k, self.v, self.mask, self.document_ids, self.placed, self.k_placed))
-        return all_plain((*own, *(t for t in given if isinstance(t, Tensor))))
+        given = self.q, self.k, self.v, self.mask, self.document_ids, self.placed, self.k_placed
+        return all_plain((*own, *tensors(given)))
 
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from posenc.attention import flex_masks
 from posenc.attention.call import Call, mixed, shown, widened
@@ -21,6 +20,7 @@ from posenc.attention.spans import Spans, blank
 from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
+from posenc.placed import tensors
 from posenc.positions.checks import is_plain
 from posenc.private import is_wrapped
 
@@ -144,7 +144,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self.wide and any(isinstance(t, Tensor) and t.ndim and is_wrapped(t) for t in pytree.tree_leaves(out)):
+        if not self.wide and any(t.ndim and is_wrapped(t) for t in tensors(out)):
             self.wide = str(getattr(func, "__name__", func))
         return out
 
@@ -154,7 +154,7 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     if not torch.is_grad_enabled():
         return None
     placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
-    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *pytree.tree_leaves(placed)]
+    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
     learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
     trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v))
     if call.q.device.type == "cpu":

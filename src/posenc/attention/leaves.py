@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
+from posenc.placed import map_tensors, tensors
 from posenc.positions.checks import may_look
 from posenc.versions import FOLLOWS_VARS
 
@@ -120,17 +120,13 @@ def hidden(encoding: Encoding) -> str | None:
 
 def learning(tree: Any) -> list[Tensor]:
     """Return the tensors of what was placed that carry gradients."""
-    return [t for t in tree_leaves(tree) if _carries(t)]
+    return [t for t in tensors(tree) if t.requires_grad]
 
 
-def with_parts(tree: Any, tensors: Sequence[Tensor]) -> Any:
+def with_parts(tree: Any, others: Sequence[Tensor]) -> Any:
     """Return what was placed with others in place of its `learning` tensors."""
-    given = iter(tensors)
-    return tree_map(lambda t: next(given) if _carries(t) else t, tree)
-
-
-def _carries(t: Any) -> bool:
-    return isinstance(t, Tensor) and t.requires_grad
+    given = iter(others)
+    return map_tensors(lambda t: next(given) if t.requires_grad else t, tree)
 
 
 def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:

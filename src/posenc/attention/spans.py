@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posenc.attention.call import Call, all_of, shown
 from posenc.positions.checks import may_look
+from posenc.private import is_known
 
 SHORTEST = 64  # tokens from which on a document gets blocks of its own
 HARMLESS = 1e15  # its square, times some lanes, is a number in float32
@@ -281,9 +282,6 @@ def blocks_by_index(call: Call) -> list[Block]:
 
 def are_known(*lengths: int | None) -> bool:
     """Whether lengths are numbers, rather than what a compiler leaves open."""
-    from torch.fx.experimental import symbolic_shapes  # slow to import
-
-    is_known = getattr(symbolic_shapes, "has_static_value", None) or symbolic_shapes.is_concrete_int  # before 2.8
     return all(n is None or is_known(n) for n in lengths)
 
 

@@ -37,7 +37,12 @@ def list_encodings(
     if as_json and table:
         output.complain("list: --json and --table exclude each other, and both were given; give one of them.")
         raise typer.Exit(2)
-    cards = [registry.card(name) for name in registry.names(pattern)]
+    cards = []
+    for name in registry.names(pattern):
+        try:
+            cards.append(registry.card(name))
+        except ValueError as error:  # another package is broken, which hides none of the others
+            output.complain(str(error))
     if as_json:
         output.write_json([card.as_dict() for card in cards])
     if not cards:

@@ -91,16 +91,16 @@ def construct(name: str, options: Mapping[str, Any]) -> Any:
 
     torch = import_module("torch")  # by name: posenc.cli itself must start without it
     cls = registry.find_class(name)
-    example = next((c.example for c in map(registry.card, registry.names()) if c.cls is cls), None)
+    card = registry.card_of(cls)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
             encoding = registry.create(name, dims=registry.Dims(**_DIMS), **options)
         except (ValueError, TypeError):
-            if example is None:
+            if card is None:
                 raise
             torch.manual_seed(SEED)
-            encoding = registry.create(name, **{**example, **options})
+            encoding = registry.create(name, **{**card.example, **options})
     return encoding.eval()
 
 

@@ -50,7 +50,7 @@ def show_encoding(
     from posenc import registry
 
     cls = registry.find_class(name)
-    card = _find_card(cls)
+    card = registry.card_of(cls)  # None for a class of one's own
     if formula is not None and not precise:
         raise ValueError(f"show: --formula belongs to --precision; got --formula {formula} alone. Give both.")
     if precise:
@@ -74,13 +74,6 @@ def read_arguments(docstring: str) -> dict[str, str]:
     section = _ARGS.search(inspect.cleandoc(docstring))
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
     return {name: " ".join(said.split()) for name, said in entries}
-
-
-def _find_card(cls: type) -> "Card | None":
-    """Return the card of a class, however it was named; a class of one's own need not have one."""
-    from posenc import registry
-
-    return next((c for c in map(registry.card, registry.names()) if c.cls is cls), None)
 
 
 def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], str]:

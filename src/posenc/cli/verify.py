@@ -1,8 +1,8 @@
 """`posenc verify`: what an implementation of a position encoding computes, and what is wrong with it."""
 
 import contextlib
-import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,17 +14,17 @@ from posenc.cli import output
 if TYPE_CHECKING:
     from posenc.verify.child import Outcome
     from posenc.verify.child.target import Target
-    from posenc.verify.report import Report
+    from posenc.verify.formats import Result
 
-CODES = {"pass": 0, "equivalent": 0, "fail": 1, "cannot_tell": 3}
+FORMATS_HELP = "text, json, github, sarif or junit."
 _SHOWN = 20  # lines of what the user's code printed
 
 
 def verify_implementation(
-    target: Annotated[
-        str | None,
+    targets: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[TARGET]",
+            metavar="[TARGET]...",
             help="FILE.py or package.module:OBJECT; a file has build(). Or a directory with recorded answers.",
             show_default=False,
         ),
@@ -45,9 +45,7 @@ def verify_implementation(
         bool, typer.Option("--array-files", help="With --exec: pass arrays as .npy files, not in the lines.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
-    ] = None,
+    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
     ] = False,
@@ -56,7 +54,7 @@ def verify_implementation(
 
     The code is imported and run. Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell.
     """
-    from posenc.verify import child, conventions
+    from posenc.verify import conventions
     from posenc.verify.child.target import parse
 
     wanted = format_of("verify", as_json, output_format)
@@ -65,42 +63,48 @@ def verify_implementation(
     convention = convention or named
     if convention is not None:
         conventions.named(convention, "--convention" if named is None else "convention")
-    if (command is None) == (target is None):
+    if (command is None) == (not targets):
         raise ValueError("verify: give either TARGET or --exec COMMAND.")
-    if command is not None or Path(str(target)).is_dir():
-        name, report = _remote(command, target, convention, asked, array_files)
-        _write(report, name, None, wanted)
+    if command is not None:
+        results = [_run_program(command, convention, asked, array_files)]
     else:
-        name = str(target)
-        where = parse(name)
-        announce("verify", name, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
-        found = (run_here if in_process else child.run)(where, convention=convention, spec=asked)
-        repeat(found.printed)
-        if found.report is None:
-            raise ValueError(found.refused)
-        report = found.report
-        _write(report, name, where, wanted)
-    if code := CODES[report.status]:
-        raise typer.Exit(code)
+        places = [(target, None if Path(target).is_dir() else parse(target)) for target in targets or ()]
+        results = [_verify_target(*place, convention, asked, in_process) for place in places]
+    conclude(wanted, results)
 
 
-def _remote(
-    command: str | None, target: str | None, convention: str | None, spec: dict[str, Any] | None, files: bool
-) -> tuple[str, "Report"]:
-    """Judge a program, or the answers in a directory; return what it is called and the report."""
-    from posenc.verify import check, child, remote
+def _verify_target(
+    target: str, where: "Target | None", convention: str | None, spec: dict[str, Any] | None, in_process: bool
+) -> "Result":
+    """Judge an object of Python, or the answers in a directory, which is nowhere in Python."""
+    from posenc.verify import check, child, formats, remote
 
-    convention = _known(convention, "--exec" if command else str(target))
-    if command is None:
-        recording = remote.Recording(Path(str(target)))
-        return str(target), check(remote.subject(convention, recording), convention=convention, spec=spec)
+    if where is None:
+        convention = _known(convention, target)
+        recording = remote.subject(convention, remote.Recording(Path(target)))
+        return formats.of_report(check(recording, convention=convention, spec=spec), target)
+    announce("verify", target, in_process, child.TIME_LIMIT, child.MEMORY_LIMIT)
+    found = (run_here if in_process else child.run)(where, convention=convention, spec=spec)
+    repeat(found.printed)
+    if found.report is None:
+        raise ValueError(found.refused)
+    file = None if where.path is None else str(where.path)
+    return formats.of_report(found.report, target, file=file, line=_line_of_build(where))
+
+
+def _run_program(command: str, convention: str | None, spec: dict[str, Any] | None, files: bool) -> "Result":
+    """Judge a program in any language."""
+    from posenc.verify import check, child, formats, remote
+
+    convention = _known(convention, "--exec")
     output.complain(
         f"verify runs {command} ({child.TIME_LIMIT:g} s, {child.MEMORY_LIMIT / 2**30:g} GiB); run only what you trust."
     )
     with remote.Program(command, seconds=child.TIME_LIMIT, memory=child.MEMORY_LIMIT, files=files) as program:
         report = check(remote.subject(convention, program), convention=convention, spec=spec)
     repeat(program.text())
-    return command, replace(report, not_judged=(*report.not_judged, "whether the program writes into its arguments"))
+    unseen = "whether the program writes into its arguments"
+    return formats.of_report(replace(report, not_judged=(*report.not_judged, unseen)), command)
 
 
 def _known(convention: str | None, where: str) -> str:
@@ -134,11 +138,27 @@ def write_cases(
 
 def format_of(command: str, as_json: bool, named: str | None) -> str:
     """Return the format that two options ask for."""
-    if named not in (None, "text", "json", "github"):
-        raise ValueError(f"{command}: --output-format must be text, json or github; got {named}.")
+    from posenc.verify.formats import FORMATS
+
+    if named is not None and named not in FORMATS:
+        raise ValueError(f"{command}: --output-format must be {FORMATS_HELP[:-1]}; got {named}.")
     if as_json and named not in (None, "json"):
         raise ValueError(f"{command}: --json and --output-format {named} exclude each other. Give one.")
     return "json" if as_json else named or "text"
+
+
+def conclude(wanted: str, results: "Sequence[Result]") -> None:
+    """Write results as one document, and leave with the exit code: 1 if one fails, else 3 if one cannot be decided."""
+    from posenc.verify import formats
+
+    document = formats.document(wanted, results)
+    if not isinstance(document, str):
+        output.write_json(document)
+    elif document:
+        output.write(document)
+    ends = {result.status for result in results}
+    if code := 1 if "fail" in ends else 3 if "cannot_tell" in ends else 0:
+        raise typer.Exit(code)
 
 
 def _read_spec(source: str) -> dict[str, Any]:
@@ -190,18 +210,6 @@ def repeat(printed: str) -> None:
         sys.stderr.write(f"| {printable(line.rstrip())}\n")
     if len(lines) > _SHOWN:
         sys.stderr.write(f"| ({len(lines) - _SHOWN} lines more)\n")
-
-
-def _write(report: "Report", target: str, where: "Target | None", wanted: str) -> None:
-    from posenc.verify import sentences
-
-    if wanted == "json":
-        output.write_json({"target": target, **report.to_dict()})
-    elif wanted == "github":
-        file = None if where is None or where.path is None else os.path.relpath(where.path)
-        output.write(sentences.github(report, target, file, None if where is None else _line_of_build(where)))
-    else:
-        output.write(sentences.text(report, target))
 
 
 def _line_of_build(where: "Target") -> int | None:

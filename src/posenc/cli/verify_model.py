@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
-from posenc.cli.verify import CODES, format_of
+from posenc.cli.verify import FORMATS_HELP, conclude, format_of
 
 if TYPE_CHECKING:
+    from posenc.verify.formats import Result
     from posenc.verify.report import Report
 
 _WIDTH = 100
 
 
 def verify_model(
-    target: Annotated[
-        str, typer.Argument(metavar="DIR", help="A local directory with config.json, and safetensors or no weights.")
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR...", help="Local directories with config.json, and safetensors or no weights."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="text, json or github.", show_default="text")
-    ] = None,
+    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Build it small with random weights, even where there are weights.")
     ] = False,
@@ -36,20 +36,17 @@ def verify_model(
     wanted = format_of("verify-model", as_json, output_format)
     # set before transformers is imported, which reads them then
     os.environ.update(dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"))
+    conclude(wanted, [_verify(target, small) for target in targets])
+
+
+def _verify(target: str, small: bool) -> "Result":
     output.complain(
         f"verify-model runs transformers' code for {target} in this process, offline; no code of the directory runs."
     )
-    from posenc.verify import models, sentences
+    from posenc.verify import formats, models
 
     found = models.verify_model(Path(target), small=small)
-    if wanted == "json":
-        output.write_json({"target": target, **found.to_dict()})
-    elif wanted == "github":
-        output.write(sentences.github(found, target, str(Path(target) / "config.json")))
-    else:
-        output.write(_text(found, target))
-    if code := CODES[found.status]:
-        raise typer.Exit(code)
+    return formats.of_report(found, target, file=str(Path(target) / "config.json"), text=_text(found, target))
 
 
 def _text(found: "Report", target: str) -> str:

@@ -123,8 +123,8 @@ def name_of(encoding: Encoding) -> str:
     'rope'
     """
     cls = type(encoding)
-    known = next((name for name in registry.names() if registry.card(name).cls is cls), None)
-    return known or f"{cls.__module__}:{cls.__qualname__}"
+    card = registry.card_of(cls)
+    return card.name if card else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def label_of(encoding: Encoding, longest: int = 56) -> str:

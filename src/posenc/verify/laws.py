@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+)(?![\w.])")
 
 def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
     """Run the laws on an encoding, or on one of a class; each law that does not hold is a cause `laws.NAME`."""
-    card = _card(subject if inspect.isclass(subject) else type(subject))
+    card = registry.card_of(subject if inspect.isclass(subject) else type(subject))
     found = Findings(definitions=["posenc.laws"])
     try:
         made: Any = subject(**(card.example if card else {})) if inspect.isclass(subject) else subject
@@ -110,10 +110,6 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
     if found[0].shape != found[1].shape:
         return f"Its scores have shape {tuple(found[0].shape)}, those of {card.name!r} {tuple(found[1].shape)}."
     return float((found[0] - found[1]).abs().max() / found[1].abs().max().clamp(min=1.0))
-
-
-def _card(cls: type) -> registry.Card | None:
-    return next((card for card in map(registry.card, registry.names()) if card.cls is cls), None)
 
 
 def _cause(law: str, seen: str, encoding: Encoding) -> Cause:

@@ -1,4 +1,4 @@
-"""Reports in words: the only place where codes and numbers become sentences, for people and for a forge's log."""
+"""Reports in words: the only place where codes and numbers become sentences; `formats` has them for programs."""
 
 import math
 import textwrap
@@ -10,8 +10,6 @@ from posenc.verify.report import Cause, Report
 
 if TYPE_CHECKING:
     from posenc.verify.engine.records import Fault, Verdict
-
-_LEVELS = {"fail": "error", "cannot_tell": "warning"}
 
 
 def report(verdict: "Verdict", convention: str, definition: str) -> Report:
@@ -74,33 +72,6 @@ def text(report: Report, target: str, width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def github(report: Report, target: str, file: str | None = None, line: int | None = None) -> str:
-    """Return workflow commands, one a cause, which GitHub shows next to the file.
-
-    Args:
-        report: The report.
-        target: What was checked.
-        file: Its path as the forge knows it, or None for a module by name.
-        line: Where in the file, or None.
-
-    >>> print(github(Report("pass", "slopes_fn"), "mine.py", "mine.py"))
-    ::notice file=mine.py,title=posenc verify%3A pass::mine.py as slopes_fn
-    """
-    said = [(c.code, f"{target}: {c.message}" + (f"\n{c.help}" if c.help else "")) for c in report.causes]
-    if not said:
-        verdict, _, rest = _verdict(report, target).partition(": ")
-        said = [(f"posenc verify: {verdict}", rest + (f": {report.because}" if report.because else ""))]
-    level, place = _LEVELS.get(report.status, "notice"), {"file": file, "line": line if file else None}
-    return "\n".join(command(level, {**place, "title": title}, words) for title, words in said)
-
-
-def command(level: str, properties: Mapping[str, Any], said: str) -> str:
-    """Return one workflow command of GitHub Actions, which what it says cannot break out of."""
-    given = ((key, _escaped(str(value))) for key, value in properties.items() if value)
-    listed = ",".join(f"{key}={value.replace(':', '%3A').replace(',', '%2C')}" for key, value in given)
-    return f"::{level} {listed}::{_escaped(said)}"
-
-
 def printable(said: str) -> str:
     """Return text without what a terminal would obey: errors quote what strangers' code says.
 
@@ -124,8 +95,3 @@ def _value(value: Any) -> str:
 def _wrapped(said: str, width: int, indent: str) -> str:
     wrapper = textwrap.TextWrapper(width, indent, indent + "  ", break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(printable(" ".join(said.split())))
-
-
-def _escaped(said: str) -> str:
-    lines = said.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "%0A".join(printable(line).replace("%", "%25") for line in lines)

@@ -38,6 +38,7 @@ class Check:
         Raises:
             CheckError: It does not pass; the message is the report's text.
         """
+        __tracebackhide__ = True  # pytest shows the test's line and the report
         from posenc.verify import check, sentences
 
         report = check(self.subject, convention=self.convention, spec=self.spec)
