@@ -175,10 +175,10 @@ def table(title: str, found: dict[str, Timing | str], *, moved: int = 0, calls: 
         if isinstance(took, str):
             lines.append(f"| {name} | not measured: {took} |" + " |" * (head.count("|") - 3))
             continue
-        cells = [name, f"{took.seconds.middle / calls * 1e6:.1f}"]
+        cells = [name, f"{took.seconds.median / calls * 1e6:.1f}"]
         if moved:
             share = took.ratio
-            cells += [f"{moved / took.seconds.middle / 1e9:.0f}", f"{1 / share.middle:.2f}"]
+            cells += [f"{moved / took.seconds.median / 1e9:.0f}", f"{1 / share.median:.2f}"]
             cells.append(f"{1 / share.high:.2f} .. {1 / share.low:.2f}")
         lines.append("| " + " | ".join(cells) + " |")
     print("\n".join(lines), flush=True)

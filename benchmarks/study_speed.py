@@ -76,5 +76,5 @@ if __name__ == "__main__":
     print("| loop | tokens a second, of the plain loop's | middle half |\n| --- | --- | --- |")
     for name, found in compare(loops, "plain loop", rounds=41).items():
         assert isinstance(found, Timing), found
-        middle, low, high = (1 / ratio for ratio in (found.ratio.middle, found.ratio.high, found.ratio.low))
+        middle, low, high = (1 / ratio for ratio in (found.ratio.median, found.ratio.high, found.ratio.low))
         print(f"| {name} | {middle:.2f} | {low:.2f} .. {high:.2f} |")

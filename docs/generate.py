@@ -1,6 +1,11 @@
-"""Write encodings.md from the registry and laws.md from the laws; a test holds them in step."""
+"""Write encodings.md from the registry, laws.md from the laws and stacks.md from the rules of parity.
+
+A test keeps them in step. `python docs/generate.py stacks.md` writes one.
+"""
 
 import inspect
+import json
+import sys
 from pathlib import Path
 
 import posenc
@@ -10,6 +15,8 @@ from posenc.cli import table
 from posenc.cli.listing import order_families
 from posenc.cli.show import read_arguments
 from posenc.laws.exceptions import EXCEPTIONS
+from posenc.parity import loading
+from posenc.parity import table as rules_table
 
 HERE = Path(__file__).parent
 
@@ -63,8 +70,48 @@ def statutes() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"encodings.md": encodings, "laws.md": statutes}
+def stacks() -> str:
+    """Return the page of stacks: a hand-written head, the table of differences, and what the check found."""
+    head = (HERE / "stacks_head.md").read_text()
+    titles, *rows = rules_table.rows(loading.choose(None))
+    lines = ["## What each stack reads", ""]
+    lines += [f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows)]
+    lines += [
+        "",
+        "## How the rules are known",
+        "",
+        "| stack | rules read in source | run on a CPU | unknown |",
+        "|---|---|---|---|",
+    ]
+    for name, rules in loading.known().items():
+        seen = [note.seen for note in rules.every_note()]
+        lines.append(f"| {name} | {' | '.join(str(seen.count(how)) for how in ('read', 'run', 'unknown'))} |")
+    lines += ["", *_outcome()]
+    for rules in loading.known().values():
+        lines += [f"- {rules.project} {rules.version}: {note}" for note in rules.notes]
+    return head + "\n" + "\n".join(lines) + "\n"
+
+
+def _outcome() -> list[str]:
+    """Return what benchmarks/parity_check.py found when it last ran."""
+    found = json.loads((HERE.parent / "benchmarks/parity_check.json").read_text())
+    said = (
+        f"Checked against the stacks' published packages on {found['date']} by `benchmarks/parity_check.py`: each "
+        f"stack's own classes construct the rotation of {len(found['cases'])} configurations on a CPU."
+    )
+    lines = [said, ""]
+    for name, rows in found["stacks"].items():
+        asked = {case: said for case, said in rows.items() if said != "-"}
+        wrong = [f"{case} ({said})" for case, said in asked.items() if said]
+        lines.append(
+            f"- {name}: {len(asked) - len(wrong)} of {len(asked)} agree{'; not: ' + '; '.join(wrong) if wrong else ''}."
+        )
+    lines += ["", "The cases: " + "; ".join(found["cases"]) + ".", "", "Worth knowing:", ""]
+    return lines
+
+
+PAGES = {"encodings.md": encodings, "laws.md": statutes, "stacks.md": stacks}
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (HERE / name).write_text(page())
+    for name in sys.argv[1:] or PAGES:
+        (HERE / name).write_text(PAGES[name]())

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, Encoding, OnAxes, PerLayer, positions
+from posenc.placed import tensors
 from strategies import check, normal, randomise, refuses
 
 ROPE, ALIBI, T5 = (
@@ -256,5 +256,5 @@ def test_positions_get_the_batch_of_tokens_that_a_member_reads(wrap) -> None:
     past = encoding.place(pos[:3], x[:, :3])
     grown = past.cat(encoding.place(pos[3:], x[:, 3:], past=past))
     assert whole.pos.shape[:2] == (2, 5)
-    for a, b in zip(tree_leaves(grown), tree_leaves(whole), strict=True):
+    for a, b in zip(tensors(grown), tensors(whole), strict=True):
         torch.testing.assert_close(a, b)

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import posenc
 from posenc import positions
 from posenc.families import angles
+from posenc.placed import tensors
 from posenc.positions import checks
+from posenc.private import watching
 from strategies import refuses
+from watch import Largest
 
 HEAD_DIM = 128
 # the slowest and the fastest pairs, and some between
@@ -106,27 +108,14 @@ def test_several_axes_far_out() -> None:
     np.testing.assert_allclose(cos.double().numpy(), np.cos(angle), rtol=0, atol=2e-7)
 
 
-class Sizes(TorchDispatchMode):
-    """Notes the bytes of everything that an operation makes."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(t, Tensor):
-                self.largest = max(self.largest, t.numel() * t.element_size())
-        return out
-
-
 @pytest.mark.parametrize("scattered", [False, True])
 def test_nothing_larger_than_the_tables_is_made(scattered: bool) -> None:
     pos = positions.arange(2**15)
     pos = pos[torch.randperm(len(pos))] if scattered else pos
     rope = posenc.RoPE(head_dim=128)
-    with Sizes() as sizes:
+    with Largest() as seen:
         cos, _ = rope.place(pos).parts
-    assert sizes.largest <= cos.numel() * cos.element_size()
+    assert seen.bytes <= cos.numel() * cos.element_size()
 
 
 def test_off_the_cpu_nothing_is_read() -> None:
@@ -206,13 +195,7 @@ def test_without_float64_nothing_on_the_device_is_float64(kind: torch.dtype, mon
     place = torch.arange(10, dtype=kind, device="meta")
     seen: set[tuple[str, torch.dtype]] = set()
 
-    class Kinds(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            seen.update((t.device.type, t.dtype) for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, Tensor))
-            return out
-
-    with Kinds():
+    with watching(lambda _, out: seen.update((t.device.type, t.dtype) for t in tensors(out))):
         rope.place(place)
     assert ("meta", torch.float32) in seen
     assert ("meta", torch.float64) not in seen

@@ -88,6 +88,20 @@ def test_phase_errors_are_those_of_the_dtype() -> None:
     assert errors["float16"] > 3.0
 
 
+@pytest.mark.parametrize(("end", "most"), [(300, {"bfloat16": 3.2}), (70_000, {"bfloat16": 3.2, "float16": 3.2})])
+def test_phase_errors_are_those_of_torchs_arithmetic(end: int, most: dict[str, float]) -> None:
+    """Of positions, frequencies and products that torch rounds to the dtype, modulo a turn."""
+    errors = inspect(LLAMA | {"max_position_embeddings": end})["layers"][0]["phase_error"]
+    exact = 5e5 ** (-torch.arange(64, dtype=torch.float64) / 64)
+    pos = torch.arange(end - 256, end, dtype=torch.float64)[:, None]
+    for name, error in errors.items():
+        dtype = getattr(torch, name)
+        off = (pos.to(dtype) * exact.to(dtype)).double() - pos * exact
+        wanted = torch.atan2(off.sin(), off.cos()).abs().max().nan_to_num(math.pi)
+        assert error == pytest.approx(float(wanted), rel=1e-6)
+        assert error < most.get(name, 0.5)
+
+
 def test_frequencies_that_depend_on_the_length_are_those_of_the_longest_text() -> None:
     lists = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 8.0], "original_max_position_embeddings": 64}
     phi = {"model_type": "phi3", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}

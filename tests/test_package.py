@@ -1,7 +1,11 @@
 """What `import posenc` brings, and what it does not."""
 
+import ast
+import graphlib
 import subprocess
 import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +93,35 @@ def test_version() -> None:
     from importlib.metadata import version
 
     assert posenc.__version__ == version("posenc")
+
+
+ROOMS = ("attention", "bench", "encodings", "families", "kernels", "measure")
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Everything in some code, functions included, but not what only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from statements(node)
+
+
+def imports(code: str, files: Collection[str]) -> set[str]:
+    found = []
+    for node in statements(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            whole = (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [name if name in files else node.module for name in whole]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return {str(name) for name in found if name in files}
+
+
+def test_files_import_one_another_in_no_circle() -> None:
+    home = Path(posenc.__file__).parent
+    paths = [path for room in ROOMS for path in (home / room).rglob("*.py")]
+    files = {".".join(path.relative_to(home.parent).with_suffix("").parts): path for path in paths}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph = {name: imports(path.read_text(), files) for name, path in files.items()}
+    assert len(graph) > 100
+    graphlib.TopologicalSorter(graph).prepare()  # which names a circle

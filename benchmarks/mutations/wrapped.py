@@ -104,7 +104,7 @@ class Bshd(nn.Module):
 
 def complex_pair(*, head_dim: int, base: float, pairing: Any) -> tuple[Any, Any]:
     def table(end: int) -> Tensor:
-        inv_freq = posenc.frequencies.geometric(head_dim // 2, base=base, width=head_dim)[None]
+        inv_freq = angles.geometric(head_dim // 2, base=base, width=head_dim)[None]
         return torch.complex(*angles.tabulate(positions.arange(end), inv_freq, dtype=torch.float32))
 
     def apply(q: Tensor, k: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,87 +11,18 @@ distance = q_pos - k_pos: positive looks back.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from posenc import positions
+from posenc.placed import Placed
 
 Pos = Shaped[Tensor, "*pos"]  # (seq,), (batch, seq), or either with a last dimension of n_axes
-
-
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """Positions that an encoding has placed: opaque to hosts, and a pytree.
-
-    Args:
-        pos: The positions as int64 or float64.
-        parts: What the encoding made of them; tensors whose sequence dimension is that of `pos`.
-        n_axes: The encoding's number of axes, which tells where the sequence dimension is.
-    """
-
-    pos: Tensor
-    parts: tuple[Any, ...] = ()
-    n_axes: int = 1
-
-    @property
-    def seq_dim(self) -> int:
-        """The dimension that counts tokens: 0, or 1 behind a batch."""
-        return self.pos.ndim - 1 - (self.n_axes > 1)
-
-    def cat(self, other: "Placed") -> "Placed":
-        """Append later tokens, as a cache does; a plain sequence is broadcast to the other's batch."""
-        here, there = self, other
-        batches = [p.pos.shape[0] for p in (here, there) if p.seq_dim]
-        if batches:
-            here, there = here._batched(max(batches)), there._batched(max(batches))
-        dim = here.seq_dim
-        return pytree.tree_map(lambda a, b: torch.cat((a, b), dim), here, there)  # type: ignore[no-any-return]
-
-    def rows(self, begin: int, end: int, batch: slice = slice(None)) -> "Placed":
-        """Keep the tokens begin .. end - 1, of some items of the batch where there is one."""
-        dim = self.seq_dim
-        return pytree.tree_map(  # type: ignore[no-any-return]
-            lambda t: (t[batch] if dim and len(t) > 1 else t).narrow(dim, begin, end - begin), self
-        )
-
-    def last(self, n: int) -> "Placed":
-        """Keep the last `n` tokens, for instance the queries of a call with a cache."""
-        length, dim = self.pos.shape[self.seq_dim], self.seq_dim
-        if n > length:
-            raise ValueError(f"Placed: holds {length} tokens; got last({n}). Ask for {length} at most.")
-        return pytree.tree_map(lambda t: t.narrow(dim, length - n, n), self)  # type: ignore[no-any-return]
-
-    def _batched(self, batch: int) -> "Placed":
-        if self.seq_dim == 1 and self.pos.shape[0] == batch:
-            return self
-        begin = self.seq_dim  # behind a batch of one, if there is one
-        return pytree.tree_map(lambda t: t.expand(batch, *t.shape[begin:]), self)  # type: ignore[no-any-return]
-
-
-def _unflatten(children: Iterable[Any], n_axes: int) -> Placed:
-    pos, parts = children
-    return Placed(pos, parts, n_axes)
-
-
-pytree.register_pytree_node(
-    Placed,
-    lambda p: ([p.pos, p.parts], p.n_axes),
-    _unflatten,
-    serialized_type_name="posenc.Placed",
-    to_dumpable_context=lambda n_axes: n_axes,
-    from_dumpable_context=lambda n_axes: n_axes,
-    flatten_with_keys_fn=lambda p: (
-        [(pytree.GetAttrKey("pos"), p.pos), (pytree.GetAttrKey("parts"), p.parts)],
-        p.n_axes,
-    ),
-)
 
 
 class Encoding(nn.Module):

@@ -5,18 +5,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
 
 from posenc import config, frequencies
 from posenc.config import kinds, unrotated
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
 
-InvFreq = Float64[Tensor, " n_pairs"]
+Array = np.ndarray
 Fate = Literal["kept", "blended", "divided"]
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = ("bfloat16", "float16", "float32")
 _OF_ROTATION = (
     *("pairing", "head_dim", "rotary_dim", "axes", "sections", "layout", "base", "rope_type", "factor", "inv_freq"),
     *("attention_factor", "score_factor", "original_max_len", "max_len", "window", "pairs", "critical_dim"),
@@ -73,19 +71,19 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
     return {"layers": found, "warnings": [{"code": w.code, "key": w.key, "message": w.message} for w in warnings]}
 
 
-def fates(plain: InvFreq, scaled: InvFreq, factor: float | None) -> tuple[Fate, ...]:
+def fates(plain: Array, scaled: Array, factor: float | None) -> tuple[Fate, ...]:
     """Say what a scaling makes of each pair: it is kept, divided by the factor, or blended, which is anything else.
 
     Args:
-        plain: Radians per position before the scaling.
+        plain: Radians per position before the scaling, (n_pairs,).
         scaled: The same after it.
         factor: How many times longer the texts get; None where that is not told.
 
-    >>> fates(torch.tensor([1.0, 0.5, 0.25]).double(), torch.tensor([1.0, 0.3, 0.125]).double(), 2.0)
+    >>> fates(np.array([1.0, 0.5, 0.25]), np.array([1.0, 0.3, 0.125]), 2.0)
     ('kept', 'blended', 'divided')
     """
-    kept = torch.isclose(scaled, plain, rtol=1e-9, atol=0)
-    divided = torch.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
+    kept = np.isclose(scaled, plain, rtol=1e-9, atol=0)
+    divided = np.isclose(scaled, plain / (factor or 1.0), rtol=1e-9, atol=0)
     both = zip(kept.tolist(), divided.tolist(), strict=True)
     return tuple("kept" if stays else "divided" if falls else "blended" for stays, falls in both)
 
@@ -100,7 +98,7 @@ def _layer(
     whole = frequencies.from_config(target, rotary.layer_type, pairing=pairing, seq_len=rotary.max_len)
     plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
     original = rotary.original_max_len or trained or rotary.max_len
-    resting = torch.zeros((rotary.head_dim - rotary.rotary_dim) // 2, dtype=torch.float64)
+    resting = np.zeros((rotary.head_dim - rotary.rotary_dim) // 2)
     return {
         "kind": rotary.layer_type,
         "count": count,
@@ -125,14 +123,14 @@ def _layer(
         and frequencies.critical_dim(width=rotary.rotary_dim, base=rotary.base, original_max_len=original),
         "first_negative": {
             "rotated": (rotated := frequencies.first_negative(whole.inv_freq)),
-            "all": frequencies.first_negative(torch.cat((whole.inv_freq, resting))) if len(resting) else rotated,
+            "all": frequencies.first_negative(np.concatenate((whole.inv_freq, resting))) if len(resting) else rotated,
         },
         "phase_error": rotary.max_len and _phase_errors(whole.inv_freq, rotary.max_len),
     }
 
 
 def _pairs(
-    plain: InvFreq, scaled: InvFreq, factor: float | None, original: int | None, max_len: int | None
+    plain: Array, scaled: Array, factor: float | None, original: int | None, max_len: int | None
 ) -> dict[str, Any]:
     """Count what becomes of the pairs, and list wavelengths and turns."""
     turns, became = scaled / (2 * math.pi), fates(plain, scaled, factor)
@@ -147,12 +145,22 @@ def _pairs(
     }
 
 
-def _phase_errors(inv_freq: InvFreq, max_len: int) -> dict[str, float]:
+def _phase_errors(inv_freq: Array, max_len: int) -> dict[str, float]:
     """Return by dtype the largest error in radians, at most half a turn, of angles formed in it near the end."""
-    pos = torch.arange(max(max_len - 256, 0), max_len, dtype=torch.float64)[:, None]
+    pos = np.arange(max(max_len - 256, 0), max_len, dtype=np.float64)[:, None]
     errors = {}
-    for name, dtype in DTYPES.items():
-        off = (pos.to(dtype) * inv_freq.to(dtype)).double() - pos * inv_freq
-        part = (off - 2 * math.pi * (off / (2 * math.pi)).round()).abs().max()
-        errors[name] = float(part) if part.isfinite() else math.pi  # float16 ends at 65,504
+    with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65,504: any angle is then as likely
+        for name in DTYPES:
+            off = _round(_round(pos, name) * _round(inv_freq, name), name).astype(np.float64) - pos * inv_freq
+            part = np.abs(off - 2 * math.pi * np.round(off / (2 * math.pi))).max()
+            errors[name] = float(part) if np.isfinite(part) else math.pi
     return errors
+
+
+def _round(x: Array, dtype: str) -> Array:
+    """Round to a dtype; what is bfloat16 stands in float32, in which the product of two is exact."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    bits = x.astype(np.float32).view(np.uint32)
+    even = (bits >> 16) & 1  # ties go to the even neighbour
+    return ((bits + 0x7FFF + even) & 0xFFFF0000).astype(np.uint32).view(np.float32)

@@ -7,11 +7,18 @@
   can be read and no memory written to. Without them any class of tensors but Tensor and Parameter counts as wrapped.
 - Whether a dispatch mode sees each operation (`is_watched`): what counts, fakes or records operations finds a rotation
   made of them. Without it a rotation by a kernel is not seen; its numbers are the same.
+- Each operation as it runs, with its result (`watching`), which no public mode sees below the functions of Python.
+  Without it `watching` raises, and the character of an encoding leaves out what its numbers cost.
+- Whether a length is a number or what a compiler leaves open (`is_known`), which a compiler hides from `isinstance`.
+  Without it attention in a graph is traced in one block, as for open lengths.
+- Classes whose tensors exporters and transforms find (`register_pytree`). Without it torch's public registration, for
+  exporters, makes an input of every field, numbers as well, which transforms take for tensors.
 - The parameters of a module by name and place (`shared_copy`): `copy.copy` shares the dictionaries that hold them.
 """
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +34,8 @@ _dispatch_modes: list[Callable[[], int] | None] = [
     getattr(torch._C, "_len_torch_dispatch_stack", None),
     getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", None),
 ]
+_Mode: Any = getattr(getattr(torch.utils, "_python_dispatch", None), "TorchDispatchMode", None)
+_pytree: Any = getattr(torch.utils, "_pytree", None)
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -87,6 +96,60 @@ def within_transform() -> bool:
 def is_watched() -> bool:
     """Whether a dispatch mode sees each operation, or each one before autograd does."""
     return any(count is not None and count() for count in _dispatch_modes)
+
+
+def watching(see: Callable[[Any, Any], None]) -> AbstractContextManager[Any]:
+    """Return a context in which `see` is given each operation of torch that has run, and its result.
+
+    Raises:
+        RuntimeError: This torch has no dispatch modes under the name that is known.
+    """
+    if _Mode is None:
+        raise RuntimeError(f"watching: torch {torch.__version__} has no TorchDispatchMode where it is known to be.")
+
+    class Watch(_Mode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            see(func, out)
+            return out
+
+    return Watch()
+
+
+def is_known(length: int) -> bool:
+    """Whether a length is a number, rather than what a compiler leaves open."""
+    from torch.fx.experimental import symbolic_shapes  # slow to import
+
+    for name in ("has_static_value", "is_concrete_int"):  # the first since 2.8
+        if hasattr(symbolic_shapes, name):
+            return bool(getattr(symbolic_shapes, name)(length))
+    return isinstance(length, int) and not torch.compiler.is_compiling()
+
+
+def register_pytree(cls: type[Any], tensors: tuple[str, ...], number: str) -> None:
+    """Let exporters and transforms find the tensors of a dataclass, which has a number as well.
+
+    Args:
+        cls: The class, whose constructor takes tensors and the number in this order.
+        tensors: The fields that hold tensors, or structures of them.
+        number: The field that is part of the structure.
+    """
+    name = f"posenc.{cls.__name__}"
+    if _pytree is None:
+        torch.export.register_dataclass(cls, serialized_type_name=name)
+        return
+    _pytree.register_pytree_node(
+        cls,
+        lambda t: ([getattr(t, field) for field in tensors], getattr(t, number)),
+        lambda children, n: cls(*children, n),
+        serialized_type_name=name,
+        to_dumpable_context=lambda n: n,
+        from_dumpable_context=lambda n: n,
+        flatten_with_keys_fn=lambda t: (
+            [(_pytree.GetAttrKey(field), getattr(t, field)) for field in tensors],
+            getattr(t, number),
+        ),
+    )
 
 
 def shared_copy(module: _Module) -> _Module:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from posenc import positions
 from posenc.encoding import Encoding, Placed
+from posenc.placed import tensors
+from posenc.private import watching
 
 LENGTH = 1024  # what an encoding that depends on the length is resolved for
 LIMIT = 2**53  # beyond it float64, in which angles are formed, has no room for every integer
@@ -204,22 +204,18 @@ def _rows(turned: Tensor | None, before: Tensor | None) -> Tensor | None:
     return None if turned is None or turned is before else turned[0].transpose(0, 1).flatten(1)
 
 
-class _Counter(TorchDispatchMode):
-    """Count the numbers that operations write; views write none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            self.written += sum(t.numel() for t in tree_leaves(out) if isinstance(t, Tensor))
-        return out
-
-
 def count_numbers(run: Callable[[], Any]) -> int:
-    """Return how many numbers the tensor operations of a call compute."""
-    with torch.no_grad(), _Counter() as counter:
+    """Return how many numbers the tensor operations of a call compute; views compute none.
+
+    Raises:
+        RuntimeError: This torch shows no operations to posenc (`posenc.private`).
+    """
+    written = 0
+
+    def count(operation: Any, out: Any) -> None:
+        nonlocal written
+        written += 0 if operation.is_view else sum(t.numel() for t in tensors(out))
+
+    with torch.no_grad(), watching(count):
         run()
-    return int(counter.written)
+    return written

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, positions
@@ -158,18 +156,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def tensors(q_len: int) -> list[Tensor]:
     shapes = ((2, HEADS, q_len, LANES), (2, 2, N, LANES), (2, 2, N, 5))
     return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
-
-
-class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that is made."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        own = [t.untyped_storage().nbytes() // t.itemsize for t in tree_leaves(out) if isinstance(t, Tensor)]
-        self.largest = max([self.largest, *own])
-        return out
 
 
 def largest(graph: torch.fx.Graph) -> int:

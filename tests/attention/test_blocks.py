@@ -20,7 +20,6 @@ from attention.subjects import (
     OF_CELLS,
     PLACES,
     TABLES,
-    Largest,
     N,
     last,
     made,
@@ -32,6 +31,7 @@ from posenc import attend, positions
 from posenc.attention import blocked, explain, spans
 from posenc.attention.checked import make_call
 from strategies import check, normal
+from watch import Largest
 
 M = 1200  # tokens: many blocks, and far more scores than any of them has
 
@@ -149,10 +149,10 @@ def test_no_backend_but_the_reference_makes_a_matrix_of_scores(name: str, option
     for backend in [b for b in names if not b.startswith("reference")]:
         with Largest() as seen:
             attend(q, k, v, encoding, encoding.place(pos), backend=backend, **options).sum().backward()
-        assert seen.largest < n * n, backend
+        assert seen.numbers < n * n, backend
     with Largest() as seen:
         attend(q, k, v, encoding, encoding.place(pos), backend="reference", **options)
-    assert seen.largest >= n * n  # so that it would be seen
+    assert seen.numbers >= n * n  # so that it would be seen
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_nor_of_an_image(name: str) -> None:
     q, k, v = (normal(1, HEADS, M, LANES, seed=s).float().requires_grad_() for s in range(3))
     with Largest() as seen:
         attend(q, k, v, encoding, pos, causal=False).sum().backward()
-    assert seen.largest < M * M
+    assert seen.numbers < M * M
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_products_are_formed_for_some_heads_at_a_time(name: str) -> None:
         with Largest() as seen, torch.set_grad_enabled(learns):
             out = attend(q, k, v, encoding, pos, backend="blocked")
             _ = out.sum().backward() if learns else None
-        assert seen.largest < HEADS * plan.SHORT * n
+        assert seen.numbers < HEADS * plan.SHORT * n
 
 
 @pytest.mark.parametrize("name", ["deberta", "fire"])

@@ -13,7 +13,6 @@ from attention.subjects import (
     MASKS,
     NAMES,
     PLACES,
-    Largest,
     last,
     made,
     nth_place,
@@ -24,6 +23,7 @@ from attention.subjects import (
 from bench_calls import look_at_nothing
 from posenc import FoX, attend, positions
 from strategies import normal
+from watch import Largest
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_on_another_device_nothing_is_as_large_as_all_scores(
         out = attend(q, k, v, encoding, placed, backend="blocked", **given)
         out.sum().backward()
     assert out.shape == (1, HEADS, n, LANES)
-    assert seen.largest < n * n
+    assert seen.numbers < n * n
     assert all(p.grad is not None for p in (q, k, v))
 
 

@@ -1,13 +1,14 @@
 """Attention that is exported, and other traced calls whose lengths stay open: queries in parts, each with a mask."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import aot_module_simplified, make_boxed_func
+from functorch.compile import min_cut_rematerialization_partition as min_cut
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 
 import posenc
 from attention.subjects import HEADS, LANES, N, largest, made, places, tensors
@@ -146,7 +147,7 @@ def test_what_is_traced_with_open_lengths(name: str) -> None:
         graphs.append(module.graph)
         return make_boxed_func(module.forward)
 
-    seen = aot_autograd(fw_compiler=watch, bw_compiler=watch, partition_fn=min_cut_rematerialization_partition)
+    seen = partial(aot_module_simplified, fw_compiler=watch, bw_compiler=watch, partition_fn=min_cut)
     encoding = made(name)
     vars(encoding)["somebodys"] = object()
     pos = places(name, encoding)["in order"]

@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental import symbolic_shapes
 
 import posenc
 from attention.subjects import N, made, tensors
 from posenc import attend, positions, private
 from posenc.attention import whole
 from posenc.interop import onnx
+from posenc.versions import RELEASE
 from strategies import normal
 
 
@@ -54,6 +56,23 @@ def test_a_compiler_that_cannot_follow_breaks_the_graph() -> None:
 
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(step, backend="aot_eager")(q, k, v), step(q, k, v))
+
+
+@pytest.mark.compiles
+@pytest.mark.skipif(RELEASE < (2, 13), reason="before torch 2.13 a bias breaks the graph (docs/versions.md)")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+def test_a_graph_in_which_no_length_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block of all queries stands in it then, of a bias that no operator takes."""
+    encoding, pos, (q, k, v) = made("graphormer"), positions.arange(N), tensors(N)
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, encoding, pos, window=30)
+
+    wanted = step(q, k, v)
+    for name in ("has_static_value", "is_concrete_int"):
+        monkeypatch.delattr(symbolic_shapes, name, raising=False)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(step, backend="aot_eager", fullgraph=True)(q, k, v), wanted)
 
 
 @pytest.mark.parametrize("gone", ["_forward", "_backward", "_functorch"])

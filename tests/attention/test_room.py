@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import posenc
-from posenc import attention, positions
-from posenc.attention import choice as room
+from posenc import attention, memory, positions
 
 GIB = 2**30
 
@@ -16,24 +15,26 @@ def call(encoding, n, **options):
 
 
 def test_free_memory_is_a_plausible_number():
-    free = room.available()
+    free = memory.available()
     assert free is not None
     assert 2**20 < free < 2**50
-    assert room.available("meta") is None
+    assert memory.available("meta") is None
 
 
 def test_what_is_small_is_not_asked_for(monkeypatch):
     def fail(device):
         raise AssertionError("asked")
 
-    monkeypatch.setattr(room, "available", fail)
-    assert room.lacks(GIB - 1, torch.device("cpu")) is None
+    monkeypatch.setattr(memory, "available", fail)
+    encoding = posenc.ALiBi(n_heads=8)
+    call(encoding, 16, backend="reference")
+    monkeypatch.setattr(attention, "MUCH", 3 * 8 * 16**2 * 4)  # bytes of three matrices of float32
     with pytest.raises(AssertionError, match="asked"):
-        room.lacks(GIB, torch.device("cpu"))
+        call(encoding, 16, backend="reference")
 
 
 def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda device: GIB)
+    monkeypatch.setattr(memory, "available", lambda device: GIB)
     with pytest.raises(MemoryError, match=r"reference.* no room: it would take about 24\.0 GiB, and 1\.0 GiB are left"):
         call(posenc.ALiBi(n_heads=8), 16384, backend="reference")
     bias = posenc.FIRE(n_heads=8)
@@ -48,10 +49,10 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch):
 @torch.no_grad()
 def test_auto_takes_the_first_that_has_room(monkeypatch):
     encoding, n = posenc.ALiBi(n_heads=8), 350
-    monkeypatch.setattr(room, "MUCH", 1)
+    monkeypatch.setattr(attention, "MUCH", 1)
     q = torch.randn(1, 8, n, 64)
     sizes = {one.backend: one.memory for one in attention.explain(q, q, q, encoding, positions.arange(n))}
-    monkeypatch.setattr(room, "available", lambda device: sizes["blocked"])
+    monkeypatch.setattr(memory, "available", lambda device: sizes["blocked"])
     assert sizes["sdpa"] > sizes["blocked"]
     said = {one.backend: one.verdict for one in attention.explain(q, q, q, encoding, positions.arange(n))}
     assert said["blocked"] == "taken"
@@ -62,5 +63,5 @@ def test_auto_takes_the_first_that_has_room(monkeypatch):
 def call_with(q, encoding, backend):
     with pytest.MonkeyPatch.context() as patch:
         if backend != "auto":
-            patch.setattr(room, "available", lambda device: None)
+            patch.setattr(memory, "available", lambda device: None)
         return posenc.attend(q, q, q, encoding, positions.arange(q.shape[2]), backend=backend)

@@ -45,7 +45,7 @@ def test_a_process_that_does_not_answer_is_reported():
 
 @pytest.mark.parametrize(("room", "problem"), [(2**40, None), (2**20, "too little memory is free")])
 def test_the_size_fits_into_what_is_free(monkeypatch, room, problem):
-    monkeypatch.setattr("posenc.attention.choice.available", lambda: room)
+    monkeypatch.setattr("posenc.memory.available", lambda: room)
     cost = pages.measure()
     assert cost.get("problem") == problem
     assert problem or (cost["mib"], cost["ratio"]) == (64, cost["clone_s"] / cost["copy_s"])

@@ -1,4 +1,4 @@
-"""DeBERTa, TUPE and FoX: what their laws do not ask, since it is of one of them alone."""
+"""DeBERTa and FoX: what their laws do not ask, since it is of one of them alone."""
 
 from __future__ import annotations
 
@@ -168,79 +168,6 @@ def test_deberta_has_the_tables_of_its_terms_alone() -> None:
     assert deberta().score_scale(12) == pytest.approx(1 / 6)
 
 
-@pytest.mark.parametrize("untie_cls", [False, True])
-def test_tupe_one_score_at_a_time(untie_cls: bool) -> None:
-    encoding = tupe(untie_cls=untie_cls)
-    q_pos, k_pos = torch.tensor([[0, 7, 3], [5, 0, 19]]), torch.tensor([[4, 0, 0, 12], [0, 1, 2, 3]])
-    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (q_pos, k_pos))
-    mod = encoding.score_mod(placed, k_placed)
-    for b, h, i, j in np.ndindex(2, 3, 3, 4):
-        got = mod(torch.tensor(0.5, dtype=torch.float64), *map(torch.tensor, (b, h, i, j)))
-        wanted = encoding.dense(q_pos[b], k_pos[b], dtype=torch.float64)[0, h, i, j] + 0.5
-        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("q_pos", [[0, 7, 3], [7, 3, 1], [5, 0, 0]])
-@pytest.mark.parametrize("learns", [False, True])
-def test_tupe_rows_of_cls_stand_wherever_they_are_asked(q_pos: list[int], learns: bool) -> None:
-    """A block of queries may hold [CLS] or not, and what it pays is kept out of a softmax alone."""
-    encoding, k_pos = tupe(), [4, 0, 12]
-    with torch.set_grad_enabled(learns):
-        got = encoding.dense(torch.tensor(q_pos), torch.tensor(k_pos), dtype=torch.float64)[0].detach().numpy()
-    learned = {name: p.detach().double().numpy() for name, p in encoding.named_parameters()}
-    wanted = definitions.find("tupe")(np.array(q_pos), np.array(k_pos), **encoding.options(), **learned)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
-
-
-def test_tupe_of_some_heads_is_those_of_all() -> None:
-    encoding, pos = tupe(), torch.arange(7)
-    twin = encoding.of_heads(1, 2)
-    whole = encoding.dense(pos, dtype=torch.float64)
-    assert torch.equal(twin.dense(pos, dtype=torch.float64), whole[:, 1:])
-    placed = twin.place(pos, dtype=torch.float64)
-    score = twin.score_mod(placed)(torch.zeros((), dtype=torch.float64), *map(torch.tensor, (0, 1, 3, 5)))
-    torch.testing.assert_close(score, whole[0, 2, 3, 5], rtol=0, atol=1e-14)
-
-
-def test_tupe_no_softmax_sees_what_cls_pays() -> None:
-    encoding, (q, k, v) = tupe(), (normal(1, 3, 6, 4, seed=i) for i in range(3))
-
-    def run() -> Tensor:
-        return attend(q, k, v, encoding, torch.arange(6), causal=False, backend="reference-float64")
-
-    before = run()
-    paid, to_cls = torch.autograd.grad(before.square().sum(), [encoding.cls_to, encoding.to_cls])
-    assert paid.abs().max() < 1e-14 < 1e-3 < to_cls.abs().min()
-    with torch.no_grad():
-        encoding.cls_to.add_(3.0)
-    torch.testing.assert_close(run(), before, rtol=0, atol=1e-13)
-    assert encoding.dense(torch.arange(6))[0, 0, 0, 0] == encoding.cls_to[0].float()
-
-
-def test_tupe_divides_both_products_by_the_same() -> None:
-    encoding = tupe(untie_cls=False)
-    with torch.no_grad():
-        encoding.q_table[1, 5], encoding.k_table[1, 9] = torch.tensor([[1.0, 0, 2, 0], [3.0, 9, 4, 9]])
-    assert encoding.score_scale(8) == 0.25
-    assert float(encoding.dense(torch.tensor([5]), torch.tensor([9]))[0, 1].detach()) == pytest.approx(11 / 8**0.5)
-
-
-def test_tupe_forms_no_product_lane_by_lane() -> None:
-    encoding = posenc.TUPE(n_heads=2, head_dim=64, max_len=100)
-    assert count_numbers(lambda: encoding.dense(torch.arange(100))) < 2 * 100 * 100 * 5 + 2 * 100 * 64 * 10
-
-
-def test_tupe_errors() -> None:
-    for pos in (torch.tensor([0, 20]), torch.tensor([[-1, 3]])):
-        with refuses(ValueError, "TUPE: positions must lie in 0..19, because the tables were made with max_len=20"):
-            tupe().place(pos)
-    for name in ("n_heads", "head_dim", "max_len"):
-        with refuses(ValueError, f"TUPE: {name} must be at least 1; got {name}=0"):
-            tupe(**{name: 0})
-    with refuses(TypeError, "TUPE: needs integer positions"):
-        tupe().place(torch.zeros(2))
-
-
 def literal_fox(encoding: Any, x: Tensor) -> Tensor:
     """-log(1 + e^-z) of every token after the key up to the query, one by one."""
     out = torch.zeros(x.shape[0], encoding.n_heads, x.shape[1], x.shape[1], dtype=torch.float64)
@@ -363,7 +290,7 @@ def test_score_mod_is_the_bias(name: str) -> None:
 @pytest.mark.parametrize("make", [deberta, tupe], ids=["deberta", "tupe"])
 def test_compiled_once_for_all_lengths(make: Any) -> None:
     """Nothing is read off the positions there, and what comes out is the same."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     encoding = make(head_dim=4).float()
 
     def run(q: Tensor, k: Tensor, pos: Tensor) -> Tensor:
@@ -388,20 +315,20 @@ def test_fox_decodes_with_a_cache() -> None:
 
 
 def test_fox_errors() -> None:
-    encoding = fox()
-    with refuses(TypeError, "FoX: reads the tokens", "got x=None", "place(pos, x)"):
-        encoding.place(torch.arange(3))
-    with refuses(TypeError, "FoX: reads the tokens"):
-        encoding.dense(torch.arange(3))
+    encoding, pos, x = fox(), torch.arange(3), torch.zeros(1, 3, 6)
+    cases: list[tuple[Any, type[Exception], list[str]]] = [
+        (lambda: encoding.place(pos), TypeError, ["FoX: reads the tokens", "got x=None", "place(pos, x)"]),
+        (lambda: encoding.dense(pos), TypeError, ["FoX: reads the tokens"]),
+        (lambda: encoding.place(torch.zeros(3), x), TypeError, ["FoX: needs integer positions"]),
+        (lambda: posenc.FoX(d_model=0, n_heads=1), ValueError, ["FoX: d_model must be at least 1"]),
+        (lambda: posenc.FoX(d_model=1, n_heads=0), ValueError, ["FoX: n_heads must be at least 1"]),
+    ]
     for shape in ((3, 6), (1, 4, 6), (1, 3, 5)):
-        with refuses(ValueError, "FoX: x must be (batch, seq_len=3, d_model=6)", f"got {shape}"):
-            encoding.place(torch.arange(3), torch.zeros(shape))
-    with refuses(TypeError, "FoX: needs integer positions"):
-        encoding.place(torch.zeros(3), torch.zeros(1, 3, 6))
-    with refuses(ValueError, "FoX: d_model must be at least 1"):
-        posenc.FoX(d_model=0, n_heads=1)
-    with refuses(ValueError, "FoX: n_heads must be at least 1"):
-        posenc.FoX(d_model=1, n_heads=0)
+        words = ["FoX: x must be (batch, seq_len=3, d_model=6)", f"got {shape}"]
+        cases.append((lambda shape=shape: encoding.place(pos, torch.zeros(shape)), ValueError, words))
+    for call, kind, words in cases:
+        with refuses(kind, *words):
+            call()
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, where it looks for tangents first

@@ -9,17 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import Compose, Encoding, OnAxes
 from posenc.attention import whole
 from posenc.attention.call import Call
 from posenc.attention.checked import make_call
-from posenc.attention.piecewise import PiecewisePasses, merged
+from posenc.attention.piecewise import PiecewisePasses
 from posenc.piecewise import Piecewise
 from strategies import check, normal, refuses
+from watch import Largest
 
 
 def distance(encoding: Any, i: int, j: int) -> float:
@@ -215,7 +214,8 @@ def test_merged_passes(
     pos, k_pos = range(k_len - q_len + 30, k_len + 30), range(30, k_len + 30)
     wanted = softmax(literal(encoding, q, k, pos, k_pos), v, causal, window)
     placed, k_placed = (encoding.place(torch.tensor(list(p)), dtype=torch.float64) for p in (pos, k_pos))
-    got = merged(q, k, v, encoding, placed, k_placed, causal=causal, window=window)
+    options: dict[str, Any] = {"causal": causal, "window": window, "backend": "piecewise"}
+    got = posenc.attend(q, k, v, encoding, placed, k_placed, **options)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
     gradient = normal(*got.shape, seed=9)
     for ours, theirs in zip(*(torch.autograd.grad(t, (q, k, v), gradient) for t in (got, wanted)), strict=True):
@@ -245,17 +245,6 @@ def test_autocast_rounds_as_it_does_elsewhere() -> None:
         got = PiecewisePasses().run(call(LONG[0]))
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), PiecewisePasses().run(call(LONG[0])), atol=0.03, rtol=0.03)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that is made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.numbers = max([self.numbers, *(t.numel() for t in tree_leaves(out) if isinstance(t, Tensor))])
-        return out
 
 
 @pytest.mark.slow

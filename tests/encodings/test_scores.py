@@ -9,26 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import posenc
 from posenc import attend, positions
 from posenc.encodings import fire as fire_module
 from strategies import normal, randomise, refuses
-
-
-class Largest(TorchDispatchMode):
-    """Remember the size of the largest tensor that is made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for t in tree_leaves(found):
-            if isinstance(t, Tensor):
-                self.numbers = max(self.numbers, t.untyped_storage().nbytes() // t.element_size())
-        return found
+from watch import Largest
 
 
 def network(fire: Any, pos: Tensor, k_pos: Tensor) -> Tensor:

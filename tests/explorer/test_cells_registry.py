@@ -10,7 +10,9 @@ import pytest
 import defined
 import posenc
 import strategies
+from posenc import measure
 from posenc.explorer import cells, views
+from posenc.explorer.cells.profile import Draws, explain_score
 from posenc.explorer.frames import Frame
 from posenc.explorer.views import scores
 from posenc.explorer.views.view import View, read_view
@@ -172,6 +174,18 @@ def test_other_options_are_explained_too(name: str, options: dict[str, Any]) -> 
         if view == "heat" and hasattr(encoding, "frequencies"):
             explained(view, encoding, row, column, unit="pair", part="angle")
     assert asked
+
+
+def test_the_first_draw_of_many_is_explained_with_its_own_text() -> None:
+    """Texts come in several batches; a query, a key, and then the texts are what `profile` draws."""
+    fox, asked = trained("fox"), {"content": "same", "draws": 64, "q_pos": 400}
+    with Draws() as seen:
+        measure.profile(fox, [400], content="same", n_draws=64, q_pos=400)
+    assert len(seen.found) > 2
+    text = seen.found[1][0, 1:].numpy() @ fox.weight[0].detach().numpy() + fox.b[0].item()
+    wanted = -np.logaddexp(0, -text).sum()
+    (bias,) = (s for s in explain_score(fox, "f", asked, 400, 0).steps if s.startswith("With the bias"))
+    assert float(re.findall(rf"-{DIGITS}", bias)[0]) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_a_text_is_as_long_as_in_the_picture() -> None:

@@ -278,7 +278,7 @@ def test_a_table_that_ends_is_shown_to_its_end() -> None:
         ("heat", {"a": "learned", "a.max_len": "1000000", "a.d_model": "4096"}, "numbers, and 33,554,432 are shown"),
         ("bias", {"a": "dape", "a.encoding": "os:system"}, "named on the command line only"),
         ("bias", {"a": "graphormer", "a.distances": "1"}, "set in Python only"),
-        ("heat", {"a": "alibi"}, "neither adds vectors to tokens nor turns"),
+        ("heat", {"a": "alibi"}, "neither adds vectors to tokens nor rotates"),
         ("similarity", {"a": "cpvt"}, "depends on the tokens beside one"),
         ("bias", {"a": "rope"}, "adds nothing to the scores"),
         ("bias", {"a": "alibi", "draw": "matrix", "head": "4"}, "head must be from 0 to 3"),

@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("transformers")
 
@@ -33,6 +32,7 @@ from interop.hf_models import (
     t5,
 )
 from posenc.interop.hf import interface
+from watch import Largest
 
 
 def contents(model):
@@ -349,21 +349,6 @@ def test_a_routed_model_compiles_in_one_piece(name, side):
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
-class Largest(TorchDispatchMode):
-    """Remembers how many elements the largest tensor has that any operation returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.found, self.shape = 0, ()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for t in torch.utils._pytree.tree_leaves(out):
-            if isinstance(t, torch.Tensor) and not func.is_view and t.numel() > self.found:
-                self.found, self.shape = t.numel(), (str(func), tuple(t.shape))
-        return out
-
-
 LONG = 2048
 LITTLE = {
     "t5": lambda: t5(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, relative_attention_num_buckets=32),
@@ -392,6 +377,6 @@ def test_nothing_of_the_length_squared_is_built(name, side, learns):
     inputs = {"input_ids": torch.randint(3, VOCAB, (1, LONG)), "attention_mask": mask}
     if name == "t5":
         inputs["decoder_input_ids"] = inputs["input_ids"]
-    assert largest(model, inputs, learns).found >= LONG * LONG  # so that the measure is one
+    assert largest(model, inputs, learns).numbers >= LONG * LONG  # so that the measure is one
     seen = largest(posenc.hf.use(model), inputs, learns)
-    assert seen.found < LONG * LONG, seen.shape
+    assert seen.numbers < LONG * LONG, seen.made_by

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 import posenc
+from posenc import positions
+from strategies import normal
 
 BACKENDS = ("numba", "blocked", "formula", "auto")
 HALVES = (torch.bfloat16, torch.float16)
 PAIRINGS = ("half", "interleaved")
 KINDS = [(x, t) for x in (*HALVES, torch.float32, torch.float64) for t in (torch.float32, torch.float64)]
+N = 5
+WIDTH: dict[str, Any] = {"head_dim": 10, "rotary_dim": 6, "rotary_side": "last"}
 
 
 def kind_name(value: Any) -> str | None:
@@ -138,3 +142,18 @@ def alone(code: str, *, timeout: float = 60, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def rope_and_places(pairing: Any = "half", *, dtype: torch.dtype = torch.float64) -> tuple[posenc.RoPE, posenc.Placed]:
+    rope = posenc.RoPE(**WIDTH, pairing=pairing, attention_factor=1.3)
+    return rope, rope.place(positions.arange(N, start=2), dtype=dtype)
+
+
+def q_and_k(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return normal(2, 4, N, 10, dtype=dtype), normal(2, 2, N, 10, seed=1, dtype=dtype)
+
+
+def back(grad: Tensor, placed: posenc.Placed, pairing: str = "half", which: int = 0) -> Exact:
+    """Gradients are the transposed turn: the same cosines, and sines of the other sign."""
+    cos, sin = tables(placed, which)
+    return exact(grad, cos, -sin, pairing=pairing, side="last")

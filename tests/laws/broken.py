@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import posenc
-from posenc import Placed, frequencies
+from posenc import Placed
 from posenc.attention.blocked import Blocked
 from posenc.attention.call import Call
 from posenc.attention.whole import Reference
+from posenc.families import geometric
 
 
 class AttractsTheFar(posenc.ALiBi):
@@ -204,7 +205,7 @@ class KeepsABuffer(posenc.RoPE):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.register_buffer("omega", frequencies.geometric(32, base=1e4, width=64)[None], persistent=False)
+        self.register_buffer("omega", geometric(32, base=1e4, width=64)[None], persistent=False)
 
     def frequencies(self) -> Tensor:
         return self.omega.double()

@@ -7,7 +7,7 @@ import pytest
 
 import posenc
 from laws import broken
-from posenc import laws, registry
+from posenc import definitions, laws, registry
 from posenc.attention import BACKENDS
 
 # law: the planted encodings, their arguments, and the words by which each must be seen
@@ -118,8 +118,8 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("law", "encoding", "words"), CASES)
 @pytest.mark.usefixtures("registered", "forgetful")
 def test_the_law_sees_it(law: str, encoding: posenc.Encoding, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = laws.meaning.definitions.find
-    monkeypatch.setattr(laws.meaning.definitions, "find", lambda name: find(name.partition("-")[0]))
+    find = definitions.find
+    monkeypatch.setattr(definitions, "find", lambda name: find(name.partition("-")[0]))
     violations = laws.run(encoding, [law])
     assert violations, f"{law!r} does not see {type(encoding).__doc__!r}"
     assert any(words in violation.message for violation in violations), violations

@@ -3,10 +3,10 @@
 import math
 
 import pytest
-import torch
 
 import posenc
 from posenc.laws import ways
+from posenc.private import is_wrapped
 
 
 class OverTheWrongWay(posenc.ALiBi):
@@ -26,7 +26,7 @@ class TakesKeysForQueries(posenc.ALiBi):
 
 class TracesOtherwise(posenc.T5):
     def bucket(self, distance):
-        traced = torch._C._functorch.is_functorch_wrapped_tensor(distance)
+        traced = is_wrapped(distance)
         return super().bucket(distance + 1 if traced else distance)
 
 

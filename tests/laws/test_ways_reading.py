@@ -1,10 +1,10 @@
 """What an encoding reads is held against what it says of it, and what it makes of what nobody sees is seen."""
 
 import pytest
-import torch
 
 import posenc
 from posenc.laws import ways
+from posenc.private import is_wrapped
 
 
 class ReadsKeys(posenc.ALiBi):
@@ -39,13 +39,13 @@ class SumsInFloat32(posenc.FoX):
 
 class ClampsUnseen(posenc.Learned):
     def vectors(self, pos):
-        unseen = torch._C._functorch.is_functorch_wrapped_tensor(pos)
+        unseen = is_wrapped(pos)
         return super().vectors(pos.clamp(0, self.max_len - 1) if unseen else pos)
 
 
 class ShiftsUnseen(posenc.Learned):
     def vectors(self, pos):
-        unseen = torch._C._functorch.is_functorch_wrapped_tensor(pos)
+        unseen = is_wrapped(pos)
         return super().vectors(pos.clamp(min=1) if unseen else pos)
 
 

@@ -76,7 +76,7 @@ def test_by_distance_is_the_mean_along_diagonals() -> None:
     ("tokens", "kind", "said"),
     [
         ([0.5], TypeError, "tokens must be integers"),
-        ([True], TypeError, "tokens must be integers"),
+        ([True], TypeError, "tokens must be real numbers"),
         (np.zeros((1, 2), int), ValueError, "must be one text"),
         (np.zeros(0, int), ValueError, "must be one text"),
         ([5], ValueError, "from 0 to 4"),

@@ -1,15 +1,12 @@
 """Where positions collide and how wrong angles are, against NumPy and against what is known."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import posenc
-import strategies
 from posenc import measure
 
 
@@ -63,25 +60,3 @@ def test_formula_in_a_narrow_dtype_is_wrong_by_turns() -> None:
 def test_lengths_are_resolved() -> None:
     assert measure.phase_error(posenc.DynamicNTK(head_dim=4, factor=2.0, original_max_len=8), [5000])[0] < 1e-6
     assert measure.collisions(posenc.TAPE(d_model=4), 50)["float32"] is None
-
-
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: measure.collisions(posenc.ALiBi(n_heads=2)), ValueError, "ALiBi neither adds vectors"),
-    (lambda: measure.collisions("rope"), TypeError, "collisions: encoding must be an Encoding; got str"),
-    (lambda: measure.collisions(posenc.RoPE(head_dim=2), 0), ValueError, "collisions: up_to must be at least 1"),
-    (
-        lambda: measure.phase_error(posenc.Sinusoidal(d_model=2), [1]),
-        ValueError,
-        "Sinusoidal has no tables of cos and sin",
-    ),
-    (lambda: measure.phase_error(posenc.RoPE(head_dim=2), [0.5]), ValueError, "positions must be whole and below"),
-    (lambda: measure.phase_error(posenc.RoPE(head_dim=2), [2**26]), ValueError, "positions must be whole and below"),
-    (lambda: measure.phase_error(posenc.RoPE(head_dim=2), []), ValueError, "phase_error: positions must be"),
-    (lambda: measure.phase_error(posenc.RoPE(head_dim=2), [1], "int8"), ValueError, "float16; got 'int8'"),
-]
-
-
-@pytest.mark.parametrize(("ask", "kind", "words"), WRONG, ids=[words for _, _, words in WRONG])
-def test_bad_questions_get_one_sentence(ask: Callable[[], Any], kind: type[Exception], words: str) -> None:
-    with strategies.refuses(kind, words):
-        ask()

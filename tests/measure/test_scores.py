@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,7 +97,7 @@ def by_definition(name: str, encoding: Any, drawn: list[np.ndarray], same: bool,
 def test_profile_is_the_mean_of_defined_scores(name: str, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = example(name, 16)
     drawn = Drawn(monkeypatch)
-    distance = np.array([0, 1, 5, 12])
+    distance = np.array([0, 1, 5, -9 if name in MAPS else 12])  # maps see keys ahead as well
     found = measure.profile(encoding, distance, content=content, n_draws=9, seed=3, q_pos=15)
     pad = (lambda p: np.pad(p[:, None], ((0, 0), (0, encoding.n_axes - 1)))) if encoding.n_axes > 1 else lambda p: p
     q_pos, k_pos = pad(np.array([15])), pad(15 - distance)
@@ -138,19 +137,6 @@ def test_profile_of_what_adds_shows_content_and_position() -> None:
         assert np.abs(found.mean[0] - (dot + extra) / math.sqrt(d)).max() < 5 * math.sqrt(2 * d + 2 * d) / math.sqrt(
             4000 * d
         )
-
-
-@pytest.mark.parametrize("name", MAPS)
-def test_shared_turns_of_index_maps_are_those_of_their_bias(name: str) -> None:
-    """The profile turns at mapped distances once for all draws; in a Compose it forms the bias for each."""
-    encoding = example(name)
-    other = Compose(encoding, posenc.QueryTemperature(original_max_len=1000, weight=0.0))
-    here, there = (measure.profile(e, np.arange(30), n_draws=5) for e in (encoding, other))
-    np.testing.assert_allclose(here.mean, there.mean, atol=1e-12)
-    np.testing.assert_allclose(here.low, there.low, atol=1e-12)
-    ahead = np.arange(-20, 20)
-    here, there = (measure.profile(e, ahead, n_draws=5, q_pos=20) for e in (encoding, other))
-    np.testing.assert_allclose(here.mean, there.mean, atol=1e-12)
 
 
 def test_unscaled_scores_of_index_maps_and_of_their_rotation_are_alike_near_by() -> None:
@@ -269,6 +255,17 @@ def test_token_lanes_are_dealt_to_heads() -> None:
         measure.profile(Compose(posenc.Sinusoidal(d_model=8), posenc.ALiBi(n_heads=3)), [0])
 
 
+def test_a_map_of_scores_sees_the_whole_text_of_tokens_with_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    cope = strategies.randomise(posenc.CoPE(head_dim=8), 5)
+    drawn = Drawn(monkeypatch)
+    found = measure.profile(Compose(posenc.Sinusoidal(d_model=8), cope), [0, 2, 9], n_draws=3, q_pos=9)
+    angle = np.outer(np.arange(10), 10000.0 ** (-np.arange(4) / 4))
+    rows = [t + np.stack([np.sin(angle), np.cos(angle)], -1).reshape(10, 8) for t in drawn.all[0]]
+    query, keys, whole = np.array([9]), np.arange(10), np.ones((1, 10), bool)
+    wanted = [defined.scores("cope", cope, row[None, 9:], row[None], query, keys, whole, None)[0, 0] for row in rows]
+    np.testing.assert_allclose(found.mean[0], np.mean(wanted, 0)[[9, 7, 0]], atol=1e-12)
+
+
 def test_what_is_given_stays_as_it_is() -> None:
     kerple = example("kerple").float().train()
     before = {name: p.clone() for name, p in kerple.named_parameters()}
@@ -289,48 +286,6 @@ def test_dependence_on_length_is_resolved_for_the_last_position() -> None:
     wanted = measure.score_matrix(ntk.resolve(20), q, k, range(20))
     np.testing.assert_array_equal(measure.score_matrix(ntk, q, k, range(20)), wanted)
     assert not np.allclose(measure.score_matrix(ntk.resolve(9), q, k, range(20)), wanted)
-
-
-ROPE, ALIBI = posenc.RoPE(head_dim=4), posenc.ALiBi(n_heads=2)
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: measure.profile(ROPE, []), ValueError, "profile: distance must be a number or a list"),
-    (lambda: measure.profile(ROPE, ["far"]), TypeError, "profile: distance must be real numbers"),
-    (lambda: measure.profile(ROPE, [0.0, math.nan]), ValueError, "profile: distance must be finite; got nan"),
-    (lambda: measure.profile(ROPE, [[0, 1]]), ValueError, "got shape (1, 2)"),
-    (lambda: measure.profile(ROPE, [[0, 1], [2]]), TypeError, "profile: distance must be real numbers"),
-    (lambda: measure.profile(ROPE, [1], content="alike"), ValueError, "'same' or 'independent'; got 'alike'"),
-    (lambda: measure.profile(ROPE, [1], n_draws=0), ValueError, "n_draws must be at least 1"),
-    (lambda: measure.profile(ROPE, [1], q_pos=[1, 2]), ValueError, "q_pos must be the position of one query; got 2"),
-    (lambda: measure.profile(ROPE, [1], layer="first"), TypeError, "layer must be a whole number"),
-    (lambda: measure.profile("rope", [1]), TypeError, "profile: encoding must be an Encoding; got str"),
-    (lambda: measure.profile(example("cpvt"), [1]), ValueError, "which tokens are beside one"),
-    (lambda: measure.profile(example("graphormer"), [1]), ValueError, "nodes of a graph"),
-    (lambda: measure.profile(example("learned"), [128]), ValueError, "positions must lie in 0..127"),
-    (lambda: measure.profile(example("t5"), [0.5]), TypeError, "T5 has nothing between two positions"),
-    (lambda: measure.profile(example("fox"), [2**20]), ValueError, "0..1048575 on one axis"),
-    (lambda: measure.profile(example("cope"), [1], scaled=False), ValueError, "CoPE maps scaled scores"),
-    (lambda: measure.bias_matrix(ROPE, [1]), ValueError, "bias_matrix: RoPE adds nothing to the scores."),
-    (lambda: measure.bias_matrix(example("cope"), [1]), ValueError, "take score_matrix or profile"),
-    (lambda: measure.bias_matrix(example("rerope"), [1]), ValueError, "take effective_distance"),
-    (lambda: measure.bias_matrix(example("fox"), [5], tokens=np.ones((3, 16))), ValueError, "reaches position 5"),
-    (lambda: measure.bias_curve(example("graphormer"), [1]), ValueError, "nodes of a graph"),
-    (lambda: measure.effective_distance(ROPE, 4), ValueError, "RoPE maps no distances"),
-    (lambda: measure.effective_distance(example("rerope"), 0), ValueError, "got length 0"),
-    (
-        lambda: measure.score_matrix(ROPE, np.ones((1, 2, 4)), np.ones((1, 3, 4)), [0, 1]),
-        ValueError,
-        "k must be (heads, 2",
-    ),
-    (lambda: measure.score_matrix(ROPE, np.ones((3, 2, 4)), np.ones((2, 2, 4)), [0, 1]), ValueError, "a multiple of"),
-    (lambda: measure.score_matrix(ROPE, np.ones((1, 2, 6)), np.ones((1, 2, 6)), [0, 1]), ValueError, "head_dim"),
-    (lambda: measure.score_matrix(ALIBI, np.ones((3, 1, 4)), np.ones((3, 1, 4)), [0]), ValueError, "n_heads=2"),
-]
-
-
-@pytest.mark.parametrize(("ask", "kind", "words"), WRONG, ids=[words for _, _, words in WRONG])
-def test_bad_questions_get_one_sentence(ask: Callable[[], Any], kind: type[Exception], words: str) -> None:
-    with strategies.refuses(kind, words):
-        ask()
 
 
 def test_nope_has_a_flat_profile() -> None:

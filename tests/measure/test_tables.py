@@ -2,8 +2,6 @@
 
 import math
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,19 +51,3 @@ def test_share_of_the_diagonal() -> None:
     assert measure.diagonal_share([[0.0, 1.0], [1.0, 0.0]]) == 0.0
     assert measure.diagonal_share([[2.0, 1.0], [1.0, 0.0]]) == pytest.approx(4 / 6)
     assert measure.diagonal_share(np.zeros((2, 2))) == 0.0
-
-
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: measure.spectrum([1.0, 2.0]), ValueError, "spectrum: table must have two dimensions"),
-    (lambda: measure.norms([]), ValueError, "norms: table must have two dimensions"),
-    (lambda: measure.covariance([["a"]]), TypeError, "covariance: table must be real numbers"),
-    (lambda: measure.covariance([[1.0, 2.0], [3.0]]), TypeError, "covariance: table must be real numbers"),
-    (lambda: measure.spectrum([[math.inf, 0.0]]), ValueError, "spectrum: table must be finite; got inf"),
-    (lambda: measure.diagonal_share([[1.0, 2.0]]), ValueError, "as many rows as columns; got shape (1, 2)"),
-]
-
-
-@pytest.mark.parametrize(("ask", "kind", "words"), WRONG, ids=[words for _, _, words in WRONG])
-def test_bad_tables_get_one_sentence(ask: Callable[[], Any], kind: type[Exception], words: str) -> None:
-    with strategies.refuses(kind, words):
-        ask()

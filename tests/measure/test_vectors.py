@@ -1,7 +1,6 @@
 """Heat maps, pairs, points and similarity over the whole registry, against definitions in float64."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -206,35 +205,6 @@ def test_neighbours_stay_as_they_are_where_they_count() -> None:
     cpvt, image = example("cpvt"), np.array([[0, 0], [0, 1], [1, 0]])
     rows = defined.embedded("cpvt", cpvt, np.ones((3, 32)), image)
     np.testing.assert_allclose(measure.by_distance(cpvt, [0, 1], image).dot, rows @ rows[1], rtol=1e-10)
-
-
-ROPE = posenc.RoPE(head_dim=4)
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: measure.heat_map(ROPE, []), ValueError, "heat_map: pos must be a number or a list"),
-    (lambda: measure.heat_map(ROPE, [[0, 1]]), ValueError, "got shape (1, 2)"),
-    (lambda: measure.heat_map(ROPE, [1j]), TypeError, "heat_map: pos must be real numbers"),
-    (lambda: measure.heat_map(ROPE, [True]), TypeError, "heat_map: pos must be real numbers"),
-    (lambda: measure.heat_map(ROPE, [math.inf]), ValueError, "heat_map: pos must be finite; got inf"),
-    (lambda: measure.heat_map(ROPE, [1], head=1), ValueError, "head must be one of 0..0"),
-    (lambda: measure.heat_map(None, [1]), TypeError, "heat_map: encoding must be an Encoding; got NoneType"),
-    (lambda: measure.heat_map(example("fox"), [1]), ValueError, "FoX reads the tokens"),
-    (lambda: measure.heat_map(example("binary"), [0.5]), TypeError, "Binary has nothing between two positions"),
-    (lambda: measure.heat_map(example("binary"), [-1]), ValueError, "Binary: positions must lie in"),
-    (lambda: measure.points(ROPE, [1], (0,)), ValueError, "lanes must be two for the plane"),
-    (lambda: measure.points(ROPE, [1], (0, 4)), ValueError, "lanes must lie in 0..3, those of RoPE"),
-    (lambda: measure.points(ROPE, [1], (0, 0.5)), TypeError, "lanes must be whole numbers"),  # type: ignore[arg-type]
-    (lambda: measure.project(np.ones((4, 4)), 4), ValueError, "n must be 2 for the plane"),
-    (lambda: measure.project(np.ones((1, 4))), ValueError, "2 rows and lanes at least"),
-    (lambda: measure.project([1.0, 2.0]), ValueError, "project: vectors must have two dimensions"),
-    (lambda: measure.similarity(np.ones((1, 4)), np.ones((1, 3))), ValueError, "as many lanes; got 4 and 3"),
-    (lambda: measure.by_distance(ROPE, [1, 2], [1]), ValueError, "got shape (1, 2)"),
-]
-
-
-@pytest.mark.parametrize(("ask", "kind", "words"), WRONG, ids=[words for _, _, words in WRONG])
-def test_bad_questions_get_one_sentence(ask: Callable[[], Any], kind: type[Exception], words: str) -> None:
-    with strategies.refuses(kind, words):
-        ask()
 
 
 def test_half_precision_and_tensors_are_read() -> None:

@@ -145,10 +145,6 @@ def test_a_length_must_be_known() -> None:
     for encoding in (posenc.DynamicNTK(head_dim=4, original_max_len=8), posenc.TAPE(d_model=4)):
         with pytest.raises(ValueError, match=r"Call resolve\(seq_len\)"):
             measure.wavelengths(encoding)
-    with refuses(ValueError, "turns: length must be a finite number above zero"):
-        measure.turns(posenc.RoPE(head_dim=4), 0.0)
-    with refuses(TypeError, "frequencies_of: encoding must be an Encoding"):
-        measure.wavelengths("rope")
 
 
 @given(
@@ -262,18 +258,3 @@ def test_bad_numbers_get_one_sentence(kind: type[Exception], bad: object) -> Non
             function([1.0], bad)
         with refuses(kind, f"{function.__name__}: inv_freq must be"):
             function(bad, 1.0)
-
-
-def test_zeros_refuses_what_it_cannot_search() -> None:
-    with refuses(ValueError, "zeros: end must be behind start"):
-        measure.zeros(np.sin, 2.0, 1.0)
-    with refuses(ValueError, "at most 10,000,000 steps away"):
-        measure.zeros(np.sin, 0.0, 1e12)
-    with refuses(ValueError, "zeros: step must be a finite number above zero"):
-        measure.zeros(np.sin, 0.0, 1.0, step=0.0)
-    with refuses(TypeError, "must return a real number for each distance", "Take the real part"):
-        measure.zeros(measure.continuous_limit, 1.0, 5.0)
-    with refuses(TypeError, "must return a real number for each distance"):
-        measure.zeros(lambda x: x[:2], 1.0, 5.0)
-    with refuses(ValueError, "zeros: the function must be finite; got nan"):
-        measure.zeros(lambda x: np.where(x > 2, np.nan, 1.0), 1.0, 5.0)

@@ -2,13 +2,26 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from posenc import memory
+from posenc.attention import compiled, finite
+from posenc.attention.blocked import Blocked
+from posenc.attention.call import Backend, Call
 from posenc.attention.checked import make_call
-from posenc.attention.choice import BACKENDS, compute, refusal_of
+from posenc.attention.flex import Flex
+from posenc.attention.piecewise import PiecewisePasses
+from posenc.attention.whole import SDPA, Reference
 from posenc.encoding import Encoding, Placed
+from posenc.families import no_autocast
 
 __all__ = ["BACKENDS", "Verdict", "attend", "explain"]
+
+MUCH = 2**30  # bytes, from which on asking costs little next to taking
+# The first that does not refuse is taken.
+_ORDER: list[Backend] = [SDPA(), PiecewisePasses(), Flex(), Blocked(), Reference(), Reference(exact=True)]
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _ORDER}
 
 
 class Verdict(NamedTuple):
@@ -74,7 +87,7 @@ def attend(
     call = make_call(
         q, k, v, encoding, pos, k_pos, rotated, causal, mask, window, document_ids, scale, dropout_p, backend
     )
-    return compute(call)
+    return _compute(call)
 
 
 def explain(
@@ -105,7 +118,7 @@ def explain(
     )
     verdicts, taken = [], False
     for candidate in BACKENDS.values():
-        refusal = refusal_of(candidate, call)
+        refusal = _refusal_of(candidate, call)
         wanted = backend in ("auto", candidate.name)
         verdict = refusal or ("taken" if wanted and not taken else "would run")
         taken = taken or verdict == "taken"
@@ -116,3 +129,56 @@ def explain(
 def _check_backend(backend: str) -> None:
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"attend: unknown backend {backend!r}; use 'auto' or one of {', '.join(BACKENDS)}.")
+
+
+def _compute(call: Call) -> Tensor:
+    """Compute a call by the backend that it names, or by the first that does not refuse.
+
+    Raises:
+        ValueError: It refuses, or all do.
+        MemoryError: What would be taken, by estimate, is more than there is.
+    """
+    name = call.backend
+    if name == "auto":
+        short = False
+        for candidate in BACKENDS.values():
+            if candidate.rejects(call) is None:
+                if _lacks(candidate, call) is None:
+                    return _run(candidate, call)
+                short = True
+        refusals = "\n".join(f"  {b.name}: {_refusal_of(b, call)}" for b in BACKENDS.values())
+        raise (MemoryError if short else ValueError)(f"attend: no backend can run this call:\n{refusals}")
+    if (refusal := BACKENDS[name].rejects(call)) is not None:
+        raise ValueError(f"attend: the backend {name!r} cannot run this call: {refusal}")
+    if (refusal := _lacks(BACKENDS[name], call)) is not None:
+        raise MemoryError(f"attend: the backend {name!r} has no room: {refusal} Take fewer queries at a time.")
+    return _run(BACKENDS[name], call)
+
+
+def _run(backend: Backend, call: Call) -> Tensor:
+    """Compute a call by a backend that does not refuse."""
+    if isinstance(backend, Blocked) and compiled.fits(call):
+        return compiled.run(call)
+    call, spoiled = finite.without(call, backend.name)
+    if isinstance(backend, Blocked) and not (call.q.numel() and call.is_plain):
+        with no_autocast(call.q.device):
+            out = compiled.traced(call)
+    else:
+        out = backend.run(call)
+    return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)
+
+
+def _refusal_of(backend: Backend, call: Call) -> str | None:
+    """Return why a backend does not run a call: for what it is, or for lack of memory."""
+    return backend.rejects(call) or _lacks(backend, call)
+
+
+def _lacks(backend: Backend, call: Call) -> str | None:
+    """Return that there is too little memory, or None; a compiler is asked for no sizes, which it would hold fast."""
+    if torch.compiler.is_compiling() or (needed := backend.memory(call)) < MUCH:
+        return None
+    device = call.q.device.type
+    free = memory.available(device)
+    if free is None or needed <= free:
+        return None
+    return f"it would take about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are left on this {device}."

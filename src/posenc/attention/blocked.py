@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from posenc import private
 from posenc.attention import scores
-from posenc.attention.call import Call, mixed
+from posenc.attention.call import Call, mixed, widened
 from posenc.attention.leaves import hidden, sees_distance
 from posenc.attention.scores import Saved, Work, once
 from posenc.attention.spans import Block, blank, spans
@@ -42,7 +41,7 @@ class Blocked:
     def memory(self, call: Call) -> int:
         """Estimate keys in reverse, what is formed of one block, and sums of gradients."""
         batch, n_heads, q_len, k_len = call.shape
-        width, head_dim = (8 if call.out_dtype == torch.float64 else 4), max(call.q.shape[-1], call.v.shape[-1])
+        width, head_dim = call.wide.itemsize, max(call.q.shape[-1], call.v.shape[-1])
         trains, held = torch.is_grad_enabled(), _held(call)
         n_rows = min(q_len, SHORT if _forms(call) else _few(call))
         n_keys = k_len if call.window is None else min(k_len, call.window + n_rows)
@@ -54,9 +53,8 @@ class Blocked:
         """Compute the call."""
         with no_autocast(call.q.device):
             work, q, k, v = cut(call)
-            width = call.v.shape[-1]
             out: Tensor = _Attention.apply(work, q, k, v, *work.terms.tensors)
-            return out[..., :width]
+            return out[..., : call.v.shape[-1]]
 
 
 def _held(call: Call) -> float:
@@ -67,7 +65,7 @@ def _held(call: Call) -> float:
     if _forms(call):
         return 6.0 if trains else 4.0
     views = all(sees_distance(leaf) and leaf.shift is not None for leaf in call.leaves)
-    formed = 0.0 if views and call.added() is None else 2.0
+    formed = 0.0 if views and (call.mask is None or call.mask.dtype == torch.bool) else 2.0
     return formed + 3.0 * (trains and _learns(call))
 
 
@@ -85,26 +83,18 @@ def cut(call: Call) -> tuple[Work, Tensor, Tensor, Tensor]:
     seed = call.seed
     if seed is None and call.dropout_p:
         seed = int(torch.randint(2**62, (), device="cpu"))
-    q, k = call.turned()
-    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    q, k, v = call.given()
     if terms.backwards:
         k, v = k.flip(2), v.flip(2)
     if not formed:  # the kernel wants one width, where zeros change nothing, and numbers of a row side by side
         widest = max(q.shape[-1], v.shape[-1])
-        q, k, v = (F.pad(t, (0, widest - t.shape[-1])) if t.shape[-1] < widest else t for t in (q, k, v))
-        q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+        q, k, v = (widened(t if t.stride(-1) == 1 else t.contiguous(), widest) for t in (q, k, v))
     return Work(terms, blocks, call.scale, call.dropout_p, seed, formed, call.shape[2]), q, k, v
 
 
 def _forms(call: Call) -> bool:
     """Whether scores are formed, since no kernel does what is asked for."""
-    return call.dropout_p > 0 or call.encoding.rescores or not runs(call)
-
-
-def runs(call: Call) -> bool:
-    """Whether torch's kernel for the CPU runs on these tensors."""
-    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-    return private.has_attention() and call.q.device.type == "cpu" and call.out_dtype in kinds
+    return call.dropout_p > 0 or call.encoding.rescores or not private.has_attention() or call.q.device.type != "cpu"
 
 
 def _rows(call: Call, *, formed: bool) -> int:
@@ -164,8 +154,7 @@ def _fused_gradients(work: Work, block: Block, saved: Saved, given: Sequence[Ten
     """Add the kernel's gradients of q, k and v."""
     at, keys = (block.batch, slice(None), block.rows), (block.batch, slice(None), work.terms.keys(block))
     assert saved.lse is not None  # the kernel gives them
-    rows = [t[at] for t in (saved.grad, saved.q, saved.out, saved.lse)]
-    grad, q, out, lse = rows
+    grad, q, out, lse = (t[at] for t in (saved.grad, saved.q, saved.out, saved.lse))
     mask = _mask(work, block, given)
     found = private.attention_backward(grad, q, saved.k[keys], saved.v[keys], out, lse, mask, work.scale)
     for total, where, part in zip(sums, (at, keys, keys), found, strict=True):

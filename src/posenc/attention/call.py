@@ -7,10 +7,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn import functional as F
 
 from posenc.attention.leaves import Leaf
 from posenc.encoding import Encoding, Placed
 from posenc.families import autocast_dtype
+from posenc.placed import tensors
+from posenc.positions.checks import all_plain
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,28 @@ class Call:
         """(batch, n_heads, q_len, k_len): the shape of the scores."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of sums, and of what joins the scores."""
+        return torch.float64 if self.out_dtype == torch.float64 else torch.float32
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all tensors are memory that can be written to in pieces, on whatever device."""
+        own = (p for leaf in self.leaves for p in leaf.encoding.parameters())
+        given = self.q, self.k, self.v, self.mask, self.document_ids, self.placed, self.k_placed
+        return all_plain((*own, *tensors(given)))
+
     def turned(self) -> tuple[Tensor, Tensor]:
         """Return q and k after the encoding's rotation."""
         if self.rotated:
             return self.q, self.k
         return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed)
+
+    def given(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q and k after the rotation, and v, in the dtype of the result."""
+        q, k = self.turned()
+        return q.to(self.out_dtype), k.to(self.out_dtype), self.v.to(self.out_dtype)
 
     def bias(self) -> Tensor | None:
         """Return the encoding's term on the scores; it reads q and k as they were before the turn."""
@@ -102,9 +122,10 @@ class Call:
         """Return which queries count, given which see anything: a map of scores may read those of all heads."""
         return rows.any(1, keepdim=True) if self.encoding.rescores else rows
 
-    def added(self) -> Tensor | None:
-        """Return the floating mask, or None."""
-        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+    def terms(self) -> list[Tensor]:
+        """Return what joins the scores: the encoding's bias, and a floating mask."""
+        terms = [self.bias() if self.leaves else None, None if self.mask is None else added(self.mask)]
+        return [t for t in terms if t is not None]
 
 
 @runtime_checkable
@@ -136,6 +157,16 @@ def all_of(terms: Sequence[Bool[Tensor, "..."]]) -> Bool[Tensor, "..."] | None:
 def shown(mask: Tensor) -> Tensor:
     """Return what a mask lets be seen: where it is true, or above its dtype's least number, by which peers hide."""
     return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
+
+
+def widened(t: Tensor, width: int) -> Tensor:
+    """Return rows of a width, with zeros behind those that are narrower."""
+    return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
+
+
+def added(mask: Tensor) -> Tensor | None:
+    """Return what a floating mask adds to scores; what it hides is left to `shown`."""
+    return None if mask.dtype == torch.bool else mask.masked_fill(~shown(mask), 0.0)
 
 
 def zero_empty_rows(out: Tensor, allowed: Tensor | None) -> Tensor:

@@ -44,11 +44,9 @@ def make_call(
     dtype = torch.float64 if exact else torch.float32
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
-    again = backend == "reference-float64" and not encoding.reads_x
-    if again and isinstance(pos, Placed):
-        pos = pos.pos  # placed in float32 perhaps: once more, exactly
-    if again and isinstance(k_pos, Placed):
-        k_pos = k_pos.pos
+    if backend == "reference-float64" and not encoding.reads_x:  # placed in float32 perhaps: once more, exactly
+        pos = pos.pos if isinstance(pos, Placed) else pos
+        k_pos = k_pos.pos if isinstance(k_pos, Placed) else k_pos
     placed = _place(pos, q, encoding, dtype, "pos")
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(
@@ -56,35 +54,25 @@ def make_call(
             "queries'; pass k_pos, the positions of all keys."
         )
     k_placed = placed if k_pos is None else _place(k_pos, k, encoding, dtype, "k_pos")
-    factor: Any = scale
-    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
-        raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(factor).__name__}.")
+    masks = causal, mask, window, document_ids, _scale(scale, q, encoding), dropout_p
+    # autocast leaves float64 alone, as torch's own attention finds it
+    out_dtype = q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype
+    leaves = biased(q, k, encoding, placed, k_placed)
+    return Call(q, k, v, encoding, placed, k_placed, rotated, *masks, backend, out_dtype, leaves)
+
+
+def _scale(scale: Any, q: Tensor, encoding: Encoding) -> float:
+    """Return what scores are multiplied with, given the argument of `attend`."""
     if scale is None:
         if q.shape[-1] == 0:
             raise ValueError(
                 f"attend: q and k have no lanes, which have no scale; got q {tuple(q.shape)}. Pass scale=1.0 if "
                 "that is meant: every key is then as near as the bias says."
             )
-        scale = encoding.score_scale(q.shape[-1])
-    return Call(
-        q,
-        k,
-        v,
-        encoding,
-        placed,
-        k_placed,
-        rotated,
-        causal,
-        mask,
-        window,
-        document_ids,
-        scale,
-        dropout_p,
-        backend,
-        # autocast leaves float64 alone, as torch's own attention finds it
-        q.dtype if q.dtype == torch.float64 else autocast_dtype(q.device) or q.dtype,
-        biased(q, k, encoding, placed, k_placed),
-    )
+        return encoding.score_scale(q.shape[-1])
+    if isinstance(scale, bool) or not isinstance(scale, Real):
+        raise TypeError(f"attend: scale must be a number, which has no gradient; got {type(scale).__name__}.")
+    return scale  # type: ignore[return-value]
 
 
 def _place(pos: Tensor | Placed, x: Tensor, encoding: Encoding, dtype: torch.dtype, what: str) -> Placed:

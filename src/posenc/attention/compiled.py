@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention import blocked, finite, scores
-from posenc.attention.call import Call, zero_empty_rows
-from posenc.attention.distances import REACH, ByDistance, LookedUp
-from posenc.attention.leaves import Leaf, is_by_distance, over
+from posenc.attention.call import Call, widened, zero_empty_rows
+from posenc.attention.distances import ByDistance, LookedUp, over
+from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
 from posenc.attention.scores import WORDS, Saved, Work
 from posenc.attention.spans import Block, Spans, all_seen, are_known, blocks_by_index
 from posenc.attention.terms import Terms
@@ -26,7 +26,10 @@ from posenc.families import Bias
 from posenc.private import has_attention, within_transform
 from posenc.versions import is_exporting
 
-SLACK = 64  # distances more than `REACH` times the lengths
+CALL = (
+    "Tensor q, Tensor k, Tensor v, Tensor? vector, Tensor? pos, Tensor? k_pos, Tensor? mask, Tensor? document_ids, "
+    "bool causal, SymInt? window, float scale"
+)
 
 
 class _Vector(Bias):
@@ -66,12 +69,11 @@ def fits(call: Call) -> bool:
 
 def run(call: Call) -> Tensor:
     """Compute a call that fits."""
-    q, k = call.turned()
-    q, k, v = (t.to(call.out_dtype) for t in (q, k, call.v))
+    q, k, v = call.given()
     vector, pos, k_pos = None, None, None
     if call.leaves:
-        reach = REACH * (call.shape[2] + call.shape[3]) + SLACK
-        distance = torch.arange(-reach, reach + 1, device=q.device)
+        most = reach(call.shape[2] + call.shape[3])
+        distance = torch.arange(-most, most + 1, device=q.device)
         found = [over(leaf.encoding, leaf.placed, distance) for leaf in call.leaves]
         vector = sum(found[1:], start=found[0])
         pos, k_pos = call.leaves[0].placed.pos, call.leaves[0].k_placed.pos
@@ -80,27 +82,14 @@ def run(call: Call) -> Tensor:
     return out
 
 
-@torch.library.custom_op("posenc::attend", mutates_args=())
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    vector: Tensor | None,
-    pos: Tensor | None,
-    k_pos: Tensor | None,
-    mask: Tensor | None,
-    document_ids: Tensor | None,
-    causal: bool,
-    window: int | None,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("posenc::attend", mutates_args=(), schema=f"({CALL}) -> (Tensor, Tensor)")
+def attend(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Attend as eager code does; return the result, and the logarithms of the sums of rows."""
-    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
-    call, spoiled = finite.without(call, call.backend)
-    work, q, k, padded = blocked.cut(call)
-    out, lse = blocked.forwards(work, q, k, padded, work.terms.tensors)
+    call, spoiled = _call(*arguments)
+    work, q, k, v = blocked.cut(call)
+    out, lse = blocked.forwards(work, q, k, v, work.terms.tensors)
     assert lse is not None  # the kernel gives them
-    out = out[..., : v.shape[-1]].contiguous()
+    out = out[..., : call.v.shape[-1]].contiguous()
     return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan), lse
 
 
@@ -110,46 +99,31 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty((*q.shape[:3], v.shape[-1])), q.new_empty(q.shape[:3], dtype=wide)
 
 
-@torch.library.custom_op("posenc::attend_backward", mutates_args=())
-def attend_backward(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    learns: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    vector: Tensor | None,
-    pos: Tensor | None,
-    k_pos: Tensor | None,
-    mask: Tensor | None,
-    document_ids: Tensor | None,
-    causal: bool,
-    window: int | None,
-    scale: float,
-) -> list[Tensor]:
+_GIVEN = f"(Tensor grad, Tensor out, Tensor lse, bool learns, {CALL}) -> Tensor[]"
+
+
+@torch.library.custom_op("posenc::attend_backward", mutates_args=(), schema=_GIVEN)
+def attend_backward(grad: Tensor, out: Tensor, lse: Tensor, learns: bool, *arguments: Any) -> list[Tensor]:
     """Return the gradients of q, k and v, and of the vector where it learns."""
-    call = _call(q, k, v, vector, pos, k_pos, mask, document_ids, causal, window, scale)
-    call, spoiled = finite.without(call, call.backend)
+    call, spoiled = _call(*arguments)
     if spoiled is not None:  # a row of NaN gives no gradients
         out, grad = (t.masked_fill(spoiled[..., None], 0.0) for t in (out, grad))
     work, *qkv = blocked.cut(call)
-    out, grad = (F.pad(t, (0, qkv[2].shape[-1] - t.shape[-1])) for t in (out, grad))
+    out, grad = (widened(t, qkv[2].shape[-1]) for t in (out, grad))
     saved = Saved(qkv[0], qkv[1], qkv[2], out, lse, grad.contiguous())
     own = work.terms.slots[0].own  # a floating mask has its tensors behind those of the vector
     wanted = [learns and i < own.stop for i in range(len(work.terms.tensors))]
     found, others = blocked.backwards(work, saved, work.terms.tensors, wanted)
     if work.terms.backwards:
         found[1:] = (t.flip(2) for t in found[1:])
-    found = [t[..., : of.shape[-1]].contiguous() for t, of in zip(found, (q, k, v), strict=True)]
+    found = [t[..., : of.shape[-1]].contiguous() for t, of in zip(found, arguments[:3], strict=True)]
+    vector = arguments[3]
     return [*found, _of_vector(vector, work.terms, others[own])] if learns and vector is not None else found
 
 
 @attend_backward.register_fake
-def _(
-    grad: Tensor, out: Tensor, lse: Tensor, learns: bool, q: Tensor, k: Tensor, v: Tensor, *rest: Any
-) -> list[Tensor]:
-    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v, *rest[: int(learns)])]
+def _(grad: Tensor, out: Tensor, lse: Tensor, learns: bool, *arguments: Any) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in arguments[: 3 + learns]]
 
 
 def _of_vector(vector: Tensor, terms: Terms, others: Sequence[Tensor | None]) -> Tensor:
@@ -186,9 +160,11 @@ attend.register_autograd(_gradients, setup_context=_keep)
 attend_backward.register_autograd(_twice)
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Call:
-    """Return the call that the operator's arguments stand for."""
-    vector, pos, k_pos, mask, document_ids, causal, window, scale = rest
+def _call(
+    q: Tensor, k: Tensor, v: Tensor, vector: Tensor | None, pos: Tensor, k_pos: Tensor, *rest: Any
+) -> tuple[Call, Tensor | None]:
+    """Return the call that the operator's arguments stand for, and which rows of its result are NaN."""
+    mask, document_ids, causal, window, scale = rest
     encoding, leaves = Encoding(), []
     placed = k_placed = Placed(torch.zeros(0, dtype=torch.int64), (), 1)
     if vector is not None:
@@ -196,7 +172,8 @@ def _call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Call:
         placed, k_placed = Placed(pos, (pos,), 1), Placed(k_pos, (k_pos,), 1)
         leaves = [Leaf(encoding, placed, k_placed)]
     masks = causal, mask, window, document_ids, scale, 0.0, "blocked", q.dtype, leaves
-    return Call(q, k, v, encoding, placed, k_placed, True, *masks)
+    call = Call(q, k, v, encoding, placed, k_placed, True, *masks)
+    return finite.without(call, call.backend)
 
 
 def traced(call: Call) -> Tensor:

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.call import Call
-from posenc.attention.leaves import Leaf, over
+from posenc.attention.leaves import Leaf
 from posenc.attention.spans import Block
-from posenc.families import ContentBias
+from posenc.encoding import Encoding, Placed
+from posenc.families import Bias, ContentBias
 
 MOST = 8  # ways in which positions may lie against indices, each of which is a vector; beyond, biases are looked up
-REACH = 4  # times the lengths of q and k that positions may spread over, to be looked up
 Shifts = tuple[int, ...]  # of each leaf
 
 
@@ -41,6 +41,13 @@ def _shift(leaf: Leaf, block: Block, offset: int) -> int | None:
         starts.append(own[:, 0])
     shift = starts[0] - starts[1] - offset
     return int(shift[0]) if bool((shift == shift[0]).all()) else None
+
+
+def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
+    """Return a bias over whole distances (heads, n), of an encoding that sees no more (`is_by_distance`)."""
+    assert isinstance(encoding, Bias)  # as is_by_distance says
+    # in the kind in which positions were placed: float64 asks for a bias in float64
+    return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
 
 
 def distances(call: Call) -> Tensor:
@@ -107,12 +114,6 @@ class LookedUp:
         low, high = leaf.extremes
         index = torch.arange(low, high + 1, device=leaf.placed.pos.device)
         self.leaf, self.low, self.tensors = leaf, low, [over(leaf.encoding, leaf.placed, index).to(dtype)]
-
-    @staticmethod
-    def fits(leaf: Leaf, call: Call) -> bool:
-        """Whether the vector is not much longer than q and k."""
-        low, high = leaf.extremes
-        return high - low <= REACH * (call.shape[2] + call.shape[3]) + 64
 
     def cut(self, block: Block, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the vector, whole."""

@@ -1,39 +1,34 @@
-"""torch's FlexAttention: biases by their `score_mod`, masks as blocks of 128 x 128 tokens that are left out."""
+"""torch's FlexAttention: biases by their `score_mod`, or looked up in a vector over distances."""
 
 import importlib.util
 import os
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Int32
 from torch import Tensor
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from posenc.attention.call import Call, mixed
-from posenc.attention.distances import REACH
-from posenc.attention.leaves import Leaf, is_by_distance, over
+from posenc.attention import flex_masks
+from posenc.attention.call import Call, mixed, shown, widened
+from posenc.attention.distances import over
+from posenc.attention.leaves import Leaf, is_by_distance, knows
 from posenc.attention.spans import Spans, blank
 from posenc.attention.whole import grouped
 from posenc.encoding import Encoding
 from posenc.families import Bias, no_autocast
+from posenc.placed import tensors
 from posenc.positions.checks import is_plain
+from posenc.private import is_wrapped
 
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2}  # of the sizes that were tried the fastest for a lookup
 NARROW = 16  # numbers of a row that its kernels for GPUs want at least
-SIZE = 128  # tokens of a block, as torch has them
 FEW = 3  # scores of a trial
-READS = frozenset(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__"))
 
 Mod = Callable[..., Tensor]
-
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
 
 
 class Flex:
@@ -62,12 +57,10 @@ class Flex:
     def memory(self, call: Call) -> int:
         """Estimate which blocks are left, as four tables, and copies in which unseen slots are zero."""
         batch, n_heads, q_len, k_len = call.shape
-        rows, columns = -(-q_len // SIZE), -(-k_len // SIZE)
-        blocks = 16 * rows * columns if hides(call) else 0
-        if (call.mask is not None and call.mask.shape[0] > 1) or (
-            call.document_ids is not None and call.document_ids.ndim > 1
-        ):
-            blocks *= batch
+        blocks, what = 0, flex_masks.hidden(call)
+        if what is not None:
+            rows = max(1 if t is None else len(t) for t in (what.ids, what.keys))
+            blocks = 16 * rows * -(-q_len // what.size) * -(-k_len // what.size)
         copied = call.mask is not None or call.window is not None or call.document_ids is not None
         width = n_heads * q_len * call.q.shape[-1] + call.k.shape[1] * k_len * (call.k.shape[-1] + call.v.shape[-1])
         return blocks + (batch * width * call.out_dtype.itemsize if copied else 0)
@@ -78,20 +71,16 @@ class Flex:
         on_cpu = call.q.device.type == "cpu"
         with no_autocast(call.q.device), torch.set_grad_enabled(torch.is_grad_enabled() and not on_cpu):
             call = _blanked(call)
-            q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
-            if on_cpu:
-                q, k, v = q.detach(), k.detach(), v.detach()
-            width = v.shape[-1]
-            q, k, v = (F.pad(t, (0, max(0, NARROW - t.shape[-1]))) for t in (q, k, v))
+            q, k, v = (widened(t.detach() if on_cpu else t, NARROW) for t in call.given())
             options: dict[str, Any] = {
                 "kernel_options": None if on_cpu or not any(map(is_looked_up, call.leaves)) else SMALL,
                 "score_mod": score_mod(call),
-                "block_mask": block_mask(call),
+                "block_mask": flex_masks.block_mask(call),
                 "scale": call.scale,
                 "enable_gqa": grouped(call),
             }
             out: Tensor = _compiled(_kind(call), on_cpu)(q, k, v, **options)
-            return out[..., :width]
+            return out[..., : call.v.shape[-1]]
 
 
 def _refuses_place(call: Call, named: bool) -> str | None:
@@ -118,45 +107,13 @@ def _refuses_bias(leaf: Leaf) -> str | None:
     encoding = leaf.encoding
     if not isinstance(encoding, Bias):
         return f"{encoding.name} reads whole queries and keys, and a score_mod sees one score."
-    if not _says_all(encoding):
+    if is_looked_up(leaf):
+        return None
+    if not knows(encoding, "score_mod", "bias", "_broadcast"):
         return f"{encoding.name} defines its bias anew, and not the score_mod."
     if encoding not in _TRIED:
         _TRIED[encoding] = _tried(leaf)
     return _TRIED[encoding]
-
-
-def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | None:
-    """Say why a backward pass is not to be had, or None if it is, or nothing wants one."""
-    if not torch.is_grad_enabled():
-        return None
-    placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
-    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *pytree.tree_leaves(placed)]
-    learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
-    trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v))
-    if call.q.device.type == "cpu":
-        return "FlexAttention has no backward pass on a CPU. Call it under torch.no_grad()." if trains else None
-    if named or not trains:
-        return None
-    if learns:
-        return (
-            f"{call.encoding.name} learns its bias, whose gradients by FlexAttention are not tested here: torch has "
-            "open issues about learned tensors in a score_mod. Ask for backend='flex' to have it all the same."
-        )
-    if call.shape[2] % SIZE or call.shape[3] % SIZE:
-        return (
-            f"torch has an open issue about NaN in FlexAttention's backward pass where lengths are no multiples of "
-            f"{SIZE}; got {call.shape[2]} and {call.shape[3]}. Ask for backend='flex' to have it all the same."
-        )
-    return None
-
-
-def _says_all(encoding: Bias) -> bool:
-    """Whether the class that defines the score_mod knows of how the bias is formed: nothing below it is anew."""
-
-    def owner(name: str) -> type:
-        return next(cls for cls in type(encoding).__mro__ if name in vars(cls))
-
-    return all(issubclass(owner("score_mod"), owner(door)) for door in ("bias", "_broadcast"))
 
 
 _TRIED: WeakKeyDictionary[Encoding, str | None] = WeakKeyDictionary()
@@ -170,42 +127,57 @@ def _tried(leaf: Leaf) -> str | None:
     """
     name, device = leaf.encoding.name, leaf.placed.pos.device
     given = [torch.zeros(FEW, device=device), *(torch.zeros(FEW, dtype=torch.int64, device=device) for _ in range(4))]
-    with torch.no_grad():
-        mod = leaf_mod(leaf)
-        try:
-            with _Watch(given) as watch:
-                mod(*given)
-        except Exception as error:  # of any kind: what stops a trial stops torch's compiler
-            return f"{name} has a score_mod that cannot be traced: {type(error).__name__}: {str(error)[:200]}"
+    try:
+        with torch.no_grad(), _Watch() as watch:
+            torch.func.vmap(leaf_mod(leaf))(*given)
+    except Exception as error:  # of any kind: what stops a trial stops torch's compiler
+        return f"{name} has a score_mod that cannot be traced: {type(error).__name__}: {str(error)[:200]}"
     if watch.wide:
         return f"{name} forms vectors for each score ({watch.wide}), and compiled FlexAttention runs on numbers alone."
     return None
 
 
 class _Watch(TorchFunctionMode):
-    """Follow what is made of some tensors, and keep the name of the first operation whose result has another shape."""
+    """Keep the name of the first operation within vmap that makes more than one number of a score."""
 
-    def __init__(self, given: list[Tensor]) -> None:
-        super().__init__()
-        self.made, self.wide = {id(t): t for t in given}, ""  # tensors are kept, so that no number is given twice
+    wide = ""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if any(id(t) in self.made for t in pytree.tree_leaves((args, kwargs))):
-            if getattr(func, "__name__", "") in READS:
-                raise TypeError(f"{func.__name__} reads a number.")
-            for t in pytree.tree_leaves(out):
-                if isinstance(t, Tensor):
-                    self.made[id(t)] = t
-                    if t.shape != (FEW,) and not self.wide:
-                        self.wide = str(getattr(func, "__name__", func))
+        if not self.wide and any(t.ndim and is_wrapped(t) for t in tensors(out)):
+            self.wide = str(getattr(func, "__name__", func))
         return out
+
+
+def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | None:
+    """Say why a backward pass is not to be had, or None if it is, or nothing wants one."""
+    if not torch.is_grad_enabled():
+        return None
+    placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
+    learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
+    learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
+    trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v))
+    if call.q.device.type == "cpu":
+        return "FlexAttention has no backward pass on a CPU. Call it under torch.no_grad()." if trains else None
+    if named or not trains:
+        return None
+    if learns:
+        return (
+            f"{call.encoding.name} learns its bias, whose gradients by FlexAttention are not tested here: torch has "
+            "open issues about learned tensors in a score_mod. Ask for backend='flex' to have it all the same."
+        )
+    if call.shape[2] % flex_masks.SIZE or call.shape[3] % flex_masks.SIZE:
+        return (
+            f"torch has an open issue about NaN in FlexAttention's backward pass where lengths are no multiples of "
+            f"{flex_masks.SIZE}; got {call.shape[2]} and {call.shape[3]}. "
+            "Ask for backend='flex' to have it all the same."
+        )
+    return None
 
 
 def _compiler() -> str | None:
     """Return the C++ compiler that torch would call, or None."""
-    names = [os.environ.get("CXX", ""), "g++", "clang++"]
-    return next((name for name in names if name and shutil.which(name)), None)
+    return next(filter(shutil.which, [os.environ.get("CXX", ""), "g++", "clang++"]), None)
 
 
 def _kind(call: Call) -> str:
@@ -248,7 +220,7 @@ def _blanked(call: Call) -> Call:
 def score_mod(call: Call) -> Mod | None:
     """Return f(score, b, h, q_idx, kv_idx): all biases, and a mask that is more than a row of keys."""
     mods = [leaf_mod(leaf) for leaf in call.leaves]
-    mask = None if _keys(call) is not None else call.mask
+    mask = call.mask if flex_masks.shown_keys(call) is None else None
     if not mods and mask is None:
         return None
 
@@ -259,10 +231,8 @@ def score_mod(call: Call) -> Mod | None:
         if mask is not None:
             # not the number 0: torch 2.9 reads an index of numbers and tensors at once, which no kernel can
             entry = mask[tuple([at if n > 1 else 0 * at for at, n in zip((b, h, i, j), mask.shape, strict=True)])]
-            if mask.dtype == torch.bool:
-                found = torch.where(entry, found, -torch.inf)
-            else:  # a key that holds NaN must not reach a row that does not see it
-                found = torch.where(entry == -torch.inf, -torch.inf, found + entry)
+            seen = found if mask.dtype == torch.bool else found + entry
+            found = torch.where(shown(entry), seen, -torch.inf)  # a key of NaN reaches no row that does not see it
         return found.float()  # float64 of real positions
 
     return mod
@@ -292,105 +262,4 @@ def leaf_mod(leaf: Leaf) -> Mod:
 
 def is_looked_up(leaf: Leaf) -> bool:
     """Whether a bias is looked up in a vector: it sees whole distances, which are not much more than tokens."""
-    if not is_by_distance(leaf) or not is_plain(leaf.placed.pos):
-        return False
-    low, high = leaf.extremes
-    return high - low <= REACH * (leaf.placed.pos.shape[-1] + leaf.k_placed.pos.shape[-1]) + 64
-
-
-def _keys(call: Call) -> Bool[Tensor, "rows k_len"] | None:
-    """Return which keys are shown to all, if the mask says no more than that."""
-    mask = call.mask
-    if mask is None or mask.dtype != torch.bool or mask.shape[1] > 1 or mask.shape[2] != 1:
-        return None
-    return mask[:, 0, 0].expand(-1, call.shape[3])
-
-
-def _ids(call: Call) -> Tensor | None:
-    ids = call.document_ids
-    return ids if ids is None or ids.ndim == 2 else ids[None]
-
-
-def hides(call: Call) -> bool:
-    """Whether anything hides keys but a mask that joins the scores."""
-    return call.causal or call.window is not None or call.document_ids is not None or _keys(call) is not None
-
-
-def block_mask(call: Call) -> "BlockMask | None":
-    """Return the blocks that are seen in part and in whole, from the ends of each, so that no pair is looked at.
-
-    A block that is called seen in part may turn out to be seen by no query: then it is formed for nothing.
-    """
-    from torch.nn.attention.flex_attention import BlockMask
-
-    if not hides(call):
-        return None
-    some, full = seen_blocks(call)
-    part, whole = _ordered((some & ~full)[:, None]), _ordered(full[:, None])
-    return BlockMask.from_kv_blocks(*part, *whole, BLOCK_SIZE=SIZE, mask_mod=mask_mod(call), seq_lengths=call.shape[2:])
-
-
-def seen_blocks(call: Call) -> tuple[Bool[Tensor, "batch q_blocks k_blocks"], Bool[Tensor, "batch q_blocks k_blocks"]]:
-    """Return which blocks may hold a pair that is seen, and in which all are."""
-    q_len, k_len, device = *call.shape[2:], call.q.device
-    offset = k_len - q_len
-    top, left = (torch.arange(0, n, SIZE, device=device) for n in (q_len, k_len))
-    bottom, right = ((t + SIZE - 1).clamp(max=n - 1) for t, n in ((top, q_len), (left, k_len)))
-    whole = (top + SIZE <= q_len)[:, None] & (left + SIZE <= k_len)
-    top, bottom = top[:, None] + offset, bottom[:, None] + offset
-    some, full = torch.ones_like(whole)[None], whole[None]
-    if call.causal:
-        some, full = some & (left <= bottom), full & (right <= top)
-    if call.window is not None:
-        some, full = some & (right > top - call.window), full & (left > bottom - call.window)
-        if not call.causal:
-            some, full = some & (left < bottom + call.window), full & (right < top + call.window)
-    if (ids := _ids(call)) is not None:
-        (low, high), (first, last) = _ends(ids[:, offset:]), _ends(ids)
-        low, high, first, last = low[..., None], high[..., None], first[:, None], last[:, None]
-        some, full = some & (low <= last) & (first <= high), full & (low == last) & (first == high)
-    if (keys := _keys(call)) is not None:
-        none, all_ = _ends(keys.to(torch.int8))
-        some, full = some & (all_ > 0)[:, None], full & (none > 0)[:, None]
-    return some, full
-
-
-def _ends(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest of each block of a row."""
-    short = -t.shape[-1] % SIZE
-    blocks = torch.cat((t, t[:, -1:].expand(-1, short)), -1).unflatten(-1, (-1, SIZE))
-    return blocks.amin(-1), blocks.amax(-1)
-
-
-def _ordered(seen: Bool[Tensor, "*any columns"]) -> tuple[Int32[Tensor, "*any"], Int32[Tensor, "*any columns"]]:
-    """Return how many blocks each row of blocks has, and which ones, in order; what follows them means nothing."""
-    which = seen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return seen.sum(-1, dtype=torch.int32), which.to(torch.int32).contiguous()
-
-
-def mask_mod(call: Call) -> Mod:
-    """Return f(b, h, q_idx, kv_idx): whether a pair is seen.
-
-    Numbers that change from call to call are tensors, since a compiler makes one program for each number.
-    """
-    causal, ids, keys = call.causal, _ids(call), _keys(call)
-    number = torch.full((2,), call.shape[3] - call.shape[2], device=call.q.device)
-    if call.window is not None:
-        number[1] = call.window
-    windowed = call.window is not None
-
-    def mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        here = i + number[0]
-        seen = j <= here if causal else j >= 0
-        if windowed:
-            seen = seen & (j > here - number[1])
-            if not causal:
-                seen = seen & (j < here + number[1])
-        if ids is not None:
-            row = b if ids.shape[0] > 1 else 0 * b
-            seen = seen & (ids[row, here] == ids[row, j])
-        if keys is not None:
-            seen = seen & keys[b if keys.shape[0] > 1 else 0 * b, j]
-        return seen
-
-    return mod
+    return is_by_distance(leaf) and is_plain(leaf.placed.pos) and leaf.is_near

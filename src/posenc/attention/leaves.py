@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from posenc.encoding import Encoding, Placed
 from posenc.families import Bias, ContentBias
-from posenc.positions.checks import all_plain, may_look
+from posenc.placed import map_tensors, tensors
+from posenc.positions.checks import may_look
 from posenc.versions import FOLLOWS_VARS
 
-if TYPE_CHECKING:
-    from posenc.attention.call import Call
+REACH = 4  # times the lengths of q and k that positions may spread over, for a bias to be looked up
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,8 @@ class Leaf:
     @cached_property
     def away(self) -> tuple[Tensor, Tensor]:
         """Position minus index of queries and of keys, (batch | 1, length) each."""
-        return _away(self.placed), _away(self.k_placed)
+        q, k = (p.pos - torch.arange(p.pos.shape[-1], device=p.pos.device) for p in (self.placed, self.k_placed))
+        return torch.atleast_2d(q), torch.atleast_2d(k)
 
     @cached_property
     def shift(self) -> int | None:
@@ -43,10 +43,11 @@ class Leaf:
         ends = torch.stack((*self.placed.pos.aminmax(), *self.k_placed.pos.aminmax())).tolist()
         return int(ends[0] - ends[3]), int(ends[1] - ends[2])
 
-
-def _away(placed: Placed) -> Tensor:
-    away = placed.pos - torch.arange(placed.pos.shape[-1], device=placed.pos.device)
-    return away if away.ndim == 2 else away[None]
+    @property
+    def is_near(self) -> bool:
+        """Whether a vector of all distances that occur is not much longer than q and k."""
+        low, high = self.extremes
+        return high - low <= reach(self.placed.pos.shape[-1] + self.k_placed.pos.shape[-1])
 
 
 class Door(nn.Module):
@@ -56,18 +57,11 @@ class Door(nn.Module):
         super().__init__()
         self.encoding = encoding
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        placed: Placed,
-        k_placed: Placed,
-        scores: Tensor | None = None,
-        allowed: Tensor | None = None,
-    ) -> Tensor | None:
-        """Return the bias, or the map of given scores."""
-        if scores is None:
+    def forward(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, *rescored: Any) -> Tensor | None:
+        """Return the bias, or the map of scores where these are given, and who sees whom."""
+        if not rescored:
             return self.encoding.bias(q, k, placed, k_placed)
+        scores, allowed = rescored
         return self.encoding.rescore(scores, q, k, placed, k_placed, allowed)
 
 
@@ -93,16 +87,24 @@ def is_by_distance(leaf: Leaf) -> bool:
     return (
         isinstance(leaf.encoding, (Bias, ContentBias))
         and leaf.encoding.by_distance
-        and _promises(leaf.encoding)
+        and knows(leaf.encoding, "by_distance", "bias", "parts", *(["at"] if isinstance(leaf.encoding, Bias) else []))
         and not any(p.pos.is_floating_point() or p.n_axes > 1 for p in (leaf.placed, leaf.k_placed))
     )
 
 
-def over(encoding: Encoding, placed: Placed, distance: Tensor) -> Tensor:
-    """Return a bias over whole distances (heads, n), of an encoding that sees no more (`sees_distance`)."""
-    assert isinstance(encoding, Bias)  # as sees_distance says
-    # in the kind in which positions were placed: float64 asks for a bias in float64
-    return encoding.over(distance.double() if placed.parts[0].is_floating_point() else distance)
+def knows(encoding: Encoding, promise: str, *methods: str) -> bool:
+    """Whether what a class says of its methods is said of those that an encoding has.
+
+    A subclass that defines one of them anew, and not the promise, has promised nothing.
+    """
+    order = type(encoding).__mro__
+    promised, *defined = (next(i for i, cls in enumerate(order) if n in vars(cls)) for n in (promise, *methods))
+    return promised <= min(defined)
+
+
+def reach(n_tokens: int) -> int:
+    """Return how long a vector of distances may be for queries and keys of so many tokens in all."""
+    return REACH * n_tokens + 64
 
 
 def hidden(encoding: Encoding) -> str | None:
@@ -116,45 +118,15 @@ def hidden(encoding: Encoding) -> str | None:
     return None
 
 
-def _promises(encoding: Encoding) -> bool:
-    """Whether `by_distance` is said of the bias that an encoding has.
-
-    A subclass that defines `at`, `bias` or `parts` anew, and not the promise, has promised nothing.
-    """
-    order = type(encoding).__mro__
-
-    def place(name: str) -> int:
-        return next(i for i, cls in enumerate(order) if name in vars(cls))
-
-    doors = ["bias", "parts", *(["at"] if isinstance(encoding, Bias) else [])]
-    return place("by_distance") <= min(map(place, doors))
-
-
-def tensors(tree: Any) -> list[Tensor]:
-    """Return the tensors of what was placed."""
-    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
-
-
-def is_plain(call: "Call") -> bool:
-    """Whether all tensors of a call are memory that can be written to in pieces, on whatever device."""
-    own = (p for leaf in call.leaves for p in leaf.encoding.parameters())
-    masks = (t for t in (call.mask, call.document_ids) if t is not None)
-    return all_plain((call.q, call.k, call.v, *masks, *own, *tensors(call.placed), *tensors(call.k_placed)))
-
-
 def learning(tree: Any) -> list[Tensor]:
     """Return the tensors of what was placed that carry gradients."""
-    return [t for t in tree_leaves(tree) if _carries(t)]
+    return [t for t in tensors(tree) if t.requires_grad]
 
 
-def with_parts(tree: Any, tensors: Sequence[Tensor]) -> Any:
+def with_parts(tree: Any, others: Sequence[Tensor]) -> Any:
     """Return what was placed with others in place of its `learning` tensors."""
-    given = iter(tensors)
-    return tree_map(lambda t: next(given) if _carries(t) else t, tree)
-
-
-def _carries(t: Any) -> bool:
-    return isinstance(t, Tensor) and t.requires_grad
+    given = iter(others)
+    return map_tensors(lambda t: next(given) if t.requires_grad else t, tree)
 
 
 def _has_bias(leaf: Leaf, q: Tensor, k: Tensor) -> bool:

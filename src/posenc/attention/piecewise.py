@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn import functional as F
 
-from posenc.attention.call import Call
+from posenc.attention.call import Call, mixed, widened
 from posenc.attention.scores import once
+from posenc.attention.spans import block_ends
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
-from posenc.families import autocast_dtype, no_autocast
+from posenc.families import no_autocast
 from posenc.mapped import Wrapper
 from posenc.piecewise import Pass, Piecewise
 from posenc.positions.checks import may_look
@@ -79,15 +79,14 @@ class Plan:
                 blocks.setdefault(tile.rows.start, []).append(tile)
         return blocks
 
-    def mask(self, tile: Tile, group: int, dtype: torch.dtype) -> Float[Tensor, "1 1 rows keys"] | None:
-        """Return what joins the scores of a tile, whose rows are those of `group` heads; None for nothing."""
+    def mask(self, tile: Tile, dtype: torch.dtype) -> Float[Tensor, "1 1 rows keys"] | None:
+        """Return what joins the scores of a tile; None for nothing."""
         if not tile.masked:
             return None
         low, high = (end[tile.rows, None] for end in self.ranges[tile.which])
         keys = torch.arange(tile.keys.start, tile.keys.stop, device=low.device)
         seen = (low <= keys) & (keys < high)
-        mask = torch.zeros((), dtype=dtype, device=low.device).masked_fill(~seen, UNSEEN)
-        return mask.repeat(group, 1)[None, None]
+        return torch.zeros((), dtype=dtype, device=low.device).masked_fill(~seen, UNSEEN)[None, None]
 
     def _tiles(self, which: int) -> Iterator[Tile]:
         low, high = self.ranges[which]
@@ -95,7 +94,7 @@ class Plan:
         n, k_len = len(low), int(high.max()) if len(high) else 0
         ends = (low, low.where(some, k_len), high, high.where(some, 0))
         most_low, least_low, least_high, most_high = (
-            _by_block(end, how).tolist() for end, how in zip(ends, ("amax", "amin", "amin", "amax"), strict=True)
+            block_ends(end, ROWS)[which].tolist() for end, which in zip(ends, (1, 0, 0, 1), strict=True)
         )
         for i in range(len(most_low)):
             rows = slice(i * ROWS, min((i + 1) * ROWS, n))
@@ -111,51 +110,34 @@ class Plan:
                     yield Tile(which, rows, keys, True)
 
 
-def merged(
-    q: Float[Tensor, "batch n_heads q_len head_dim"],
-    k: Float[Tensor, "batch n_kv_heads k_len head_dim"],
-    v: Float[Tensor, "batch n_kv_heads k_len width"],
-    encoding: Piecewise,
-    placed: Placed,
-    k_placed: Placed,
-    *,
-    causal: bool = True,
-    window: int | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "batch n_heads q_len width"]:
+def merged(call: Call, encoding: Piecewise, placed: Placed, k_placed: Placed) -> Float[Tensor, "*rows width"]:
     """Attend by one attention a pass, in blocks of queries, and merge them.
 
     Each pass gives a mean of values and the logarithm of the sum of its weights, which says what the mean counts
     for among the others'. Backwards, the whole row's logarithm gives each pass its own share of the gradients.
 
     Args:
-        q: Queries as they were before any turn.
-        k: Keys.
-        v: Values.
+        call: The call; what else its encoding rotates is done here.
         encoding: The index map.
         placed: What it made of the queries' positions, which are the same for the whole batch.
         k_placed: The same for the keys, in rising order of their positions.
-        causal: As in `attend`.
-        window: As in `attend`.
-        scale: In front of the products; the encoding's if left out.
     """
+    (q, k), v = call.turned(), call.v.to(call.out_dtype)  # an index map itself leaves q and k as they are
     passes = encoding.passes(placed, k_placed)
     q_units, k_units = (p.parts[0].reshape(-1).contiguous() for p in (placed, k_placed))
-    plan = Plan(q_units, k_units, passes, causal, window)
+    plan = Plan(q_units, k_units, passes, call.causal, call.window)
     if not plan.used or 0 in q.shape or 0 in k.shape:
         return q[..., :0].sum(-1, keepdim=True).to(v.dtype).expand(*q.shape[:3], v.shape[-1])
-    scale = encoding.score_scale(q.shape[-1]) if scale is None else scale
     if bool(plan.empty.any()):
         q = q.masked_fill(plan.empty[:, None], 0.0)  # such a query may hold anything
     width = max(q.shape[-1], v.shape[-1])  # the kernel wants one width
     turned = []
     # half precision would round each turn, each mean and each share of the gradients: that is left to the end
-    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
-    q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
+    q, k, values = q.to(call.wide), k.to(call.wide), v.to(call.wide)
     for which in plan.used:
         one = passes[which]
         turned += [encoding.rope.rotate_q(q, one.q_placed), encoding.rope.rotate_k(k, one.k_placed)]
-    out: Tensor = _Merged.apply(plan, scale, *(_padded(t, width) for t in (*turned, values)))
+    out: Tensor = _Merged.apply(plan, call.scale, *(widened(t, width) for t in (*turned, values)))
     return out[..., : v.shape[-1]].masked_fill(plan.empty[:, None], 0.0).to(v.dtype)
 
 
@@ -167,16 +149,12 @@ class _Merged(torch.autograd.Function):
         *turned, v = tensors
         out = v.new_zeros(turned[0].shape)
         log_sum = torch.full(out.shape[:3], UNSEEN, dtype=v.dtype, device=v.device)
-        group = out.shape[1] // v.shape[1]
         for begin, tiles in plan.by_rows().items():
             rows = slice(begin, begin + ROWS)
             total: Tensor | None = None
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                part, part_sum = attention_forward(
-                    _folded(q, group), k, v[:, :, tile.keys], plan.mask(tile, group, v.dtype), scale
-                )
-                part, part_sum = _unfolded(part, group), _unfolded(part_sum, group)
+                part, part_sum = attention_forward(q, k, v[:, :, tile.keys], plan.mask(tile, v.dtype), scale)
                 if total is None:
                     total, so_far = part, part_sum
                     continue
@@ -186,24 +164,24 @@ class _Merged(torch.autograd.Function):
             assert total is not None  # a block is there because of its tiles
             out[:, :, rows], log_sum[:, :, rows] = total, so_far
         ctx.save_for_backward(*tensors, out, log_sum)
-        ctx.plan, ctx.scale, ctx.group = plan, scale, group
+        ctx.plan, ctx.scale = plan, scale
         return out
 
     @staticmethod
     @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *turned, v, out, log_sum = ctx.saved_tensors
-        plan, group = ctx.plan, ctx.group
+        plan, gradient = ctx.plan, gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         found = [torch.zeros_like(t) for t in (*turned, v)]
         for begin, tiles in plan.by_rows().items():
             rows = slice(begin, begin + ROWS)
-            grad, own, sums = (_folded(t[:, :, rows], group) for t in (gradient, out, log_sum))
+            grad, own, sums = (t[:, :, rows] for t in (gradient, out, log_sum))
             for tile in tiles:
                 q, k = _of_pass(turned, plan, tile)
-                mask = plan.mask(tile, group, v.dtype)
-                parts = attention_backward(grad, _folded(q, group), k, v[:, :, tile.keys], own, sums, mask, ctx.scale)
+                mask = plan.mask(tile, v.dtype)
+                parts = attention_backward(grad, q, k, v[:, :, tile.keys], own, sums, mask, ctx.scale)
                 of_q, of_k = _of_pass(found, plan, tile)
-                of_q += _unfolded(parts[0], group)
+                of_q += parts[0]
                 of_k += parts[1]
                 found[-1][:, :, tile.keys] += parts[2]
         return None, None, *found
@@ -228,9 +206,7 @@ class PiecewisePasses:
             return f"dropout would drop weights before they are merged; got dropout_p={call.dropout_p}."
         if call.scale != call.encoding.score_scale(call.q.shape[-1]):
             return "scale replaces what is in front of q·k, and not what is in front of the mapped products."
-        if len({call.q.dtype, call.k.dtype, call.v.dtype}) > 1 and autocast_dtype(call.q.device) is None:
-            return f"q, k and v must have one dtype; got {call.q.dtype}, {call.k.dtype}, {call.v.dtype}. Cast them."
-        return _irregular(*found[1:])
+        return mixed(call) or _irregular(*found[1:])
 
     def memory(self, call: Call) -> int:
         """Estimate turned queries and keys for each pass, their gradients, and the sum of a block."""
@@ -248,10 +224,8 @@ class PiecewisePasses:
         """Turn for each pass, attend and merge."""
         found = _find(call.encoding, call.placed, call.k_placed)
         assert found is not None  # rejected otherwise
-        dtype = call.out_dtype  # before autocast is off
         with no_autocast(call.q.device):
-            q, k = call.turned()  # by what else there is: an index map itself leaves them as they are
-            return merged(q, k, call.v.to(dtype), *found, causal=call.causal, window=call.window, scale=call.scale)
+            return merged(call, *found)
 
 
 def _find(encoding: Encoding, placed: Placed, k_placed: Placed) -> tuple[Piecewise, Placed, Placed] | None:
@@ -286,21 +260,6 @@ def _of_pass(turned: list[Tensor], plan: Plan, tile: Tile) -> tuple[Tensor, Tens
     return turned[at][:, :, tile.rows], turned[at + 1][:, :, tile.keys]
 
 
-def _folded(t: Tensor, group: int) -> Tensor:
-    """Return rows of all heads that share a key's head as rows of one head."""
-    rows: Tensor = t.unflatten(1, (-1, group)).flatten(2, 3)
-    return rows.contiguous()
-
-
-def _unfolded(t: Tensor, group: int) -> Tensor:
-    heads: Tensor = t.unflatten(2, (group, -1)).flatten(1, 2)
-    return heads
-
-
-def _padded(t: Tensor, width: int) -> Tensor:
-    return F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t.contiguous()
-
-
 def _range(q_units: Tensor, k_units: Tensor, one: Pass) -> tuple[Tensor, Tensor]:
     """Return the range of keys that each query has in a pass."""
 
@@ -316,11 +275,3 @@ def _range(q_units: Tensor, k_units: Tensor, one: Pass) -> tuple[Tensor, Tensor]
     if one.side == 1:
         return nothing if far is None else behind(q_units - far, True), behind(q_units - low, True)
     return behind(q_units + low, False), everything if far is None else behind(q_units + far, False)
-
-
-def _by_block(ends: Tensor, how: str) -> Tensor:
-    """Return the least or the largest of each block of queries."""
-    short = -len(ends) % ROWS
-    padded = torch.cat((ends, ends[-1:].expand(short))) if short else ends
-    blocks = padded.view(-1, ROWS)
-    return blocks.amax(1) if how == "amax" else blocks.amin(1)

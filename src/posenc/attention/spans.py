@@ -5,11 +5,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
 from posenc.attention.call import Call, all_of, shown
 from posenc.positions.checks import may_look
+from posenc.private import is_known
 
 SHORTEST = 64  # tokens from which on a document gets blocks of its own
 HARMLESS = 1e15  # its square, times some lanes, is a number in float32
@@ -53,11 +54,6 @@ class Block(NamedTuple):
     def keys(self) -> slice:
         """The keys."""
         return slice(self.first, self.last)
-
-    @property
-    def hides(self) -> bool:
-        """Whether some keys are hidden from some of the queries."""
-        return self.ragged or self.mixed or self.masked
 
     @property
     def size(self) -> tuple[int, int]:
@@ -286,9 +282,6 @@ def blocks_by_index(call: Call) -> list[Block]:
 
 def are_known(*lengths: int | None) -> bool:
     """Whether lengths are numbers, rather than what a compiler leaves open."""
-    from torch.fx.experimental import symbolic_shapes  # slow to import
-
-    is_known = getattr(symbolic_shapes, "has_static_value", None) or symbolic_shapes.is_concrete_int  # before 2.8
     return all(n is None or is_known(n) for n in lengths)
 
 
@@ -297,3 +290,10 @@ def all_seen(part: Spans, block: Block) -> Bool[Tensor, "batch heads rows keys"]
     seen = part.allowed(block)
     assert seen is not None  # something hides
     return seen.expand(torch.broadcast_shapes(seen.shape, (1, 1, *block.size)))
+
+
+def block_ends(t: Shaped[Tensor, "*rows n"], size: int) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest of each block of a row, whose last one may be short."""
+    short = -t.shape[-1] % size
+    blocks = torch.cat((t, t[..., -1:].expand(*t.shape[:-1], short)), -1).unflatten(-1, (-1, size))
+    return blocks.amin(-1), blocks.amax(-1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from posenc.attention.call import Call, light, shown
+from posenc.attention.call import Call, added, light
 from posenc.attention.distances import MOST, ByDistance, ByRows, LookedUp, shifts_of
 from posenc.attention.leaves import Door, Leaf, learning, may_slice, sees_distance, with_parts
 from posenc.attention.spans import Block, Spans, cut
@@ -81,9 +81,9 @@ class Added:
         """Return the block of the mask."""
         return [None if t is None else cut(t, block) for t in tensors]
 
-    def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor:
+    def of(self, block: Block, tensors: Sequence[Tensor]) -> Tensor | None:
         """Return what is added."""
-        return tensors[0].masked_fill(~shown(tensors[0]), 0.0)
+        return added(tensors[0])
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Terms:
 
     def __init__(self, call: Call, parts: Sequence[Spans], blocks: Sequence[Block]) -> None:
         self.parts = {part.item: part for part in parts}
-        self.k_len, self.dtype = call.shape[3], torch.float64 if call.out_dtype == torch.float64 else torch.float32
+        self.k_len, self.dtype = call.shape[3], call.wide
         self.tensors: list[Tensor] = []
         self.slots: list[Slot] = []
         self.distance: ByDistance | None = None
@@ -116,8 +116,8 @@ class Terms:
         if call.encoding.rescores:
             whole = Leaf(call.encoding, call.placed, call.k_placed)
             self.map = self._slot(Formed(whole, call, self.dtype), backwards=False)
-        if (added := call.added()) is not None:
-            self._take(Added(added))
+        if call.mask is not None and call.mask.dtype != torch.bool:
+            self._take(Added(call.mask))
         hollow = light(call)  # what is kept for a backward pass shall not hold q, k and v once more
         for part in parts:
             part.call = hollow
@@ -133,19 +133,14 @@ class Terms:
         sums = [leaf for leaf in leaves if sees_distance(leaf)]
         shifts = shifts_of(sums, blocks, offset)
         rest = [leaf for leaf in leaves if leaf not in sums]
-        if None in shifts.values() or len(set(shifts.values())) > MOST:
-            for leaf in list(sums):
-                if LookedUp.fits(leaf, call):
-                    self._take(LookedUp(leaf, self.dtype))
-                else:
-                    rest.append(leaf)
-            return rest
-        rows = {} if call.encoding.rescores else self._by_rows(rest, blocks, offset)
-        rest = [leaf for leaf in rest if leaf not in rows]
-        if call.encoding.rescores:  # which may look at keys in their order
+        varies = None in shifts.values() or len(set(shifts.values())) > MOST
+        if varies or call.encoding.rescores:  # a map of scores may look at keys in their order
             for leaf in sums:
-                self._take(LookedUp(leaf, self.dtype))
-            return rest
+                if leaf.is_near:
+                    self._take(LookedUp(leaf, self.dtype))
+            return rest + [leaf for leaf in sums if not leaf.is_near]
+        rows = self._by_rows(rest, blocks, offset)
+        rest = [leaf for leaf in rest if leaf not in rows]
         for leaf, shift in rows.items():
             self._take(ByRows(leaf, call, shift, self.dtype), backwards=True)
         if sums or rows or not leaves:

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.call import Call, mixed, shown, softmax, zero_empty_rows
-from posenc.attention.leaves import is_plain
+from posenc.attention.call import Call, mixed, softmax, widened, zero_empty_rows
 from posenc.families import no_autocast
 
 SMALL = 2**20  # scores, up to which a mask of all is formed at once
@@ -38,7 +38,7 @@ class SDPA:
         """Estimate the mask, and what is added where values are not as wide as keys."""
         batch, n_heads, q_len, k_len = call.shape
         narrow = abs(call.v.shape[-1] - call.q.shape[-1]) * call.out_dtype.itemsize
-        mask = 3 * min(SMALL, math.prod(call.shape)) * _sums(call).itemsize if _wants_mask(call) is not None else 0
+        mask = 3 * min(SMALL, math.prod(call.shape)) * call.wide.itemsize if _wants_mask(call) is not None else 0
         return batch * narrow * (call.k.shape[1] * k_len + n_heads * q_len) + mask
 
     def run(self, call: Call) -> Tensor:
@@ -50,45 +50,31 @@ class SDPA:
 
     def _masked(self, call: Call) -> Tensor:
         call, allowed = (replace(call, causal=False) if _single(call) else call).blanked()
-        added = call.added()
-        found = [call.bias() if call.leaves else None, None if added is None else added.masked_fill(~shown(added), 0.0)]
-        terms = [t.to(_sums(call)) for t in found if t is not None]
-        mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=_sums(call), device=call.q.device)
+        terms = [t.to(call.wide) for t in call.terms()]
+        mask = sum(terms[1:], start=terms[0]) if terms else torch.zeros((), dtype=call.wide, device=call.q.device)
         if allowed is not None:  # rows that see nothing are cleared afterwards: of minus infinity alone there is no sum
             mask = mask.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
         mask = mask.expand(*mask.shape[:-2], *call.shape[2:]) if mask.ndim > 1 else mask.expand(call.shape)
         return zero_empty_rows(self._attend(call, mask, is_causal=False), allowed)
 
     def _attend(self, call: Call, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        q, k, v = (t.to(call.out_dtype) for t in (*call.turned(), call.v))
+        q, k, v = call.given()
         width, widest = v.shape[-1], max(q.shape[-1], v.shape[-1])
-        q, k, v = (t if t.shape[-1] == widest else F.pad(t, (0, widest - t.shape[-1])) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=call.dropout_p,
-            is_causal=is_causal,
-            scale=call.scale,
-            enable_gqa=grouped(call),
-        )
+        q, k, v = (widened(t, widest) for t in (q, k, v))
+        options: dict[str, Any] = {"dropout_p": call.dropout_p, "scale": call.scale, "enable_gqa": grouped(call)}
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
         return out[..., :width]
-
-
-def _sums(call: Call) -> torch.dtype:
-    return torch.float64 if call.out_dtype == torch.float64 else torch.float32
 
 
 def _wants_mask(call: Call) -> str | None:
     """Say why SDPA needs a mask of q_len x k_len, or None."""
     if call.leaves:
         return f"{call.encoding.name} joins the scores, which SDPA takes as a mask of q_len x k_len alone."
-    if call.causal and not _hides(call.scale):
+    if call.causal and not call.scale >= LEAST:
         return "torch's causal kernel multiplies minus infinity by the scale, which must be above zero in float32."
     if call.mask is not None or call.window is not None or call.document_ids is not None:
         return "a mask, window or documents would be a mask of q_len x k_len; blocks of queries see slices instead."
-    if call.causal and not _aligned(call):
+    if call.causal and not _single(call) and call.q.shape[2] != call.k.shape[2]:
         # no lengths in these words: a compiler would take them for constants
         return "torch's is_causal aligns at the start, which is wrong for the last few queries of a longer text."
     return None
@@ -97,24 +83,12 @@ def _wants_mask(call: Call) -> str | None:
 def _is_small(call: Call) -> bool:
     """Whether a mask of all scores is worth less than blocks: a decode step, a short text."""
     # other devices want a mask in the dtype of q, which half precision would round, and were not tried
-    return is_plain(call) and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
-
-
-def _hides(scale: float) -> bool:
-    """Whether torch's causal kernel hides keys: it multiplies minus infinity by the scale, in float32."""
-    return scale >= LEAST
+    return call.is_plain and call.q.device.type == "cpu" and math.prod(call.shape) <= SMALL
 
 
 def grouped(call: Call) -> bool:
     """Whether several heads of q share one of k."""
     if call.q.shape[1] != call.k.shape[1]:  # noqa: SIM103 - a branch, since a compiler's symbolic bool is no bool
-        return True
-    return False
-
-
-def _aligned(call: Call) -> bool:
-    """Whether torch's own is_causal means what ours means, or one query sees everything."""
-    if _single(call) or call.q.shape[2] == call.k.shape[2]:  # noqa: SIM103 - as above
         return True
     return False
 
@@ -157,10 +131,8 @@ class Reference:
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             scores = call.scale * (q @ k.transpose(-1, -2))
-            added = call.added()
-            for term in (call.bias(), None if added is None else added.masked_fill(~shown(added), 0.0)):
-                if term is not None:
-                    scores = scores + term.to(dtype)
+            for term in call.terms():
+                scores = scores + term.to(dtype)
             if call.encoding.rescores:
                 scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
             if allowed is not None:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 PEERS = ("numba", "transformers", "x_transformers", "rotary_embedding_torch", "timm")
 
 
-def examine(peers: Iterable[str] = PEERS) -> dict[str, Any]:
+def examine() -> dict[str, Any]:
     """Return what a reader of measured numbers needs to know of where they were measured, peers' versions included."""
     return {
         "cpu": _name_cpu(),
@@ -23,15 +22,14 @@ def examine(peers: Iterable[str] = PEERS) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()}",
         "allocator": _describe_allocator(),
-        "versions": {name: _version(name) for name in peers},
+        "versions": {name: _version(name) for name in PEERS},
     }
 
 
 def sentence(facts: dict[str, Any]) -> str:
     """Return the facts as one line for people."""
-    threads = f"{facts['threads']} thread{'s' if facts['threads'] > 1 else ''}"
     return (
-        f"{facts['cpu']} ({facts['vectors']}), {threads}; "
+        f"{facts['cpu']} ({facts['vectors']}), {facts['threads']} thread{'s' if facts['threads'] > 1 else ''}; "
         f"Python {facts['python']}, torch {facts['torch']}, {facts['platform']}; "
         f"allocator: {facts['allocator']}; GPU: {facts['gpu'] or 'none, not measured'}"
     )
@@ -45,8 +43,8 @@ def _name_cpu() -> str:
 
 def _describe_allocator() -> str:
     """Name the C library, and what was set for its malloc: fresh pages cost more than the arithmetic on them."""
-    names = sorted(name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")))
-    tuned = [f"{name}={os.environ[name]}" for name in names]
+    names = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
+    tuned = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)]
     return f"{' '.join(platform.libc_ver()).strip() or 'the system'}, {', '.join(tuned) or 'stock'}"
 
 

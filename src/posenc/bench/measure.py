@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 Work = Callable[[], object]
 LEAST_ROUNDS, TRIES = 3, 5
+PREEMPTIONS, FAULTS = "ru_nivcsw", "ru_minflt"  # how often the process lost its core; pages that it was given
 _SAMPLE_S = 0.01  # a sample lasts at least this long, so that the clock and the scheduler matter little
 _STEADY_S = 1.0  # a sample that lasts longer is kept as it is: a preemption is a hundredth of it, and none is without
 
@@ -20,7 +21,7 @@ class Spread(NamedTuple):
     """The median of some numbers and the middle half of them."""
 
     low: float
-    middle: float
+    median: float
     high: float
 
 
@@ -29,7 +30,6 @@ class Timing(NamedTuple):
 
     seconds: Spread  # of one call
     ratio: Spread  # to the baseline in the same round
-    first_s: float  # the first call, compilation included
     rounds: int
     disturbed: int  # samples in which a thread was pushed off its core however often they were taken again
 
@@ -52,21 +52,21 @@ def compare(
         settle: Waits for what a call began (`torch.cuda.synchronize`); None where a call returns when it is done.
 
     >>> found = compare({"one": lambda: sum(range(1000)), "ten": lambda: sum(range(10_000))}, "one", rounds=3)
-    >>> sorted(found), found["one"].ratio.middle
+    >>> sorted(found), found["one"].ratio.median
     (['one', 'ten'], 1.0)
     """
     found: dict[str, Timing | str] = {}
-    repeats, first = {}, {}
+    repeats = {}
     for name, run in candidates.items():
         try:
-            first[name] = _clock(run, settle)
-            again = _clock(run, settle) if first[name] < 1.0 or rounds > LEAST_ROUNDS else first[name]
+            run()  # which may compile
+            seconds = clock(run, settle)
         except Exception as error:  # a peer may raise anything, and the others are measured all the same
             if name == baseline:
                 raise
             found[name] = first_line(error)
         else:
-            repeats[name] = max(1, math.ceil(_SAMPLE_S / max(again, 1e-7)))
+            repeats[name] = max(1, math.ceil(_SAMPLE_S / max(seconds, 1e-7)))
     samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in repeats}
     begin = time.perf_counter()
     for done in range(rounds):
@@ -77,9 +77,7 @@ def compare(
             samples[name].append(sample(candidates[name], repeats[name], settle))
     for name, taken in samples.items():
         ratios = [own[0] / plain[0] for own, plain in zip(taken, samples[baseline], strict=True)]
-        seconds = [s for s, _ in taken]
-        disturbed = sum(d for _, d in taken)
-        found[name] = Timing(spread(seconds), spread(ratios), first[name], len(taken), disturbed)
+        found[name] = Timing(spread([s for s, _ in taken]), spread(ratios), len(taken), sum(d for _, d in taken))
     return {name: found[name] for name in candidates}
 
 
@@ -93,12 +91,12 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
     collects = gc.isenabled()
     gc.disable()  # a collection of what others left is nobody's time; `compare` collects between rounds
     try:
-        if (seconds := _clock(run, settle)) > _STEADY_S:
+        if (seconds := clock(run, settle)) > _STEADY_S:
             return seconds, False
         for _ in range(TRIES):
-            before = preemptions()
-            seconds = _clock(run, settle, repeats)
-            if preemptions() == before or seconds * repeats > _STEADY_S:
+            before = count(PREEMPTIONS)
+            seconds = clock(run, settle, repeats)
+            if count(PREEMPTIONS) == before or seconds * repeats > _STEADY_S:
                 return seconds, False
         return seconds, True
     finally:
@@ -106,25 +104,22 @@ def sample(run: Work, repeats: int, settle: Work | None = None) -> tuple[float, 
             gc.enable()
 
 
-def preemptions() -> int:
-    """Return how often this process lost its core, where the system tells; else 0."""
+def count(what: str) -> int:
+    """Return a count of `getrusage` for this process so far, or -1 where the system keeps none (Windows)."""
     try:
         import resource
-    except ImportError:  # not on Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    except ImportError:
+        return -1
+    return int(getattr(resource.getrusage(resource.RUSAGE_SELF), what))
 
 
 def spread(numbers: list[float]) -> Spread:
     """Return the median and the quartiles.
 
     >>> spread([3.0, 1.0, 2.0])
-    Spread(low=1.5, middle=2.0, high=2.5)
+    Spread(low=1.5, median=2.0, high=2.5)
     """
-    if len(numbers) == 1:
-        return Spread(numbers[0], numbers[0], numbers[0])
-    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    return Spread(low, middle, high)
+    return Spread(*statistics.quantiles(numbers if len(numbers) > 1 else 2 * numbers, n=4, method="inclusive"))
 
 
 def first_line(error: BaseException) -> str:
@@ -139,7 +134,8 @@ def first_line(error: BaseException) -> str:
     return text.rstrip(".") if len(text) <= 240 else f"{text[:239].rstrip()}…"
 
 
-def _clock(run: Work, settle: Work | None, repeats: int = 1) -> float:
+def clock(run: Work, settle: Work | None = None, repeats: int = 1) -> float:
+    """Return the seconds of one call."""
     if settle:
         settle()
     begin = time.perf_counter()

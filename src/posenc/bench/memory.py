@@ -36,18 +36,11 @@ class NotMeasured(NamedTuple):
     fatal: bool = False  # the call took its process down, or never ended: it is not to be run here either
 
 
-class Peak(NamedTuple):
-    """What a call needed at its highest."""
-
-    extra: int  # bytes beyond its inputs, the output included
-    total: int  # bytes of the whole process, Python and torch included
-
-
-def peak(make: Make, *, warm: Make | None = None, timeout_s: float = 600.0) -> Peak | NotMeasured:
-    """Run a call once in a fresh process; return its peak, or why there is none.
+def peak(make: Make, *, warm: Make | None = None, timeout_s: float = 600.0) -> int | NotMeasured:
+    """Run a call once in a fresh process; return what its peak is beyond its inputs, in bytes, or why there is none.
 
     Args:
-        make: Builds the inputs and returns the call. What it returns is held, so it counts.
+        make: Builds the inputs and returns the call, whose result counts.
         warm: Builds a small call to be run before, so that loaded code and started threads are not counted;
             None runs the call itself before, for code that is compiled for one size (and hides what it keeps).
         timeout_s: Seconds after which the child is stopped.
@@ -63,13 +56,12 @@ def peak(make: Make, *, warm: Make | None = None, timeout_s: float = 600.0) -> P
     try:
         if not here.poll(timeout_s):
             return NotMeasured(f"no answer within {timeout_s:g} seconds", fatal=True)
-        found: Peak | NotMeasured = here.recv()
+        found: int | NotMeasured = here.recv()
         child.join(_GOODBYE_S)
     except EOFError:
         child.join()
-        killed = child.exitcode is not None and child.exitcode < 0
-        how = f"was killed by signal {-(child.exitcode or 0)}" if killed else f"ended with code {child.exitcode}"
-        return NotMeasured(f"its process {how}; there may be too little memory", fatal=True)
+        said = f"its process ended with code {child.exitcode}; there may be too little memory"  # -9: it was killed
+        return NotMeasured(said, fatal=True)
     finally:
         child.kill()  # if it is still there: it is too late, or nobody waits any more
         child.join()
@@ -77,17 +69,15 @@ def peak(make: Make, *, warm: Make | None = None, timeout_s: float = 600.0) -> P
     return found
 
 
-def peak_on_gpu(run: Work) -> Peak:
-    """Run a call once on the GPU and return its peak by torch's own allocator, through which all of it goes."""
+def peak_on_gpu(run: Work) -> int:
+    """Return the same of a call on the GPU by torch's own allocator, through which all of it goes."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    held = run()
+    run()
     torch.cuda.synchronize()
-    highest = torch.cuda.max_memory_allocated()
-    del held
-    return Peak(highest - before, highest)
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> None:
@@ -98,13 +88,13 @@ def _answer(pipe: Connection, threads: int, make: Make, warm: Make | None) -> No
     torch.set_num_threads(threads)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         try:
-            found: Peak | NotMeasured = _measure(make, warm)
+            found: int | NotMeasured = _measure(make, warm)
         except Exception as error:  # whatever a candidate raises is the answer
             found = NotMeasured(first_line(error))
     pipe.send(found)
 
 
-def _measure(make: Make, warm: Make | None) -> Peak | NotMeasured:
+def _measure(make: Make, warm: Make | None) -> int | NotMeasured:
     _give_back()
     if warm is not None:
         warm()()
@@ -113,13 +103,12 @@ def _measure(make: Make, warm: Make | None) -> Peak | NotMeasured:
         run()
     gc.collect()
     since, files = resident.start(), _file_bytes()
-    held = run()
+    _held = run()  # of what is freed at once the mark may miss some pages
     grown = resident.grown(since)
     if since is None or grown is None:
         return NotMeasured("this system does not let a process reset the mark of its highest memory")
     files = _file_bytes() - files  # code that the call was the first to touch is nobody's scratch
-    del held
-    return Peak(max(0, int(grown * MIB) - files), int((since + grown) * MIB))
+    return max(0, int(grown * MIB) - files)
 
 
 def _give_back() -> None:

@@ -4,16 +4,14 @@ import json
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from posenc.bench.measure import FAULTS, clock, count
+
 _SETTLING = 12  # clones until an allocator that keeps blocks has found a place for each
 _ROUNDS = 7
-_CODE = (
-    "import sys, json; sys.path.insert(0, {!r}); from posenc.bench.pages import measure; print(json.dumps(measure()))"
-)
+_CODE = "import sys, json; sys.path.insert(0, {!r}); from posenc.bench import pages; print(json.dumps(pages.measure()))"
 
 
 def ask(timeout_s: float = 30.0) -> dict[str, Any]:
@@ -40,7 +38,7 @@ def measure(mib: int | None = None) -> dict[str, Any]:
     """
     import torch
 
-    from posenc.attention.choice import available
+    from posenc.memory import available
 
     room = available()
     if mib is None:  # a block of up to 32 MiB says little: glibc keeps it, once one of that size was freed
@@ -53,25 +51,10 @@ def measure(mib: int | None = None) -> dict[str, Any]:
         x.clone()
     copies, clones, counts = [], [], []
     for _ in range(_ROUNDS):
-        copies.append(_clock(lambda: out.copy_(x)))
-        before = faults()
-        clones.append(_clock(x.clone))
-        counts.append(faults() - before)
+        copies.append(clock(lambda: out.copy_(x)))
+        before = count(FAULTS)
+        clones.append(clock(x.clone))
+        counts.append(count(FAULTS) - before)
     copy_s, clone_s = statistics.median(copies), statistics.median(clones)
-    count = int(statistics.median(counts)) if faults() >= 0 else None
-    return {"mib": mib, "copy_s": copy_s, "clone_s": clone_s, "faults": count, "ratio": clone_s / copy_s}
-
-
-def faults() -> int:
-    """Return the page faults of this process so far, or -1 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return -1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def _clock(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
+    faults = int(statistics.median(counts)) if before >= 0 else None
+    return {"mib": mib, "copy_s": copy_s, "clone_s": clone_s, "faults": faults, "ratio": clone_s / copy_s}

@@ -1,21 +1,24 @@
 """Measure rows and report them: as JSON, and as lines for a terminal."""
 
 import warnings
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from posenc.bench import machine, memory
+from posenc.bench.attend import Attention
+from posenc.bench.candidates import Inputs, fault
 from posenc.bench.measure import Spread, Timing, Work, compare, first_line
-from posenc.bench.memory import MIB, NotMeasured, Peak
-from posenc.bench.rows import DTYPES, Goal, Row, ours
+from posenc.bench.memory import MIB, NotMeasured
+from posenc.bench.models import Models
+from posenc.bench.rotary import Rotation
+from posenc.bench.rows import Goal, Row
 
-SCHEMA = 2
-ROW_BUDGET_S = 20.0  # after which a comparison of three rounds is done
+KINDS: dict[str, type[Inputs]] = {"attend": Attention, "rotary": Rotation, "models": Models}
+SCHEMA = 3
+ROW_BUDGET_S = 15.0  # after which a comparison of three rounds is done
 _WIDTH = 27  # of a candidate's name
 HEADING = f"{'':{_WIDTH}} {'a call':>10} {'ratio':>7}  {'middle half':<14} {'memory':>9} {'of q':>6}"
 NOTE = (
@@ -36,73 +39,72 @@ def begin(command: str, rows: list[Row], **options: Any) -> Found:
 def measure_row(row: Row) -> Found:
     """Measure one row: memory first, each candidate in a process of its own, then time by turns in this one.
 
-    A candidate that cannot run or is not installed is skipped with a sentence.
+    A candidate that cannot run, is not installed or computes other numbers is skipped with a sentence.
     """
     found = describe(row)
-    if row.device == "cuda" and not torch.cuda.is_available():
-        return found | {"skipped": "not measured: there is no GPU here that torch can use"}
+    inputs = _prepare(row)
+    if isinstance(inputs, str):
+        return found | {"skipped": f"not measured: {inputs}"}
     peaks = _peaks(row)
-    fatal = {name: p.why for name, p in peaks.items() if isinstance(p, NotMeasured) and p.fatal}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers speak of their own deprecations
-        runs, failed = _build(row, [name for name in row.candidates if name not in fatal])
-        failed |= fatal
-        if row.candidates[0] not in runs:
-            return found | {"skipped": f"not measured: {failed[row.candidates[0]]}"}
+        runs, failed = _build(inputs, peaks)
+        if row.baseline not in runs:
+            return found | {"skipped": f"not measured: {failed[row.baseline]}"}
         settle = torch.cuda.synchronize if row.device == "cuda" else None
-        timings = compare(runs, row.candidates[0], rounds=row.rounds, budget_s=ROW_BUDGET_S, settle=settle)
+        timings = compare(runs, row.baseline, rounds=row.rounds, budget_s=ROW_BUDGET_S, settle=settle)
         if row.device == "cuda":
             peaks = {n: memory.peak_on_gpu(run) for n, run in runs.items() if isinstance(timings[n], Timing)}
     for name in row.candidates:
-        found["candidates"].append(_entry(row, name, failed.get(name) or timings[name], peaks.get(name)))
+        found["candidates"].append(_entry(inputs, name, failed.get(name) or timings[name], peaks.get(name)))
     return found | {"goals": [judge(goal, found["candidates"]) for goal in row.goals]}
 
 
-def module_of(row: Row) -> ModuleType:
-    """Return the module that makes a row's candidates, which has `maker`, `title`, `shape` and `tokens`."""
-    return import_module(f"posenc.bench.{row.kind}")
+def explain_row(row: Row) -> Found:
+    """Return what each backend of attention says of a row and the memory it would take, measuring nothing."""
+    found = describe(row) | {"verdicts": []}
+    inputs = _prepare(row, empty=True)
+    if not isinstance(inputs, Attention):
+        return found | {"skipped": f"not asked: {inputs}"}
+    return found | {"verdicts": [v._asdict() | {"of_q": v.memory / inputs.q_bytes} for v in inputs.verdicts()]}
 
 
 def build(row: Row, name: str) -> Work:
-    """Return one candidate with inputs of its own, which a child process can be given.
-
-    Raises:
-        ImportError: It is a peer that is not installed.
-        ValueError: It cannot run here.
-    """
-    make: Callable[[str], Work] = module_of(row).maker(row)
-    return make(name)
+    """Return one candidate with inputs of its own, which a child process can be given."""
+    return KINDS[row.kind](row).make(name)
 
 
 def describe(row: Row) -> Found:
     """Return a row without what was measured."""
     keys = ("name", "kind", "mode", "batch", "length", "dtype", "device")
     entry = {key: getattr(row, key) for key in keys} | {"title": title(row), "options": dict(row.options)}
-    return entry | {"q_mib": q_bytes(row) / MIB, "skipped": None, "candidates": [], "goals": []}
-
-
-def q_bytes(row: Row) -> int:
-    """Return the size of a row's queries."""
-    q_len, heads, head_dim = module_of(row).shape(row)
-    return int(row.batch * heads * q_len * head_dim * DTYPES[row.dtype].itemsize)
+    return entry | {"skipped": None, "candidates": [], "goals": []}
 
 
 def judge(goal: Goal, candidates: list[Found]) -> Found:
     """Return the best of a goal's candidates, and whether it reaches the goal; None where none was measured."""
-    found: Found = {"what": goal.what, "limit": goal.limit, "by": None, "got": None, "reached": None}
     got = {c["name"]: c["ratio"] and c["ratio"]["median"] if goal.what == "time" else c["of_q"] for c in candidates}
-    known = {name: got[name] for name in goal.ours if got.get(name) is not None}
-    if not known:
-        return found
-    best = min(known, key=lambda name: known[name])
-    return found | {"by": best, "got": known[best], "reached": known[best] <= goal.limit}
+    known = {name: got[name] for name in goal.of if got.get(name) is not None}
+    best = min(known, key=lambda name: known[name], default=None)
+    found: Found = {"what": goal.what, "limit": goal.limit, "by": best, "got": best and known[best]}
+    return found | {"reached": best and known[best] <= goal.limit}
 
 
-def _peaks(row: Row) -> dict[str, Peak | NotMeasured]:
+def _prepare(row: Row, **options: Any) -> Inputs | str:
+    """Return a row's inputs, or why there are none."""
+    if row.device == "cuda" and not torch.cuda.is_available():
+        return "there is no GPU here that torch can use"
+    try:
+        return KINDS[row.kind](row, **options)
+    except Exception as error:  # an encoding may be missing, or refuse
+        return first_line(error)
+
+
+def _peaks(row: Row) -> dict[str, int | NotMeasured]:
     """Return what each candidate adds to the peak of a process of its own, of rows of attention on the CPU."""
     if row.kind == "rotary" or row.device != "cpu" or row.mode == "generate":
         return {}
-    small = Row(**{**vars(row), "length": min(row.length, 512)})
+    small = replace(row, length=min(row.length, 512))
     found = {}
     for name in row.candidates:  # what is compiled is compiled for one size
         warm = None if "flex" in name or "compiled" in name else partial(build, small, name)
@@ -110,51 +112,46 @@ def _peaks(row: Row) -> dict[str, Peak | NotMeasured]:
     return found
 
 
-def _build(row: Row, names: list[str]) -> tuple[dict[str, Work], dict[str, str]]:
-    """Return the calls over shared inputs, and why some could not be made."""
+def _build(inputs: Inputs, peaks: dict[str, int | NotMeasured]) -> tuple[dict[str, Work], dict[str, str]]:
+    """Return the calls whose numbers are right, and why the others are not among them."""
     torch.compiler.reset()  # after eight score_mods it would stop compiling new ones
-    runs: dict[str, Work] = {}
-    failed = {}
-    try:
-        make = module_of(row).maker(row)
-    except Exception as error:  # an encoding may be missing, or refuse
-        return {}, dict.fromkeys(names, first_line(error))
-    for name in names:
+    row, runs = inputs.row, {}
+    failed = {name: p.why for name, p in peaks.items() if isinstance(p, NotMeasured) and p.fatal}
+    for name in (name for name in row.candidates if name not in failed):
         try:
-            runs[name] = make(name)
-        except ImportError as error:
-            failed[name] = f"not installed: {first_line(error)}"
-        except Exception as error:  # whatever a peer raises when it is made
-            failed[name] = first_line(error)
+            run = inputs.make(name)
+            wrong = None if name == row.baseline else fault(run(), inputs.expected, row.dtype)
+        except Exception as error:  # whatever a peer raises
+            wrong = ("not installed: " if isinstance(error, ImportError) else "") + first_line(error)
+        if wrong:
+            failed[name] = wrong
+        else:
+            runs[name] = run
     return runs, failed
 
 
-def _entry(row: Row, name: str, timing: Timing | str, peak: Peak | NotMeasured | None) -> Found:
-    role = "baseline" if name == row.candidates[0] else "posenc" if ours((name,)) else "peer"
-    entry: Found = {"name": name, "title": module_of(row).title(row, name), "role": role}
-    entry |= dict.fromkeys(("seconds", "ratio", "first_s", "rounds", "disturbed", "tokens_per_s"))
-    entry |= {"memory_mib": None, "of_q": None, "memory_note": None, "skipped": None}
+def _entry(inputs: Inputs, name: str, timing: Timing | str, peak: int | NotMeasured | None) -> Found:
+    row = inputs.row
+    role = "baseline" if name == row.baseline else "posenc" if name in row.ours else "peer"
+    entry: Found = {"name": name, "title": inputs.candidates[name].title.format(inputs), "role": role}
+    numbers = ("seconds", "ratio", "rounds", "disturbed", "tokens_per_s", "memory_mib", "of_q", "memory_note")
+    entry |= dict.fromkeys((*numbers, "skipped"))
     if isinstance(timing, str):
         return entry | {"skipped": timing}
-    entry |= {"seconds": _spell(timing.seconds), "ratio": _spell(timing.ratio), "first_s": timing.first_s}
-    entry |= {"rounds": timing.rounds, "disturbed": timing.disturbed}
-    if (tokens := module_of(row).tokens(row)) is not None:
-        low, middle, high = (tokens / seconds for seconds in timing.seconds)
-        entry["tokens_per_s"] = _spell(Spread(high, middle, low))
-    if isinstance(peak, Peak):
-        of_q = None if row.mode == "decode" else peak.extra / q_bytes(row)
-        return entry | {"memory_mib": peak.extra / MIB, "of_q": of_q}
-    return entry | {"memory_note": peak.why if peak else None}
-
-
-def _spell(spread: Spread) -> dict[str, float]:
-    return {"low": spread.low, "median": spread.middle, "high": spread.high}
+    entry |= timing._asdict() | {"seconds": timing.seconds._asdict(), "ratio": timing.ratio._asdict()}
+    if inputs.tokens is not None:
+        low, median, high = (inputs.tokens / seconds for seconds in timing.seconds)
+        entry["tokens_per_s"] = Spread(high, median, low)._asdict()
+    if isinstance(peak, int):
+        of_q = None if row.mode == "decode" else peak / inputs.q_bytes
+        return entry | {"memory_mib": peak / MIB, "of_q": of_q}
+    return entry | {"memory_note": peak and peak.why}
 
 
 def title(row: Row) -> str:
     """Return what a row is, in words.
 
-    >>> title(Row("t5.forward", "attend", ("plain",), length=4096))
+    >>> title(Row("t5.forward", "attend", "plain", (), length=4096))
     't5.forward: 4,096 tokens, float32'
     """
     length = f"{row.length:,} {'keys' if row.mode == 'decode' else 'tokens'}"
@@ -163,10 +160,13 @@ def title(row: Row) -> str:
 
 
 def row_lines(row: Found) -> list[str]:
-    """Return a measured row as lines of at most 80 characters, sentences about what was skipped aside."""
-    if row["skipped"]:
-        return [row["title"], f"  {row['skipped']}"]
+    """Return a row, measured or explained, as lines of at most 80 characters, sentences of what was skipped aside."""
     lines = [row["title"]]
+    if row["skipped"]:
+        return [*lines, f"  {row['skipped']}"]
+    for said in row.get("verdicts", ()):
+        size = f"{said['memory'] / MIB:,.1f} MiB, {said['of_q']:,.1f} q"
+        lines.append(f"  {said['backend']:18} {size:>24}  {said['verdict']}")
     for candidate in row["candidates"]:
         if candidate["skipped"]:
             lines.append(f"  {candidate['title']}: skipped, {candidate['skipped']}")
@@ -186,7 +186,7 @@ def goal_sentences(row: Found) -> list[str]:
     titles = {c["name"]: c["title"] for c in row["candidates"]}
     found = []
     for goal in row["goals"]:
-        of = titles[row["candidates"][0]["name"]] if goal["what"] == "time" else "q"
+        of = row["candidates"][0]["title"] if goal["what"] == "time" else "q"
         verdict = "not measured"
         if goal["got"] is not None:
             verdict = f"{'reached' if goal['reached'] else 'missed'}, {goal['got']:.2f} by {titles[goal['by']]}"
@@ -216,7 +216,6 @@ def duration(seconds: float) -> str:
     >>> duration(0.0123), duration(2.5), duration(0.000045)
     ('12.3 ms', '2.50 s', '45.0 us')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.{2 - (seconds >= 10 * size) - (seconds >= 100 * size)}f} {unit}"
-    return f"{seconds * 1e6:.{2 - (seconds >= 1e-5) - (seconds >= 1e-4)}f} us"
+    rounded = float(f"{seconds:.2e}")
+    unit, size = ("s", 1.0) if rounded >= 1 else ("ms", 1e-3) if rounded >= 1e-3 else ("us", 1e-6)
+    return f"{rounded / size:#.3g}".rstrip(".") + f" {unit}"

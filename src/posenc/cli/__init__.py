@@ -20,6 +20,7 @@ from posenc.cli import (
     inspect,
     listing,
     output,
+    parity,
     plot,
     rule,
     show,
@@ -52,7 +53,8 @@ app.command("verify-config", short_help="Check what a model's configuration says
     verify_config.verify_config
 )
 app.command("verify-model", short_help="Compare a model's layers with its configuration.")(verify_model.verify_model)
-app.command("golden", short_help="Write exact inputs and outputs of every encoding, for ports.")(golden.write_golden)
+app.command("parity", short_help="Compare what each stack makes of a configuration.")(parity.compare_stacks)
+app.add_typer(golden.app, name="golden", short_help="Write exact numbers for ports, and check what a port wrote.")
 app.command("explore", short_help="See positions in the browser.")(explore.explore)
 app.command("doctor", short_help="Report what is installed and what is missing.")(doctor.examine_installation)
 

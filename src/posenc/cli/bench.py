@@ -1,8 +1,7 @@
 """`posenc bench`: what attention with a bias and what rotary cost here. Only the arguments are read in this file."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -15,11 +14,14 @@ INTERRUPTED = 130  # as a shell reports a program that was interrupted
 if TYPE_CHECKING:
     from posenc.bench.rows import Row
 
-Lines = Callable[..., None]  # writes lines
-Length = Annotated[list[str] | None, typer.Option(metavar="N,...", help="Tokens.", show_default="1024 to 16384 by row")]
+Length = Annotated[list[str] | None, typer.Option(metavar="N,...", help="Tokens.", show_default="by row")]
 Dtype = Annotated[
     list[str] | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row")
 ]
+Only = Annotated[
+    str | None, typer.Option(metavar="PATTERN", help="Rows with this in their name: t5, decode, '*.4096.float32'.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="256 tokens, 2 rounds: shows that it runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as a JSON object.")]
 app = typer.Typer(help="Measure on this machine what position costs.", rich_markup_mode=None)
 
@@ -35,12 +37,8 @@ def bench_attend(
     ctx: typer.Context,
     length: Length = None,
     dtype: Dtype = None,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Rows with this in their name: t5, train, 't5.*.4096.float32'."),
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Also 65,536 tokens, growth, long peers: an hour.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="256 tokens, 2 rounds: shows that it runs.")] = False,
+    only: Only = None,
+    quick: Quick = False,
     explain: Annotated[bool, typer.Option("--explain", help="What each backend says; measures nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,32 +48,19 @@ def bench_attend(
     other ways to the same result where they are installed. Ctrl-C prints what
     was measured so far.
     """
-    lengths, dtypes = _read_lists(ctx, length, dtype)
-    from posenc.bench import attend, report, rows  # here, since they import torch
-
-    small = attend.QUICK if quick else None
-    chosen = rows.choose(attend.templates(), lengths, dtypes, only, full=full, quick=small)
-    _check_any(ctx, chosen, only, [template.row.name for template in attend.templates()])
-    options = {"lengths": lengths, "dtypes": dtypes, "only": only, "full": full, "quick": quick, "explain": explain}
-    found = report.begin("attend", chosen, **options)
-    _run(found, as_json, lambda write: _measure(found, chosen, write, explain=explain))
+    _run(ctx, "attend", length, dtype, only, quick, as_json, explain=explain)
 
 
 @app.command("rotary", short_help="Rotation of queries and keys next to a copy.")
 def bench_rotary(
     ctx: typer.Context,
-    length: Annotated[
-        list[str] | None, typer.Option(metavar="N,...", help="Tokens of long rows.", show_default="4096")
-    ] = None,
+    length: Length = None,
     dtype: Dtype = None,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Rows with this in their name: decode, llama, 'long.*.float32'."),
-    ] = None,
+    only: Only = None,
     reuse_pages: Annotated[
         bool, typer.Option("--reuse-pages", help="Call posenc.reuse_pages() first (Linux, glibc).")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="64 tokens, 2 rounds: shows that it runs.")] = False,
+    quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure rotation of queries and keys next to a copy of them.
@@ -85,48 +70,55 @@ def bench_rotary(
     transformers with and without posenc.hf.use. Ctrl-C prints what was
     measured so far.
     """
-    lengths, dtypes = _read_lists(ctx, length, dtype)
+    _run(ctx, "rotary", length, dtype, only, quick, as_json, reuse_pages=reuse_pages)
+
+
+def _run(
+    ctx: typer.Context,
+    command: str,
+    length: list[str] | None,
+    dtype: list[str] | None,
+    only: str | None,
+    quick: bool,
+    as_json: bool,
+    **more: bool,
+) -> None:
+    """Choose rows and measure them; `more` are the options that only one command has."""
+    lengths = [_read_length(ctx, item) for item in _split(ctx, "--length", length)]
+    dtypes = [_read_dtype(ctx, item) for item in _split(ctx, "--dtype", dtype)]
     from posenc import memory
-    from posenc.bench import report, rotary, rows  # here, since they import torch
+    from posenc.bench import report, rows  # here, since they import torch
 
-    small = rotary.QUICK if quick else None
-    chosen = rows.choose(rotary.templates(), lengths, dtypes, only, quick=small)
-    _check_any(ctx, chosen, only, [template.row.name for template in rotary.templates()])
-    if reuse_pages and not memory.reuse_pages():
-        said = "malloc is not glibc's here, so nothing can be set. Leave the option out."
-        raise typer.BadParameter(said, ctx=ctx, param_hint="--reuse-pages")
-    options = {"lengths": lengths, "dtypes": dtypes, "only": only, "quick": quick, "reuse_pages": reuse_pages}
-    found = report.begin("rotary", chosen, **options)
-    _run(found, as_json, lambda write: _measure(found, chosen, write))
+    chosen = rows.choose(command, lengths, dtypes, only, quick=quick)
+    if not chosen:
+        known = ", ".join(dict.fromkeys(row.name for of, row, _ in rows.ROWS if of == command))
+        _refuse(ctx, "--only", f"no row matches {only!r}. The rows are {known}, each with .LENGTH.DTYPE behind.")
+    if more.get("reuse_pages") and not memory.reuse_pages():
+        _refuse(ctx, "--reuse-pages", "malloc is not glibc's here, so nothing can be set. Leave the option out.")
+    options = {"lengths": lengths, "dtypes": dtypes, "only": only, "quick": quick} | more
+    _measure(report.begin(command, chosen, **options), chosen, as_json)
 
 
-def _run(report: dict[str, Any], as_json: bool, measure: Callable[[Lines], None]) -> None:
+def _measure(found: dict[str, Any], chosen: "list[Row]", as_json: bool) -> None:
     """Measure row after row into the report, each written as soon as it is there, until the end or Ctrl-C."""
+    from posenc.bench import machine, report
 
     def write(*lines: str) -> None:
         if not as_json:
             output.write("\n".join(_fold(line) for line in lines))
 
+    explain = found["options"].get("explain", False)
     try:
-        measure(write)
-        report["complete"] = True
+        write(f"{machine.sentence(found['machine'])}.", *(() if explain else (report.NOTE, "", report.HEADING)))
+        for row in (row for row in chosen if row.kind == "attend" or not explain):
+            found["rows"].append(report.explain_row(row) if explain else report.measure_row(row))
+            write("", *report.row_lines(found["rows"][-1]))
+        found["complete"] = True
     except KeyboardInterrupt:
-        write(f"\nInterrupted: {len(report['rows'])} of {report['asked']} rows are above.")
+        write(f"\nInterrupted: {len(found['rows'])} of {found['asked']} rows are above.")
     if as_json:
-        output.write_json(report)
-    raise typer.Exit(0 if report["complete"] else INTERRUPTED)
-
-
-def _measure(found: dict[str, Any], chosen: "list[Row]", write: Lines, *, explain: bool = False) -> None:
-    from posenc.bench import attend, machine, report
-
-    write(f"{machine.sentence(found['machine'])}.")
-    if not explain:
-        write(report.NOTE, "", report.HEADING)
-    for row in (row for row in chosen if row.kind == "attend" or not explain):
-        one = attend.explain_row(row) if explain else report.measure_row(row)
-        found["rows"].append(one)
-        write("", *(attend.verdict_lines(one) if "verdicts" in one else report.row_lines(one)))
+        output.write_json(found)
+    raise typer.Exit(0 if found["complete"] else INTERRUPTED)
 
 
 def _fold(line: str) -> str:
@@ -135,31 +127,24 @@ def _fold(line: str) -> str:
     return line if len(line) <= width else output.wrap(line, width, "    ", "")
 
 
-def _check_any(ctx: typer.Context, chosen: Sequence[object], only: str | None, names: list[str]) -> None:
-    if not chosen:
-        known = ", ".join(dict.fromkeys(names))
-        why = f"no row matches {only!r}. The rows are {known}, each with .LENGTH.DTYPE behind."
-        raise typer.BadParameter(why, ctx=ctx, param_hint="--only")
+def _refuse(ctx: typer.Context, option: str, why: str) -> NoReturn:
+    raise typer.BadParameter(why, ctx=ctx, param_hint=option)
 
 
-def _read_lists(ctx: typer.Context, length: list[str] | None, dtype: list[str] | None) -> tuple[list[int], list[str]]:
-    lengths = [_read_length(ctx, item) for item in split_list(length)]
-    dtypes = [_read_dtype(ctx, item) for item in split_list(dtype)]
-    for option, given, read in (("--length", length, lengths), ("--dtype", dtype, dtypes)):
-        if given is not None and not read:
-            said = "got nothing between the commas; name something, or leave the option out."
-            raise typer.BadParameter(said, ctx=ctx, param_hint=option)
-    return lengths, dtypes
+def _split(ctx: typer.Context, option: str, given: list[str] | None) -> list[str]:
+    read = split_list(given)
+    if given is not None and not read:
+        _refuse(ctx, option, "got nothing between the commas; name something, or leave the option out.")
+    return read
 
 
 def _read_length(ctx: typer.Context, given: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", given, re.ASCII) or int(given) < 16:
-        said = f"lengths are whole numbers from 16 with commas between; got {given!r}."
-        raise typer.BadParameter(said, ctx=ctx, param_hint="--length")
+        _refuse(ctx, "--length", f"lengths are whole numbers from 16 with commas between; got {given!r}.")
     return int(given)
 
 
 def _read_dtype(ctx: typer.Context, given: str) -> str:
     if given not in DTYPES:
-        raise typer.BadParameter(f"takes {', '.join(DTYPES)}; got {given!r}.", ctx=ctx, param_hint="--dtype")
+        _refuse(ctx, "--dtype", f"takes {', '.join(DTYPES)}; got {given!r}.")
     return given

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OwnFrequencies, Rotary, check_word
+from posenc.families import Given, OwnFrequencies, Rotary, check_word, geometric
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -77,7 +77,7 @@ class AxialRoPE(OwnFrequencies, Rotary):
         base: float = 10000.0,
         pairing: Pairing = "half",
         spectrum: Literal["shared", "dealt"] = "shared",
-        inv_freq: frequencies.Given | None = None,
+        inv_freq: Given | None = None,
         trainable: bool = False,
     ) -> None:
         self._count(n_axes=n_axes, head_dim=head_dim)
@@ -93,7 +93,7 @@ class AxialRoPE(OwnFrequencies, Rotary):
 
     def formula(self) -> Float64[Tensor, " n_frequencies"]:
         """Return base^(-2k / width), over the lanes of one axis or of the whole head."""
-        return frequencies.geometric(self._width // 2, base=self.base, width=self._width)
+        return geometric(self._width // 2, base=self.base, width=self._width)
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
         """Return a matrix of blocks: each axis turns its own pairs."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from posenc import frequencies
 from posenc.encoding import Pos
 from posenc.encodings.sinusoidal import waves
-from posenc.families import Additive
+from posenc.families import Additive, geometric
 from posenc.registry import register
 
 
@@ -94,6 +94,6 @@ class CAPE(Additive):
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return sines and cosines in turn, of augmented positions while training."""
-        inv_freq = frequencies.geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
+        inv_freq = geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
         exact = self.augment(pos) if self.training else pos.double()
         return waves(exact[..., None] * inv_freq.to(pos.device), self.d_model)

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posenc import frequencies, kernels
+from posenc import kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Embedded, wide_parameter
+from posenc.families import Embedded, geometric, wide_parameter
 from posenc.registry import register
 
 
@@ -80,4 +80,4 @@ class ComplexOrder(Embedded):
     def reset_parameters(self) -> None:
         """Set the frequencies to RoPE's, which the paper leaves open."""
         with torch.no_grad():
-            self.inv_freq.copy_(frequencies.geometric(self.d_model // 2, base=10000.0, width=self.d_model))
+            self.inv_freq.copy_(geometric(self.d_model // 2, base=10000.0, width=self.d_model))

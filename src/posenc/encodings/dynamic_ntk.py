@@ -4,7 +4,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled, size
+from posenc.families import OfLength, Rotary, Scaled, geometric, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -103,4 +103,4 @@ class DynamicNTK(OfLength, Scaled, Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, for the length."""
-        return frequencies.geometric(self.rotary_dim // 2, base=self.stretched_base(), width=self.rotary_dim)[None]
+        return geometric(self.rotary_dim // 2, base=self.stretched_base(), width=self.rotary_dim)[None]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import Rotary, no_autocast, number, size, wide_parameter
+from posenc.families import Rotary, geometric, no_autocast, number, size, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -98,7 +98,7 @@ class FoPE(Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n"]:
         """Return radians per position of the pairs that turn fully within the trained length."""
-        every = frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
+        every = geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
         return every[None, every > 2 * math.pi / self.original_max_len]
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:

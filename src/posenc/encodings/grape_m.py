@@ -5,14 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, kernels
-from posenc.families import (
-    Rotary,
-    by_key_head,
-    check_heads,
-    check_lanes,
-    no_autocast,
-    wide_parameter,
-)
+from posenc.families import Rotary, by_key_head, check_heads, check_lanes, geometric, no_autocast, wide_parameter
 from posenc.registry import register
 
 
@@ -96,7 +89,7 @@ class GRAPEM(Rotary):
         """Start as RoPE over head_dim: the first planes along the first pairs of lanes."""
         with torch.no_grad():
             self.planes.copy_(torch.eye(self.head_dim)[:, : self.rotary_dim].expand_as(self.planes))
-            start = frequencies.geometric(self.n_planes, base=self.base, width=self.head_dim)
+            start = geometric(self.n_planes, base=self.base, width=self.head_dim)
             self.log_freq.copy_(start.log().expand_as(self.log_freq))
 
     def of_slice(self) -> "Rotary":

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import OfLength, Rotary, Scaled, numbers, size
+from posenc.families import OfLength, Rotary, Scaled, geometric, numbers, size
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -106,8 +107,9 @@ class LongRoPE(OfLength, Scaled, Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, for the length."""
-        plain = frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
-        return frequencies.longrope(plain, self.long_factors if self._is_long() else self.short_factors)[None]
+        plain = geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        factors = self.long_factors if self._is_long() else self.short_factors
+        return (plain / torch.tensor(factors, dtype=torch.float64, device="cpu"))[None]
 
     def gain(self) -> float:
         """Return the attention factor for the length."""

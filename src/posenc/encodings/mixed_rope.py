@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, wide_parameter
+from posenc.families import Rotary, geometric, wide_parameter
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -80,7 +80,7 @@ class MixedRoPE(Rotary):
 
     def reset_parameters(self) -> None:
         """Draw a direction for each head; half of its pairs start along it, half across it."""
-        size = frequencies.geometric(self.head_dim // 4, base=self.base, width=self.head_dim // 2)
+        size = geometric(self.head_dim // 4, base=self.base, width=self.head_dim // 2)
         with torch.no_grad():
             along = torch.rand_like(self.inv_freq[:, 0, :1]).double() * 2 * math.pi
             turn = torch.cat((along.expand(-1, len(size)), (along + math.pi / 2).expand(-1, len(size))), dim=-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from posenc import config, frequencies
 from posenc.config.axes import axes_of_pairs, dealt
 from posenc.encodings.rope import of_length, read
-from posenc.families import OwnFrequencies, Rotary, Scaled, check_word, entries
+from posenc.families import Given, OwnFrequencies, Rotary, Scaled, check_word, entries, geometric
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -89,7 +89,7 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         rotary_dim: int | None = None,
         rotary_side: Side = "first",
         pairing: Pairing = "half",
-        inv_freq: frequencies.Given | None = None,
+        inv_freq: Given | None = None,
         trainable: bool = False,
         attention_factor: float = 1.0,
         score_factor: float = 1.0,
@@ -119,7 +119,7 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
         """Return base^(-2k / rotary_dim)."""
-        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        return geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
         """Return a matrix in which each pair has its frequency in the row of its axis."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from posenc import frequencies, kernels
 from posenc.encoding import Placed, Pos
-from posenc.families import Budgeted, by_key_head, check_heads, check_lanes, check_word, wide_parameter
+from posenc.families import Budgeted, by_key_head, check_heads, check_lanes, check_word, geometric, wide_parameter
 from posenc.families.angles import tabulate
 from posenc.registry import register
 
@@ -85,7 +85,7 @@ class PoPE(Budgeted):
 
     def frequencies(self) -> Float64[Tensor, "1 head_dim"]:
         """Return radians per position of each lane."""
-        return frequencies.geometric(self.head_dim, base=self.base, width=2 * self.head_dim)[None]
+        return geometric(self.head_dim, base=self.base, width=2 * self.head_dim)[None]
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Compute (cos, sin) of each lane's angle.

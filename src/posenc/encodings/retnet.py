@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary, finite
+from posenc.families import Rotary, finite, geometric
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -83,7 +83,7 @@ class RetNet(Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, the same for all heads."""
-        return frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
+        return geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
 
     def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_kv_heads 1"]:
         """Return γ_h^(pos - centre)."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from posenc import config, frequencies
 from posenc.encodings.dynamic_ntk import DynamicNTK
 from posenc.encodings.longrope import LongRoPE
-from posenc.families import OwnFrequencies, Rotary, Scaled
+from posenc.families import Given, OwnFrequencies, Rotary, Scaled, geometric
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -87,7 +87,7 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
         rotary_dim: int | None = None,
         rotary_side: Side = "first",
         pairing: Pairing = "half",
-        inv_freq: frequencies.Given | None = None,
+        inv_freq: Given | None = None,
         trainable: bool = False,
         attention_factor: float = 1.0,
         score_factor: float = 1.0,
@@ -99,7 +99,7 @@ class RoPE(Scaled, OwnFrequencies, Rotary):
 
     def formula(self) -> Float64[Tensor, " n_pairs"]:
         """Return base^(-2k / rotary_dim)."""
-        return frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        return geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair, as the one row of a matrix for one axis."""

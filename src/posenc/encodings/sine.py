@@ -7,7 +7,7 @@ from torch import Tensor
 
 from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive
+from posenc.families import Additive, geometric
 from posenc.registry import register
 
 
@@ -66,5 +66,5 @@ class Sine(Additive):
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return one sine a lane."""
         base, width = (2.0, 2) if self.spectrum == "octaves" else (self.base, 2 * max(self.d_model - 1, 1))
-        inv_freq = frequencies.geometric(self.d_model, base=base, width=width)
+        inv_freq = geometric(self.d_model, base=base, width=width)
         return (pos.double()[..., None] * inv_freq.to(pos.device)).sin()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive, OwnFrequencies, wide
+from posenc.families import Additive, Given, OwnFrequencies, geometric, wide
 from posenc.registry import register
 
 Order = Literal["alternating", "concatenated"]
@@ -96,7 +96,7 @@ class Sinusoidal(OwnFrequencies, Additive):
         base: float = 10000.0,
         order: Order = "alternating",
         exponent: Literal["paper", "tensor2tensor"] = "paper",
-        inv_freq: frequencies.Given | None = None,
+        inv_freq: Given | None = None,
         trainable: bool = False,
         learned_scale: float | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class Sinusoidal(OwnFrequencies, Additive):
     def formula(self) -> Float64[Tensor, " n_sines"]:
         """Return base^(-2k / d_model), or with tensor2tensor's exponent."""
         width = self.d_model if self.exponent == "paper" else max(2 * (self._n_sines - 1), 1)
-        return frequencies.geometric(self._n_sines, base=self.base, width=width)
+        return geometric(self._n_sines, base=self.base, width=width)
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return sines and cosines in the chosen order."""

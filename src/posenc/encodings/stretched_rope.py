@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, wide_parameter
+from posenc.families import Rotary, geometric, wide_parameter
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -76,7 +76,7 @@ class StretchedRoPE(Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return RoPE's, times e^stretch."""
-        start = frequencies.geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
+        start = geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
         return (start.to(self.stretch.device) * self.stretch.double().exp())[None]
 
     def reset_parameters(self) -> None:

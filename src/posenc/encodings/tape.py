@@ -6,7 +6,7 @@ from torch import Tensor
 from posenc import frequencies
 from posenc.encoding import Pos
 from posenc.encodings.sinusoidal import waves
-from posenc.families import Additive, OfLength
+from posenc.families import Additive, OfLength, geometric
 from posenc.registry import register
 
 
@@ -64,6 +64,6 @@ class TAPE(OfLength, Additive):
 
     def vectors(self, pos: Pos) -> Float64[Tensor, "*batch seq d_model"]:
         """Return stretched sinusoids, sines and cosines in turn."""
-        inv_freq = frequencies.geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
+        inv_freq = geometric(-(-self.d_model // 2), base=self.base, width=self.d_model)
         stretched = inv_freq.to(pos.device) * (self.d_model / self.given_length())
         return waves(pos.double()[..., None] * stretched, self.d_model)

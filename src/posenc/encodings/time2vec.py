@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from posenc import frequencies
 from posenc.encoding import Pos
-from posenc.families import Additive, wide_parameter
+from posenc.families import Additive, geometric, wide_parameter
 from posenc.registry import register
 
 
@@ -72,7 +71,7 @@ class Time2Vec(Additive):
     def reset_parameters(self) -> None:
         """Set the frequencies to a geometric fall and draw the phases from U(-pi, pi)."""
         with torch.no_grad():
-            fall = frequencies.geometric(self.d_model, base=10000.0, width=2 * max(self.d_model - 1, 1))
+            fall = geometric(self.d_model, base=10000.0, width=2 * max(self.d_model - 1, 1))
             self.inv_freq.copy_(fall.roll(1))
             self.inv_freq[0] = 1e-4
             self.phase.uniform_(-math.pi, math.pi)[:1].zero_()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, no_autocast
+from posenc.families import ContentBias, geometric, no_autocast
 from posenc.registry import register
 
 
@@ -78,7 +78,7 @@ class TransformerXL(ContentBias):
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Compute sines and cosines of the positions themselves."""
-        inv_freq = frequencies.geometric(self.d_model // 2, base=self.base, width=self.d_model)
+        inv_freq = geometric(self.d_model // 2, base=self.base, width=self.d_model)
         angle = pos.double()[..., None] * inv_freq.to(pos.device)
         return angle.sin().to(dtype), angle.cos().to(dtype)
 

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies, positions
-from posenc.families import Rotary, finite, number
+from posenc.families import Rotary, finite, geometric, number
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
 
@@ -88,7 +88,7 @@ class XPos(Rotary):
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
         """Return radians per position of each pair."""
-        return frequencies.geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
+        return geometric(self.head_dim // 2, base=self.base, width=self.head_dim)[None]
 
     def amplitude(self, pos: Float64[Tensor, "*batch seq"]) -> Float64[Tensor, "*batch seq n_pairs"]:
         """Return ζ_k^((pos - centre) / scale_base)."""

@@ -53,13 +53,13 @@ def _describe(target: Target) -> dict[str, Any]:
 def _model(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the shelf says of a model before it is opened."""
     fields = known["config"]
-    rotary = fields.get("rope_parameters") or {}
+    rotary = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     return {
         "name": name,
         "trained": known["original_max_len"],
         "declared": fields.get("max_position_embeddings"),
-        "base": rotary.get("rope_theta", fields.get("rope_theta")),
-        "rope_type": rotary.get("rope_type", "default"),
+        "base": rotary.get("rope_theta", fields.get("rope_theta", fields.get("global_rope_theta"))),
+        "rope_type": rotary.get("rope_type", rotary.get("type", "default")),
     }
 
 

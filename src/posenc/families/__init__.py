@@ -1,5 +1,6 @@
 """The families: an author writes one method, and the family does the rest of the contract."""
 
+from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.heads import by_key_head, check_heads, check_lanes
@@ -16,7 +17,7 @@ from posenc.families.numbers import (
     wide,
     wide_parameter,
 )
-from posenc.families.options import Budgeted, OfLength, OwnFrequencies, Scaled, check_word
+from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, Scaled, check_word
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
 
@@ -26,6 +27,7 @@ __all__ = [
     "Budgeted",
     "ContentBias",
     "Embedded",
+    "Given",
     "Norm",
     "OfLength",
     "OwnFrequencies",
@@ -40,6 +42,7 @@ __all__ = [
     "entries",
     "finite",
     "floating",
+    "geometric",
     "no_autocast",
     "number",
     "numbers",

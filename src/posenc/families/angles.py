@@ -23,6 +23,22 @@ _SHORTEST = 32  # rows: shorter runs are not worth a product of their own
 _CHUNK = 2**15  # numbers of a table formed at once: what a core's cache holds, and one thread takes on
 
 
+def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
+    """Return base^(-2k / width) for k = 0 .. n - 1: `frequencies.geometric` in torch, so that compilers trace it.
+
+    NumPy's arrays do not serve here: torch.compile would put them on the default device, which may be meta.
+
+    Args:
+        n: How many frequencies.
+        base: The 10,000 of the papers.
+        width: Over how many dimensions the exponent runs from 0 to 1.
+
+    >>> geometric(2, base=10000.0, width=4)
+    tensor([1.0000, 0.0100], dtype=torch.float64)
+    """
+    return base ** (torch.arange(n, dtype=torch.float64, device="cpu") * (-2 / width))
+
+
 def tabulate(
     pos: Pos, inv_freq: Float64[Tensor, "n_axes n"], *, dtype: torch.dtype, gain: float = 1.0
 ) -> tuple[Float[Tensor, "*batch seq n"], Float[Tensor, "*batch seq n"]]:

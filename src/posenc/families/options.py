@@ -1,8 +1,10 @@
 """What several families share: own frequencies, a known length, a budget; mixed into a family."""
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
@@ -12,6 +14,8 @@ from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.families.numbers import numbers, size, wide_parameter
 
+# frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
+Given = Tensor | np.ndarray | Sequence[float] | Callable[[Tensor], Tensor]
 LONGEST = 10**12  # positions that a text may have
 
 
@@ -52,7 +56,7 @@ class OwnFrequencies(Encoding):
             with torch.no_grad():
                 self.inv_freq.copy_(self._start())
 
-    def _set_frequencies(self, n: int, inv_freq: frequencies.Given | None, trainable: bool) -> None:
+    def _set_frequencies(self, n: int, inv_freq: Given | None, trainable: bool) -> None:
         if not isinstance(trainable, bool):  # "no" is true
             raise TypeError(f"{self.name}: trainable must be True or False; got trainable={short(trainable)}.")
         self._given = None

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
 
 from posenc.config.values import short
 
+Array = np.ndarray
+
 # frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
-Given = Tensor | Sequence[float] | Callable[[Tensor], Tensor]
+Given = Array | Sequence[float] | Callable[[Any], Any]
 
 
-def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
-    """Return base^(-2k / width) for k = 0 .. n - 1 (Vaswani 2017, section 3.5; Su 2021, eq. 15).
+def geometric(n: int, *, base: float, width: int) -> Array:
+    """Return base^(-2k / width) for k = 0 .. n - 1, (n,) (Vaswani 2017, section 3.5; Su 2021, eq. 15).
 
     Args:
         n: How many frequencies.
@@ -25,10 +25,10 @@ def geometric(n: int, *, base: float, width: int) -> Float64[Tensor, " n"]:
         width: The number of lanes over which the exponent runs from 0 to 1.
 
     >>> geometric(2, base=10000.0, width=4)
-    tensor([1.0000, 0.0100], dtype=torch.float64)
+    array([1.  , 0.01])
     """
-    # on the CPU whatever the default device is: a model may be built on the meta device
-    return base ** (torch.arange(n, dtype=torch.float64, device="cpu") * (-2 / width))
+    powers: Array = np.float64(base) ** (np.arange(n) * (-2 / width))
+    return powers
 
 
 def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:
@@ -37,7 +37,7 @@ def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:
     Floats are neither parameter nor buffer, so that no cast of the module can spoil them.
 
     Args:
-        inv_freq: Numbers, or a function that makes them of the indices 0 .. n - 1 in float64.
+        inv_freq: Numbers, or a function that makes them of the indices 0 .. n - 1, an array in float64.
         n: How many there must be.
         who: The encoding's name, for the message.
 
@@ -48,10 +48,8 @@ def given(inv_freq: Given, n: int, who: str) -> tuple[float, ...]:
     (1.0, 0.5, 0.25)
     """
     if callable(inv_freq):
-        inv_freq = inv_freq(torch.arange(n, dtype=torch.float64, device="cpu"))
-    if not isinstance(inv_freq, Tensor):
-        inv_freq = torch.tensor(inv_freq, dtype=torch.float64, device="cpu")  # whatever the default device is
-    values = tuple(inv_freq.double().flatten().tolist())
+        inv_freq = inv_freq(np.arange(n, dtype=np.float64))
+    values = tuple(np.asarray(inv_freq, dtype=np.float64).flatten().tolist())
     if len(values) != n:
         raise ValueError(f"{who}: inv_freq must hold {n} frequencies, one a pair; got {len(values)}.")
     if not all(map(math.isfinite, values)):

@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float64
-from torch import Tensor
-
 from posenc import config
 from posenc.config.values import short
 from posenc.frequencies import scaling
-from posenc.frequencies.basic import geometric
+from posenc.frequencies.basic import Array, geometric
 
-InvFreq = Float64[Tensor, " n_pairs"]
 _LONGEST = 10**12
 
 
@@ -20,7 +16,7 @@ class Frequencies:
     """How a model turns queries and keys.
 
     Args:
-        inv_freq: Radians per position, one a pair of lanes.
+        inv_freq: Radians per position, one a pair of lanes, (n_pairs,) in float64.
         gain: What multiplies the rotated lanes of q and of k, so that their scores get its square; Hugging Face's
             attention_scaling, which multiplies cos and sin.
         score_factor: What multiplies all scores besides.
@@ -28,7 +24,7 @@ class Frequencies:
         pairing: Which lanes turn together.
     """
 
-    inv_freq: InvFreq
+    inv_freq: Array
     gain: float
     score_factor: float
     rotary_dim: int
@@ -78,7 +74,7 @@ def from_config(
     )
 
 
-def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> InvFreq:
+def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> Array:
     width, base, parameters = rotary.rotary_dim, rotary.base, rotary.parameters
     factor, original_max_len = _stretch(rotary)
     plain = geometric(width // 2, base=base, width=width)

@@ -1,27 +1,25 @@
 """Scalings: from frequencies that were trained to frequencies for longer texts.
 
-Pure functions of numbers; tensors are float64, one entry a pair of lanes, the fastest first. `width` is the number of
-lanes that turn, `factor` how many times longer the texts get, `original_max_len` the trained length in positions.
+Pure functions of numbers; arrays are float64, (n_pairs,), one entry a pair of lanes, the fastest first. `width` is the
+number of lanes that turn, `factor` how many times longer the texts get, `original_max_len` the trained length in
+positions.
 """
 
 import math
 from collections.abc import Sequence
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
 
-from posenc.frequencies.basic import geometric
+from posenc.frequencies.basic import Array, geometric
 
-InvFreq = Float64[Tensor, " n_pairs"]
 _NEAR, _FAR = 1024, 64  # distances whose sums are formed at once: 65,536
 
 
-def linear(inv_freq: InvFreq, *, factor: float) -> InvFreq:
+def linear(inv_freq: Array, *, factor: float) -> Array:
     """Divide all frequencies: positions are interpolated (Chen 2023, 2306.15595).
 
-    >>> linear(torch.tensor([1.0, 0.5], dtype=torch.float64), factor=2.0).tolist()
-    [0.5, 0.25]
+    >>> linear(np.array([1.0, 0.5]), factor=2.0)
+    array([0.5 , 0.25])
     """
     return inv_freq / factor
 
@@ -48,18 +46,18 @@ def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, origin
 
 
 def by_parts(
-    inv_freq: InvFreq, *, factor: float, original_max_len: int | float, low_turns: float = 1.0, high_turns: float = 32.0
-) -> InvFreq:
+    inv_freq: Array, *, factor: float, original_max_len: int | float, low_turns: float = 1.0, high_turns: float = 32.0
+) -> Array:
     """Divide the pairs that turn little within the trained length, and keep those that turn often.
 
     The ramp between is linear in the number of turns. Source: Peng 2023 (YaRN, 2309.00071), section 3.2.
 
-    >>> by_parts(torch.tensor([1.0, 1e-6], dtype=torch.float64), factor=4.0, original_max_len=4096).tolist()
+    >>> by_parts(np.array([1.0, 1e-6]), factor=4.0, original_max_len=4096).tolist()
     [1.0, 2.5e-07]
     """
     turns = inv_freq * (original_max_len / (2 * math.pi))
     width = max(high_turns - low_turns, 1e-9)  # a ramp without width or the wrong way round is a step
-    return _blend(inv_freq, factor, ((turns - low_turns) / width).clamp(0, 1))
+    return _blend(inv_freq, factor, ((turns - low_turns) / width).clip(0, 1))
 
 
 def yarn_bounds(
@@ -98,7 +96,7 @@ def yarn(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     truncate: bool = True,
-) -> InvFreq:
+) -> Array:
     """Divide slow pairs and keep fast ones, with a ramp that is linear in the pair's number.
 
     The form of the authors' code, of Hugging Face and of DeepSeek; the text of the paper has the ramp in turns
@@ -114,8 +112,8 @@ def yarn(
         truncate=truncate,
     )
     high += 0.001 if low == high else 0.0  # a ramp of no width is a step
-    ramp = (torch.arange(width // 2, dtype=torch.float64, device="cpu") - low) / (high - low)
-    return _blend(plain, factor, 1 - ramp.clamp(0, 1))
+    ramp = (np.arange(width // 2) - low) / (high - low)
+    return _blend(plain, factor, 1 - ramp.clip(0, 1))
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:
@@ -128,8 +126,8 @@ def mscale(factor: float, weight: float = 1.0) -> float:
 
 
 def llama3(
-    inv_freq: InvFreq, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int | float
-) -> InvFreq:
+    inv_freq: Array, *, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int | float
+) -> Array:
     """Divide pairs that turn less than low_freq_factor times within the trained length, blend up to high_freq_factor.
 
     The scaling of Llama 3.1 (Meta's code, 2024): `by_parts` with other numbers of turns.
@@ -143,9 +141,9 @@ def llama3(
     )
 
 
-def longrope(inv_freq: InvFreq, factors: Sequence[float]) -> InvFreq:
+def longrope(inv_freq: Array, factors: Sequence[float]) -> Array:
     """Divide each pair by a number of its own, which a search has found (Ding 2024, 2402.13753)."""
-    return inv_freq / torch.tensor(factors, dtype=torch.float64, device="cpu")
+    return inv_freq / np.array(factors, dtype=np.float64)
 
 
 def longrope_gain(factor: float, original_max_len: int | float) -> float:
@@ -157,7 +155,7 @@ def longrope_gain(factor: float, original_max_len: int | float) -> float:
     return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original_max_len))
 
 
-def proportional(*, head_dim: int, base: float, share: float) -> InvFreq:
+def proportional(*, head_dim: int, base: float, share: float) -> Array:
     """Return RoPE's frequencies with all but the fastest `share` of them zero (p-RoPE; Barbero 2024, 2410.06205).
 
     >>> proportional(head_dim=8, base=1e4, share=0.5).tolist()
@@ -168,9 +166,11 @@ def proportional(*, head_dim: int, base: float, share: float) -> InvFreq:
     return plain
 
 
-def resonance(inv_freq: InvFreq) -> InvFreq:
+def resonance(inv_freq: Array) -> Array:
     """Round wavelengths to whole positions, so that turns repeat exactly (Wang 2024, 2403.00071)."""
-    return 2 * math.pi / (2 * math.pi / inv_freq).round()
+    with np.errstate(divide="ignore"):  # pairs that do not turn stay as they are
+        turned: Array = 2 * math.pi / (2 * math.pi / inv_freq).round()
+    return turned
 
 
 def critical_dim(*, width: int, base: float, original_max_len: int | float) -> int:
@@ -182,7 +182,7 @@ def critical_dim(*, width: int, base: float, original_max_len: int | float) -> i
     return min(2 * math.ceil(width / 2 * math.log(original_max_len / (2 * math.pi), base)), width)
 
 
-def first_negative(inv_freq: InvFreq, *, end: int = 1_000_000) -> int | None:
+def first_negative(inv_freq: Array, *, end: int = 1_000_000) -> int | None:
     """Return the first whole distance up to `end` at which the sum of the pairs' cosines is negative, or None.
 
     From there on, equal content no longer attracts on average. A bound of Men 2024 (2405.14591) that shipped models
@@ -194,15 +194,16 @@ def first_negative(inv_freq: InvFreq, *, end: int = 1_000_000) -> int | None:
     turning = int((inv_freq != 0).sum())
     if 2 * turning <= len(inv_freq):  # each pair that does not turn adds 1, and none takes away more
         return None
-    near = torch.arange(_NEAR, dtype=torch.float64, device="cpu")[:, None] * inv_freq
+    near = np.arange(_NEAR)[:, None] * inv_freq
     for start in range(0, end + 1, _NEAR * _FAR):  # by the addition theorem, sums of cosines are products of matrices
-        far = torch.arange(start, start + _NEAR * _FAR, _NEAR, dtype=torch.float64, device="cpu")[:, None] * inv_freq
-        below = (far.cos() @ near.cos().T - far.sin() @ near.sin().T).flatten()[: end + 1 - start] < 0
+        far = np.arange(start, start + _NEAR * _FAR, _NEAR)[:, None] * inv_freq
+        below = (np.cos(far) @ np.cos(near).T - np.sin(far) @ np.sin(near).T).flatten()[: end + 1 - start] < 0
         if below.any():
-            return start + int(below.to(torch.uint8).argmax())
+            return start + int(below.argmax())
     return None
 
 
-def _blend(inv_freq: InvFreq, factor: float, kept: InvFreq) -> InvFreq:
+def _blend(inv_freq: Array, factor: float, kept: Array) -> Array:
     """Return frequencies of which a part is kept and the rest divided."""
-    return inv_freq * kept + inv_freq / factor * (1 - kept)
+    blended: Array = inv_freq * kept + inv_freq / factor * (1 - kept)
+    return blended

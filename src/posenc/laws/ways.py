@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posenc import positions
 from posenc.encoding import Encoding, Placed
@@ -23,6 +22,7 @@ from posenc.laws.case import TOLERANCE, Case
 from posenc.laws.ways_devices import narrow
 from posenc.laws.ways_reading import embedded, end_of_text, others_contents, unseen
 from posenc.laws.ways_rotations import turned
+from posenc.placed import map_tensors, tensors
 
 SHAPES = ((4, 6), (3, 4), (2, 2))  # of images, whose differences are fewer than their pairs; windows may be small
 
@@ -249,14 +249,15 @@ def _traced(
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the bias of the last queries as a transform sees it, which may look at no value, as a compiler may not."""
     n = whole.shape[-1]
-    leaves, spec = tree_flatten((placed.rows(n // 2, n), placed))
+    both = placed.rows(n // 2, n), placed
 
-    def bias(q: Tensor, k: Tensor, *leaves: Tensor) -> Tensor:
-        found = encoding.bias(q, k, *tree_unflatten(list(leaves), spec))
+    def bias(q: Tensor, k: Tensor, *parts: Tensor) -> Tensor:
+        given = iter(parts)
+        found = encoding.bias(q, k, *map_tensors(lambda _: next(given), both))
         return torch.zeros_like(whole) if found is None else found
 
-    given = (q[:, :, n // 2 :], k, *leaves)
-    got = _as_traced(vmap(bias), *(t.expand(2, *t.shape) if isinstance(t, Tensor) else t for t in given))
+    given = (q[:, :, n // 2 :], k, *tensors(both))
+    got = _as_traced(vmap(bias), *(t.expand(2, *t.shape) for t in given))
     if got is not None:
         wanted = whole[:, :, n // 2 :]
         yield "bias, traced", got[0].expand_as(wanted), wanted

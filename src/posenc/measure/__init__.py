@@ -1,6 +1,12 @@
-"""Measurements of position: what an encoding does, as arrays; nothing is drawn here."""
+"""Measurements of position: what an encoding does, as arrays; nothing is drawn here.
 
-from posenc.measure.alike import Distances, by_distance, similarity
+An encoding is copied to float64, what it learned is taken as it stands, and what depends on the length is resolved for
+the last position. Every function says in one sentence, which begins with its name, why it refuses: by a TypeError what
+is of a wrong kind (no encoding, no real numbers, no integer), and by a ValueError what it cannot use (an encoding
+without such numbers, positions that it has not, another shape, NaN, infinity). Docstrings name what is raised besides.
+"""
+
+from posenc.frequencies import first_negative
 from posenc.measure.attention import attention_by_distance, attention_maps
 from posenc.measure.embedding_tables import EmbeddingTables, embedding_tables, read_table
 from posenc.measure.extension import METHODS, Extension, extend
@@ -19,14 +25,13 @@ from posenc.measure.profiles import Profile, profile
 from posenc.measure.question import TaylorQuestion, taylor_question
 from posenc.measure.relative import DistanceShares, RelativeParts, distance_shares, relative_parts
 from posenc.measure.scores import bias_curve, bias_matrix, effective_distance, score_matrix
-from posenc.measure.tables import Spectrum, covariance, diagonal_share, norms, spectrum
+from posenc.measure.tables import Projection, Spectrum, covariance, diagonal_share, norms, project, similarity, spectrum
 from posenc.measure.taylor import TaylorTerms, interaction_block, taylor_terms
-from posenc.measure.vectors import Projection, by_pair, heat_map, points, project
+from posenc.measure.vectors import Distances, by_distance, by_pair, heat_map, points
 from posenc.measure.waves import (
     cosine_by_distance,
     decay_bound,
     dot_by_distance,
-    first_negative,
     frequencies_of,
     turns,
     wavelengths,

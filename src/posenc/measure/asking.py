@@ -7,26 +7,21 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from posenc.config.values import short
 from posenc.encoding import Encoding, Placed
 from posenc.encodings import Graphormer
 from posenc.families import Additive, Embedded, Rotary
-from posenc.measure.values import Numbers
+from posenc.measure.values import Array, Numbers, numbers
+from posenc.placed import map_tensors
 from posenc.probe import find_fact
 
-Array = np.ndarray
 MOST = 2**20  # tokens that are made up where an encoding reads all of a text
 Found = list[tuple[Any, Placed]]  # encodings, each with what was placed for it
 
 
 def check(who: str, encoding: Any) -> None:
-    """Raise unless it is an encoding.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """Raise a TypeError unless it is an encoding."""
     if not isinstance(encoding, Encoding):
         raise TypeError(
             f"{who}: encoding must be an Encoding; got {type(encoding).__name__}. Make one by posenc.create(name, ..)."
@@ -36,43 +31,32 @@ def check(who: str, encoding: Any) -> None:
 def read_positions(who: str, encoding: Encoding, pos: Any, what: str = "pos") -> Shaped[Tensor, "n *axes"]:
     """Return positions as an encoding takes them, int64 or float64.
 
-    Args:
-        who: The function that was asked, for the message.
-        encoding: It says how many axes a position has, and whether there is anything between two of them.
-        pos: A number, or (n,) numbers; with several axes (n, n_axes), and (n,) numbers run along axis 0 while the
-            others stay at 0.
-        what: What they are called in messages.
-
-    Raises:
-        TypeError: They are no encoding and numbers, or not whole where the encoding needs that.
-        ValueError: There are none, one is not finite, or they have another shape.
+    They are a number, or (n,) numbers; with several axes (n, n_axes), and (n,) numbers run along axis 0 while the
+    others stay at 0.
     """
     check(who, encoding)
-    given: Any = pos.detach().cpu().numpy() if isinstance(pos, Tensor) else pos
-    try:
-        found = np.asarray(given)
-    except ValueError:
-        found = np.asarray("")
-    if found.dtype.kind not in "iuf":
-        raise TypeError(f"{who}: {what} must be real numbers; got {short(given)}. Pass a number or a list of numbers.")
-    n_axes, found = encoding.n_axes, np.atleast_1d(found)
-    if found.size == 0 or found.ndim > 2 or (found.ndim == 2 and (n_axes == 1 or found.shape[1] != n_axes)):
-        several = f", or ({n_axes} numbers each) in two" if n_axes > 1 else ""
-        raise ValueError(
-            f"{who}: {what} must be a number or a list of at least one in one dimension{several}; got shape "
-            f"{found.shape}."
-        )
-    if not np.isfinite(found).all():
-        raise ValueError(f"{who}: {what} must be finite; got {found[~np.isfinite(found)].flat[0]}.")
+    n_axes = encoding.n_axes
+    form = "be a number or a list of at least one in one dimension"
+    form += f", or ({n_axes} numbers each) in two" if n_axes > 1 else ""
+    found = numbers(who, what, pos, form, lambda shape: len(shape) < 2 or (n_axes > 1 and shape[1:] == (n_axes,)))
     if found.dtype.kind == "f" and not encoding.accepts_real:
-        if (found != np.round(found)).any():
-            between = found[found != np.round(found)].flat[0]
+        between = found[found != np.round(found)]
+        if between.size:
             raise TypeError(
-                f"{who}: {encoding.name} has nothing between two positions, so {what} must be whole; got {between}."
+                f"{who}: {encoding.name} has nothing between two positions, so {what} must be whole; got {between[0]}."
             )
         found = found.astype(np.int64)
-    at = torch.from_numpy(np.ascontiguousarray(found).astype(np.float64 if found.dtype.kind == "f" else np.int64))
+    kind = np.float64 if found.dtype.kind == "f" else np.int64
+    at = torch.from_numpy(np.atleast_1d(found).astype(kind, order="C"))
     return torch.nn.functional.pad(at[:, None], (0, n_axes - 1)) if at.ndim == 1 and n_axes > 1 else at
+
+
+def read_both(
+    who: str, encoding: Encoding, pos: Numbers, k_pos: Numbers | None, what: str = "pos"
+) -> tuple[Tensor, Tensor]:
+    """Return the positions of queries and of keys, which are the queries' if left out."""
+    at = read_positions(who, encoding, pos, what)
+    return at, at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
 
 
 def exact(encoding: Encoding, *pos: Tensor) -> Encoding:
@@ -117,37 +101,31 @@ def embedding(encoding: Encoding, placed: Placed) -> Found:
     return [(e, p) for e, p in encoding.leaves(placed) if type(e).embed is not Encoding.embed]
 
 
-def adds_alone(members: Found) -> bool:
-    """Whether all that members do to token vectors is adding others to them."""
-    return all(isinstance(e, Additive) and type(e).mix is Additive.mix for e, _ in members) and all(
-        type(e).embed is Embedded.embed for e, _ in members
-    )
+def only_adds(members: Found) -> bool:
+    """Whether members do nothing to token vectors but add others to them."""
+    own = Additive.mix, Embedded.embed
+    return all(isinstance(e, Additive) and (type(e).mix, type(e).embed) == own for e, _ in members)
 
 
 def pairs_of(rotary: Rotary) -> tuple[Tensor, Tensor]:
-    """Return the first and the second lane of each pair that turns, (n_pairs,) each."""
+    """Return the first and the second lane of each pair that is rotated, (n_pairs,) each."""
     n = rotary.rotary_dim // 2
     start = 0 if rotary.rotary_side == "first" else rotary.head_dim - rotary.rotary_dim
     first = torch.arange(n) if rotary.pairing == "half" else torch.arange(0, 2 * n, 2)
     return start + first, start + first + (n if rotary.pairing == "half" else 1)
 
 
-def layer_of(who: str, encoding: Encoding, layer: int, placed: Placed) -> tuple[Encoding, Placed]:
-    """Return the encoding of one layer, with what was placed for it."""
+def layer_of(who: str, encoding: Encoding, layer: int, *placed: Placed) -> tuple[Any, ...]:
+    """Return the encoding of one layer, then its part of each that was placed."""
     if isinstance(layer, bool) or not isinstance(layer, int):
         raise TypeError(f"{who}: layer must be a whole number; got {short(layer)}.")
-    return encoding.layer(layer, placed)
+    return encoding.layer(layer, placed[0])[0], *(encoding.layer(layer, p)[1] for p in placed)
 
 
 def sites(
     who: str, encoding: Encoding, distance: Numbers, q_pos: Numbers | None
 ) -> tuple[Shaped[Tensor, "1 *axes"], Shaped[Tensor, "n *axes"]]:
-    """Return the position of one query, and those of keys at the given distances from it.
-
-    Raises:
-        TypeError: It is no encoding, or these are no numbers.
-        ValueError: There are several queries, or positions that have no distance.
-    """
+    """Return the position of one query, and those of keys at the given distances from it."""
     apart = read_positions(who, encoding, distance, "distance")
     if any(isinstance(m, Graphormer) for m in encoding.modules()):
         raise ValueError(f"{who}: {encoding.name} sees nodes of a graph, whose numbers have no distance.")
@@ -164,42 +142,26 @@ def place_both(
 ) -> tuple[Placed, Placed]:
     """Place queries and keys; where the tokens are read, the whole text from position 0 on, of which both are parts.
 
-    Args:
-        who: The function that was asked, for the message.
-        model: What `exact` returns.
-        at: Positions of the queries.
-        k_at: Those of the keys.
-        tokens: (length, d_model), or (batch, length, d_model) as a tensor; drawn from N(0, 1) if left out.
-
-    Raises:
-        ValueError: Positions are not places in a text, or the text is too short, too long, or of another width.
+    Tokens are (length, d_model) or (batch, length, d_model), and drawn from N(0, 1) if left out.
     """
     if not model.reads_x:
         placed = place(model, at)
         return placed, placed if k_at is at else place(model, k_at)
-    length = text_length(who, model, at, k_at)
+    n, d_model = text_length(who, model, at, k_at), width(model)
     if tokens is None:
         random = torch.Generator().manual_seed(0)
-        text = torch.randn(1, length, width(model), generator=random, dtype=torch.float64)
+        text = torch.randn(1, n, d_model, generator=random, dtype=torch.float64)
     else:
-        text = torch.as_tensor(np.asarray(tokens), dtype=torch.float64)
-        text = text[None] if text.ndim == 2 else text
-        if text.ndim != 3 or text.shape[1] < length or text.shape[2] != width(model):
-            raise ValueError(
-                f"{who}: tokens must be (length, d_model={width(model)}) for a text that reaches position "
-                f"{length - 1}; got shape {tuple(text.shape)}."
-            )
+        form = f"be (length, d_model={d_model}) for a text that reaches position {n - 1}"
+        given = numbers(who, "tokens", tokens, form, lambda s: len(s) in (2, 3) and s[-2] >= n and s[-1] == d_model)
+        text = torch.from_numpy(given.astype(np.float64)).reshape(-1, *given.shape[-2:])
     whole = place(model, torch.arange(text.shape[1]), text)
-    placed, k_placed = (pytree.tree_map(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))
+    placed, k_placed = (map_tensors(lambda t, i=i: t.index_select(whole.seq_dim, i), whole) for i in (at, k_at))
     return placed, k_placed
 
 
 def text_length(who: str, model: Encoding, at: Tensor, k_at: Tensor) -> int:
-    """Return how long a text must be to hold all positions, where an encoding looks at all of it.
-
-    Raises:
-        ValueError: Positions are not those of a text, or too far.
-    """
+    """Return how long a text must be to hold all positions, or raise a ValueError where they are not in one."""
     both = torch.cat((at, k_at))
     if both.ndim > 1 or both.is_floating_point() or int(both.min()) < 0 or int(both.max()) >= MOST:
         raise ValueError(

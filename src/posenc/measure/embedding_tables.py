@@ -1,22 +1,18 @@
-"""Whether a checkpoint's positions are small beside its tokens, and whether lanes go their own ways."""
+"""Whether a checkpoint's positions are small next to its tokens, and whether lanes go their own ways."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from jaxtyping import Float64
 from safetensors import SafetensorError, safe_open
 
 from posenc.config.values import short
+from posenc.families.numbers import size
 from posenc.interop.checkpoint import PICKLES
-from posenc.measure.tables import covariance, diagonal_share, matrix, norms
-from posenc.measure.values import Numbers
+from posenc.measure.tables import covariance, diagonal_share, norms
+from posenc.measure.values import Array, Numbers, matrix
 
-__all__ = ["EmbeddingTables", "embedding_tables", "read_table"]
-
-Array = np.ndarray
 _NAMED = 5  # names that a refusal lists
 
 
@@ -47,16 +43,12 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
     """Measure tables of tokens and of positions, as a checkpoint has them.
 
     Su's reading of p_m · H p_n takes p for small and H for diagonal, and the latter from lanes of embeddings that
-    vary independently. This says how far that is so. All numbers are taken to float64, in one copy of each table.
+    vary independently. This measures how far that is so. All numbers are taken to float64, in one copy of each table.
 
     Args:
         tokens: (vocab_size, d_model), a tensor, an array or nested lists.
         positions: (max_len, d_model); rows for padding, which some models keep in front, are for the caller to cut off.
         token_scale: What the model multiplies tokens by before it adds positions; sqrt(d_model) in Vaswani's.
-
-    Raises:
-        TypeError: They are no real numbers.
-        ValueError: They are no tables of the same width, not finite, or all tokens are zero.
 
     Source: Su 2021, kexue.fm/archives/8231.
 
@@ -70,28 +62,19 @@ def embedding_tables(tokens: Numbers, positions: Numbers, *, token_scale: float 
             f"{who}: tokens and positions must be equally wide; got d_model={token_rows.shape[1]} and "
             f"{position_rows.shape[1]}. Name the table of positions that is added to these tokens."
         )
-    if not np.isfinite(token_scale) or token_scale <= 0:
-        raise ValueError(f"{who}: token_scale must be a finite number above zero; got {token_scale}.")
+    scale = size(who, "token_scale", token_scale)
     if not token_rows.any():
         raise ValueError(f"{who}: tokens must not all be zero, since positions are measured by their length.")
     return EmbeddingTables(
         diagonal_share(covariance(token_rows)),
         diagonal_share(covariance(position_rows)),
-        float(norms(token_rows).mean()) * token_scale,
+        float(norms(token_rows).mean()) * scale,
         float(norms(position_rows).mean()),
     )
 
 
 def read_table(path: str | os.PathLike[str], name: str) -> Float64[Array, "rows columns"]:
-    """Read one table of a safetensors file, and nothing else of it.
-
-    Args:
-        path: The file.
-        name: Of the tensor, such as "wpe.weight"; that of the table is listed by a wrong one.
-
-    Raises:
-        ValueError: There is no such file, it is of another format or damaged, has no such tensor, or that is no table.
-    """
+    """Read one table, such as "wpe.weight", of a safetensors file, and nothing else of it."""
     who, file = "read_table", Path(path)
     if file.suffix in PICKLES or not file.is_file():
         raise ValueError(
@@ -105,11 +88,7 @@ def read_table(path: str | os.PathLike[str], name: str) -> Float64[Array, "rows 
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{who}: {short(file.name)} cannot be read: {short(str(error))}. Restore it.") from error
     if tensor is None:
-        raise ValueError(f"{who}: {short(file.name)} has no tensor {short(name)}; it has {_likely(names)}.")
+        likely = sorted(names, key=lambda one: (not any(word in one for word in ("emb", "wte", "wpe", "pos")), one))
+        listed = ", ".join(likely[:_NAMED]) + (", .." if len(likely) > _NAMED else "")
+        raise ValueError(f"{who}: {short(file.name)} has no tensor {short(name)}; it has {listed}.")
     return matrix(who, name, tensor)
-
-
-def _likely(names: Iterable[str]) -> str:
-    """Return a few names, those first that are likely embeddings."""
-    order = sorted(names, key=lambda name: (not any(word in name for word in ("emb", "wte", "wpe", "pos")), name))
-    return ", ".join(order[:_NAMED]) + (", .." if len(order) > _NAMED else "")

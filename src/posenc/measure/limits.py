@@ -10,10 +10,9 @@ from jaxtyping import Complex128, Float64
 from posenc.config.values import short
 from posenc.frequencies import check_base, geometric
 from posenc.measure.oscillatory import mean_wave
-from posenc.measure.values import Numbers, count, reals
+from posenc.measure.values import Array, Numbers, count, reals
 from posenc.measure.waves import cosine_by_distance
 
-Array = np.ndarray
 Law = Callable[[Array], Array]
 _NARROW = 0.1  # of ln base: below it, the two cosine integrals cancel
 
@@ -24,20 +23,12 @@ def geometric_law(base: float) -> Law:
     >>> geometric_law(100.0)(np.array([0.0, 0.5])).round(12)
     array([1. , 0.1])
     """
-    checked = check_base(base, "geometric_law")
-
-    def law(t: Array) -> Array:
-        return np.exp(-math.log(checked) * t)
-
-    return law
+    speed = -math.log(check_base(base, "geometric_law"))
+    return lambda t: np.exp(speed * t)
 
 
 def power_law(exponent: float) -> Law:
-    """Return theta(t) = t^exponent; 0 makes it a constant.
-
-    Raises:
-        TypeError: The exponent is no number.
-        ValueError: It is negative, so that frequencies have no end at t = 0, or not finite.
+    """Return theta(t) = t^exponent, of an exponent of at least 0, which makes it a constant.
 
     >>> float(power_law(2.0)(np.array(0.5)))
     0.25
@@ -47,11 +38,7 @@ def power_law(exponent: float) -> Law:
         raise ValueError(
             f"power_law: exponent must not be negative, because frequencies would have no end at t = 0; got {checked}."
         )
-
-    def law(t: Array) -> Array:
-        return np.asarray(t, dtype=np.float64) ** checked
-
-    return law
+    return lambda t: np.asarray(t, dtype=np.float64) ** checked
 
 
 LAWS: Mapping[str, Law] = MappingProxyType(
@@ -70,16 +57,12 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
     """Return the integral over t in [0, 1] of exp(i · distance · base^-t), by sine and cosine integrals.
 
     (Ci(x) - Ci(x / base)) / ln base + i (Si(x) - Si(x / base)) / ln base: what `cosine_by_distance` becomes with ever
-    more pairs (the real part). At 0 it is 1; at -x the conjugate of that at x. It is within 1e-12 of the truth.
+    more pairs (the real part). At 0 it is 1; at -x the conjugate of that at x. It is within 1e-12 of the truth. Without
+    SciPy it raises an ImportError.
 
     Args:
         distance: x, in positions, (n,).
-        base: That of the frequencies.
-
-    Raises:
-        TypeError: No real numbers.
-        ValueError: No distances, NaN or infinite ones, or a base not above 1.
-        ImportError: SciPy is not there.
+        base: That of the frequencies, above 1.
 
     >>> continuous_limit(100.0).real.round(12)
     array([0.43677329])
@@ -91,31 +74,23 @@ def continuous_limit(distance: Numbers, *, base: float = 10000.0) -> Complex128[
         from scipy.special import sici
     except ImportError as error:
         raise ImportError("continuous_limit: needs SciPy; install posenc[plot].") from error
-    far = np.abs(x)
-    near = far < 1e-9  # where the cosine integrals are infinite and the first two terms of the series are all
-    safe = np.where(near, 1.0, far)
-    (high_si, high_ci), (low_si, low_ci) = sici(safe), sici(safe / base)
-    real = np.where(near, 1.0, (high_ci - low_ci) / math.log(base))
-    imaginary = np.where(near, far * ((1 - 1 / base) / math.log(base)), (high_si - low_si) / math.log(base))
-    found: Array = real + 1j * np.where(x < 0, -imaginary, imaginary)
-    return found
+    (high_si, high_ci), (low_si, low_ci) = sici(np.abs(x)), sici(np.abs(x) / base)
+    near = np.abs(x) < 1e-9  # where cosine integrals are infinite and their difference is ln base to rounding
+    real = np.subtract(high_ci, low_ci, out=np.full_like(x, math.log(base)), where=~near)
+    return np.asarray(real / math.log(base) + 1j * (np.sign(x) * (high_si - low_si) / math.log(base)))
 
 
 def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
     """Return the integral over t in [0, 1] of exp(i · distance · theta(t)), for any law of frequencies.
 
-    The work does not grow with the distance: where the wave turns often, Levin's equation is solved instead of
+    The work does not grow with the distance: where the wave comes round often, Levin's equation is solved instead of
     sampling it. For laws that are smooth but for a few corners and steps the result is within
-    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million.
+    2e-9 + 1e-16 |x| max |theta| of the truth, whether the distance is one or a million; rougher ones are refused.
 
     Args:
         distance: x, in positions, (n,).
         law: theta(t), radians per position: a name in `LAWS`, or a function of an array of t in [0, 1]; one of a single
             number works and is slower.
-
-    Raises:
-        TypeError: No real distances, or the law is neither a name nor a function.
-        ValueError: An unknown name, a law that is not real and finite, or one too rough to integrate.
 
     >>> law_limit(math.pi, "t").imag.round(6)  # 2 / pi
     array([0.63662])
@@ -124,23 +99,14 @@ def law_limit(distance: Numbers, law: Law | str) -> Complex128[Array, " n"]:
 
 
 def law_frequencies(law: Law | str, n_pairs: int) -> list[float]:
-    """Return theta(i / n_pairs) for i = 0 .. n_pairs - 1, which `RoPE` and `Sinusoidal` take as inv_freq.
-
-    Args:
-        law: As for `law_limit`.
-        n_pairs: How many.
-
-    Raises:
-        TypeError: The law is neither a name nor a function, or n_pairs no integer.
-        ValueError: As `law_limit`, or n_pairs below 1.
+    """Return theta(i / n_pairs) of a law, as `law_limit` takes it, for i = 0 .. n_pairs - 1: an inv_freq for `RoPE`.
 
     >>> from posenc import RoPE
     >>> RoPE(head_dim=8, inv_freq=law_frequencies("t", 4)).frequencies().numpy()
     array([[0.  , 0.25, 0.5 , 0.75]])
     """
     n = count("law_frequencies", "n_pairs", n_pairs)
-    found: list[float] = _law("law_frequencies", law)(np.arange(n) / n).tolist()
-    return found
+    return list(map(float, _law("law_frequencies", law)(np.arange(n) / n)))
 
 
 def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[Array, " n"]:
@@ -150,26 +116,16 @@ def finite_size_error(distance: Numbers, n_pairs: int, base: float) -> Float64[A
     frequency 1 counts and 1 / base does not. Where neighbouring pairs come to be half a turn apart, at a distance of
     about pi n_pairs / ln base, the sum leaves the limit.
 
-    Args:
-        distance: In positions, (n,).
-        n_pairs: How many pairs the sum has.
-        base: That of the frequencies.
-
-    Raises:
-        TypeError: No real numbers, or n_pairs no integer.
-        ValueError: As `continuous_limit`, or n_pairs below 1.
-
     >>> finite_size_error(0, 64, 10000.0)
     array([0.])
     """
     n = count("finite_size_error", "n_pairs", n_pairs)
     inv_freq = geometric(n, base=check_base(base, "finite_size_error"), width=2 * n)
-    error: Array = cosine_by_distance(inv_freq, distance) - continuous_limit(distance, base=base).real
-    return error
+    return np.asarray(cosine_by_distance(inv_freq, distance) - continuous_limit(distance, base=base).real)
 
 
 def _law(who: str, law: Law | str) -> Law:
-    """Return a law that is checked whenever it is asked."""
+    """Return a law whose numbers are checked at every call."""
     if isinstance(law, str) and law not in LAWS:
         raise ValueError(f"{who}: law must be one of {', '.join(LAWS)}, or a function of t; got {short(law)}.")
     theta = LAWS[law] if isinstance(law, str) else law
@@ -179,7 +135,7 @@ def _law(who: str, law: Law | str) -> Law:
     def checked(t: Array) -> Array:
         try:
             found = np.asarray(theta(t))
-        except (TypeError, ValueError):  # made for one number, as what math's functions or an if are in
+        except (TypeError, ValueError):  # made for one number, as math's functions and an if are
             found = np.array([theta(one) for one in t.ravel().tolist()]).reshape(t.shape)
         if found.dtype.kind not in "iuf" or found.shape not in ((), t.shape):
             raise ValueError(

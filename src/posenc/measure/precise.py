@@ -9,38 +9,31 @@ from posenc.character import DTYPES
 from posenc.config.values import short
 from posenc.encoding import Encoding
 from posenc.measure.asking import check
-from posenc.measure.values import Numbers, count, reals
+from posenc.measure.values import Array, Numbers, count, reals
 from posenc.probe import LENGTH
 
-Array = np.ndarray
 _LIMIT = 2**26  # beyond it the reference angle is no longer exact
 
 
 def collisions(encoding: Encoding, up_to: int | None = None) -> dict[str, dict[str, int] | None]:
     """Return by dtype the first position whose numbers, rounded to it, are those of an earlier one.
 
+    For "float32", "bfloat16" and "float16" the two positions are {"position", "same_as"}, or None if all differ.
+
     Args:
-        encoding: Adds vectors, or turns by tables of cos and sin; what is learned is drawn from N(0, 1).
+        encoding: Adds vectors, or rotates by tables of cos and sin; what is learned is drawn from N(0, 1).
         up_to: How many positions from 0 on are searched; 65,536 at most, as if left out.
-
-    Returns:
-        For "float32", "bfloat16" and "float16" the two positions as {"position", "same_as"}, or None if all differ.
-
-    Raises:
-        TypeError: It is no encoding.
-        ValueError: It has no numbers that belong to one position.
 
     >>> from posenc import Integer
     >>> collisions(Integer(d_model=1), 4096)["float16"]
     {'position': 2049, 'same_as': 2048}
     """
     check("collisions", encoding)
-    subject = precision.find_subject(_resolved(encoding, up_to or 0))
+    subject = precision.find_subject(encoding.resolve(max(up_to or 0, LENGTH)))
     if subject.tables is None:
         raise ValueError(f"collisions: {subject.notes[0]}")
     cap = subject.task.cap if up_to is None else min(subject.task.cap, count("collisions", "up_to", up_to))
-    found: dict[str, dict[str, int] | None] = precision.examine(subject.tables, precision.Task(cap))["collisions"]
-    return found
+    return dict(precision.examine(subject.tables, precision.Task(cap))["collisions"])
 
 
 def phase_error(
@@ -48,18 +41,13 @@ def phase_error(
 ) -> Float64[Array, " n"]:
     """Return by how many radians the angle that cos and sin stand for is wrong, the largest over the pairs.
 
+    It is half a turn at most, and NaN where a pair's numbers are no angle.
+
     Args:
-        encoding: Turns by tables of cos and sin of pos * inv_freq; what is learned is drawn from N(0, 1).
+        encoding: Rotates by tables of cos and sin of pos * inv_freq; what is learned is drawn from N(0, 1).
         positions: Whole numbers, (n,), below 2^26 in size; on all axes the same, where there are several.
         dtype: "float32", "bfloat16" or "float16", to which tables are rounded.
         formula: True measures the formula of most code instead, which forms the angles in that dtype.
-
-    Returns:
-        Half a turn at most; NaN where a pair's numbers are no angle.
-
-    Raises:
-        TypeError: It is no encoding, or positions are no numbers.
-        ValueError: It turns by no such angles, another dtype, or positions that are not whole or too far.
 
     >>> from posenc import RoPE
     >>> bool(phase_error(RoPE(head_dim=4), 100_000, "float32")[0] < 1e-6)
@@ -75,7 +63,7 @@ def phase_error(
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"{who}: dtype must be one of {', '.join(DTYPES)}; got {short(dtype)}.")
-    subject = precision.find_subject(_resolved(encoding, int(np.abs(pos).max()) + 1))
+    subject = precision.find_subject(encoding.resolve(max(int(np.abs(pos).max()) + 1, LENGTH)))
     inv_freq = subject.task.inv_freq
     if subject.tables is None or inv_freq is None:
         raise ValueError(
@@ -86,8 +74,3 @@ def phase_error(
     cos, sin = (t.to(DTYPES[name]) for t in tables(at))
     exact = torch.tensor(inv_freq, dtype=torch.float64)
     return precision.phase_error(cos, sin, at, exact).amax(-1).numpy()
-
-
-def _resolved(encoding: Encoding, length: int) -> Encoding:
-    """Return what depends on the length for texts that are as long; what has one keeps it."""
-    return encoding.resolve(max(length, LENGTH))

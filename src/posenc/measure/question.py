@@ -1,7 +1,6 @@
 """What the Taylor view asks of a language model: its answer as a function of the token vectors that enter it."""
 
 import copy
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,14 +9,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from posenc import positions
-from posenc.measure.hessian import Function
+from posenc.measure.taylor import Function
 from posenc.nn import LanguageModel
-
-__all__ = ["TaylorQuestion", "taylor_question"]
 
 
 class TaylorQuestion(NamedTuple):
-    """What `taylor_terms` is asked: a function of token vectors, the vectors, and what position adds to them."""
+    """What `taylor_terms` takes: a function of token vectors, the vectors, and what position adds to them."""
 
     function: Function
     x: Tensor
@@ -35,10 +32,6 @@ def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None =
         tokens: Numbers of the vocabulary, (seq,).
         logit: The number of the vocabulary whose logit behind the last token is taken; left out, the mean loss of
             predicting each token from those before it.
-
-    Raises:
-        TypeError: The model is another one.
-        ValueError: Tokens or logit do not fit it, or its encoding adds no vectors.
 
     >>> from posenc import Sinusoidal
     >>> model = LanguageModel(vocab_size=9, d_model=8, n_layers=1, n_heads=2, encoding=Sinusoidal(d_model=8))
@@ -62,16 +55,14 @@ def taylor_question(model: LanguageModel, tokens: Tensor, *, logit: int | None =
         raise ValueError(f"{who}: logit must be from 0 to {vocab - 1}, a number of the vocabulary; got {logit}.")
     model = copy.deepcopy(model).double().eval().requires_grad_(False)
     rows = model.embedding.tokens.weight[tokens]
-    p = _vectors(model, rows)
-    return TaylorQuestion(partial(_answer, model, p, tokens, logit), rows * model.embedding.scale, p)
+    p, ids = _vectors(model, rows), torch.arange(len(tokens), device=tokens.device)[None]
 
+    def function(z: Tensor) -> Tensor:
+        weight = (z - p) / model.embedding.scale  # the model adds p again
+        logits: Tensor = functional_call(model, {"embedding.tokens.weight": weight}, (ids,))[0]
+        return F.cross_entropy(logits[:-1], tokens[1:]) if logit is None else logits[-1, logit]
 
-def _answer(model: LanguageModel, p: Tensor, tokens: Tensor, logit: int | None, z: Tensor) -> Tensor:
-    """Run a model on token vectors z that have their position in them already."""
-    weight = (z - p) / model.embedding.scale  # the model adds p again
-    ids = torch.arange(len(tokens), device=tokens.device)[None]
-    logits: Tensor = functional_call(model, {"embedding.tokens.weight": weight}, (ids,))[0]
-    return F.cross_entropy(logits[:-1], tokens[1:]) if logit is None else logits[-1, logit]
+    return TaylorQuestion(function, rows * model.embedding.scale, p)
 
 
 def _vectors(model: LanguageModel, rows: Tensor) -> Tensor:

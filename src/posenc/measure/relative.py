@@ -2,21 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Complex128, Float64
-from torch import Tensor
 
-from posenc.config.values import short
 from posenc.encodings.sinusoidal import Sinusoidal
-from posenc.measure.asking import exact, plain, read_positions
-from posenc.measure.tables import matrix
-from posenc.measure.values import Numbers
-
-__all__ = ["DistanceShares", "RelativeParts", "distance_shares", "relative_parts"]
-
-Array = np.ndarray
+from posenc.measure.asking import exact, plain, read_both
+from posenc.measure.values import Array, Numbers, matrix, numbers
 
 
 @dataclass(frozen=True)
@@ -25,8 +19,8 @@ class RelativeParts:
 
     Args:
         total: p_m · H p_n of the vectors that the encoding makes, (q, k).
-        difference: What depends on m - n alone, (q, k).
-        sum: What depends on m + n alone, (q, k).
+        difference: What depends on m - n only, (q, k).
+        sum: What depends on m + n only, (q, k).
         mixed: What depends on both, (q, k): products of lanes of different frequencies.
         shares: Of each, its part of the mean square over all positions without end, where they do not overlap; of 1.
         inv_freq: The frequencies of the sines, radians per position, each once, (n,).
@@ -60,11 +54,7 @@ class DistanceShares:
 
 
 def relative_parts(
-    encoding: Sinusoidal,
-    pos: Numbers,
-    k_pos: Numbers | None = None,
-    *,
-    block: Numbers = 1.0,
+    encoding: Sinusoidal, pos: Numbers, k_pos: Numbers | None = None, *, block: Numbers = 1.0
 ) -> RelativeParts:
     """Split p_m · H p_n into what depends on m - n, on m + n, and on both.
 
@@ -78,10 +68,6 @@ def relative_parts(
         k_pos: Positions n, (k,); the same as m if left out.
         block: H, (d_model, d_model) as `interaction_block` returns; (d_model,) is a diagonal, a number its multiple
             of the identity.
-
-    Raises:
-        TypeError: The encoding is another one, or numbers are of a wrong kind.
-        ValueError: Positions or H have another shape or are not finite; H is zero.
 
     Source: Su 2021, kexue.fm/archives/8231, sections on the relative position of the second-order term.
 
@@ -98,10 +84,8 @@ def relative_parts(
         )
     who = "relative_parts"
     h = _block(who, block, encoding.d_model)
-    m = read_positions(who, encoding, pos)
-    n = m if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
-    same = exact(encoding, m, n)
-    assert isinstance(same, Sinusoidal)
+    m, n = read_both(who, encoding, pos, k_pos)
+    same: Any = exact(encoding, m, n)
     with torch.no_grad():
         total = plain(same.vectors(m)) @ h @ plain(same.vectors(n)).T
         inv_freq, lanes = _waves(same)
@@ -127,14 +111,7 @@ def distance_shares(values: Numbers) -> DistanceShares:
     """Return how much of a symmetric matrix over positions 0 .. n - 1 depends on m - n, and how much on m + n.
 
     For what is measured, as `TaylorTerms.interaction` of neighbouring tokens: there every pair has an H of its own. The
-    diagonal is left out.
-
-    Args:
-        values: (n, n), n of 4 at least.
-
-    Raises:
-        TypeError: They are no real numbers.
-        ValueError: They are no such matrix, not symmetric, or the same for all pairs.
+    diagonal is left out. There must be 4 positions at least, and pairs that differ.
 
     >>> m = np.arange(6.0)
     >>> round(distance_shares(np.cos(m[:, None] - m)).difference, 12)
@@ -162,20 +139,10 @@ def distance_shares(values: Numbers) -> DistanceShares:
 
 def _block(who: str, given: Numbers, d_model: int) -> Float64[Array, "d_model d_model"]:
     """Return H as a matrix."""
-    try:
-        values = given.detach().cpu().double().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    except ValueError:
-        values = np.asarray("")
-    if values.dtype.kind not in "iuf":
-        raise TypeError(
-            f"{who}: block must be real numbers; got {short(given)}. Pass a number, a diagonal or a matrix."
-        )
-    if values.shape not in ((), (d_model,), (d_model, d_model)):
-        raise ValueError(
-            f"{who}: block must be ({d_model}, {d_model}), as wide as the encoding's d_model, or a diagonal "
-            f"({d_model},), or one number; got shape {values.shape}."
-        )
-    return matrix(who, "block", values if values.ndim == 2 else np.eye(d_model) * values)
+    shapes = (), (d_model,), (d_model, d_model)
+    form = f"be {shapes[2]}, as wide as the encoding's d_model, or a diagonal {shapes[1]}, or one number"
+    values = numbers(who, "block", given, form, shapes.__contains__).astype(np.float64)
+    return values if values.ndim == 2 else np.eye(d_model) * values
 
 
 def _waves(encoding: Sinusoidal) -> tuple[Float64[Array, " n"], Complex128[Array, "d_model waves"]]:

@@ -10,12 +10,10 @@ from torch import Tensor
 from posenc.compose import Compose
 from posenc.encoding import Encoding, Placed
 from posenc.mapped import Wrapper
-from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_positions, sites
-from posenc.measure.values import Numbers
+from posenc.measure.asking import exact, heads, layer_of, place, place_both, plain, read_both, sites
+from posenc.measure.values import Array, Numbers, count, numbers
 from posenc.piecewise import Piecewise
 from posenc.probe import form_scores
-
-Array = np.ndarray
 
 
 @torch.no_grad()
@@ -32,7 +30,7 @@ def bias_matrix(
     """Return the term that joins the scores of each query and key, by head.
 
     Args:
-        encoding: Has a bias; what it learned is taken as it stands.
+        encoding: Has a bias.
         q_pos: Positions of the queries: a number or (n,) of them, (n, n_axes) where there are several axes.
         k_pos: Those of the keys; the queries' if left out.
         q: (head_dim,) or (n_heads, head_dim): the content that stands in every query, for terms that look at it; ones
@@ -41,18 +39,12 @@ def bias_matrix(
         tokens: (length, d_model): the text from position 0 on, for terms that read it; drawn from N(0, 1) if left out.
         layer: Whose encoding is meant, where layers have their own.
 
-    Raises:
-        TypeError: It is no encoding, or positions are no numbers.
-        ValueError: It adds no bias, or has none for these positions.
-
     >>> from posenc import ALiBi
     >>> bias_matrix(ALiBi(n_heads=1, bias_max=1.0), [3], [0, 1, 2]).tolist()
     [[[-1.5, -1.0, -0.5]]]
     """
-    at = read_positions("bias_matrix", encoding, q_pos, "q_pos")
-    k_at = at if k_pos is None else read_positions("bias_matrix", encoding, k_pos, "k_pos")
-    contents = (None if t is None else np.asarray(t) for t in (q, k))
-    return _bias("bias_matrix", encoding, at, k_at, contents, tokens, layer)
+    at, k_at = read_both("bias_matrix", encoding, q_pos, k_pos, "q_pos")
+    return _bias("bias_matrix", encoding, at, k_at, (q, k), tokens, layer)
 
 
 @torch.no_grad()
@@ -66,16 +58,9 @@ def bias_curve(
 ) -> Float64[Array, "n_heads n"]:
     """Return the bias of each head over distances, as one query sees keys.
 
-    Args:
-        encoding: As in `bias_matrix`; terms that look at contents see ones.
-        distance: q_pos - k_pos, (n,); with several axes along axis 0, or (n, n_axes).
-        q_pos: Where the query stands; the largest distance if left out, or 0 if all are below.
-        tokens: As in `bias_matrix`.
-        layer: As in `bias_matrix`.
-
-    Raises:
-        TypeError: As in `bias_matrix`.
-        ValueError: As in `bias_matrix`, or its positions have no distance.
+    A distance is q_pos - k_pos, (n,); with several axes along axis 0, or (n, n_axes). The query stands at the largest
+    one if q_pos is left out, or at 0 if all are below. Terms that look at contents see ones; tokens and layer are as in
+    `bias_matrix`.
 
     >>> from posenc import ALiBi
     >>> bias_curve(ALiBi(n_heads=1, bias_max=1.0), [1, 2, 3]).tolist()
@@ -87,13 +72,9 @@ def bias_curve(
 
 @torch.no_grad()
 def effective_distance(
-    encoding: Encoding,
-    q_pos: Numbers,
-    k_pos: Numbers | None = None,
-    *,
-    layer: int = 0,
+    encoding: Encoding, q_pos: Numbers, k_pos: Numbers | None = None, *, layer: int = 0
 ) -> Float64[Array, "q_len k_len"]:
-    """Return the distance by which an index map turns each pair of tokens, which is what the scores see.
+    """Return the distance by which an index map rotates each pair of tokens, which is what the scores see.
 
     Args:
         encoding: Self-Extend, ReRoPE, leaky ReRoPE, dual chunk attention, or what is composed or mapped of one.
@@ -101,23 +82,16 @@ def effective_distance(
         k_pos: Those of the keys; the queries' if left out.
         layer: Whose encoding is meant, where layers have their own.
 
-    Raises:
-        TypeError: It is no encoding, or positions are no numbers.
-        ValueError: It maps no distances.
-
     >>> from posenc import ReRoPE
     >>> effective_distance(ReRoPE(head_dim=2, window=2), 4)[3].tolist()
     [2.0, 2.0, 1.0, 0.0]
     """
     who = "effective_distance"
     if isinstance(q_pos, int) and not isinstance(q_pos, bool):
-        if q_pos < 1:
-            raise ValueError(f"{who}: a text has at least one position; got length {q_pos}.")
-        q_pos = range(q_pos)
-    at = read_positions(who, encoding, q_pos, "q_pos")
-    k_at = at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
+        q_pos = range(count(who, "q_pos", q_pos))
+    at, k_at = read_both(who, encoding, q_pos, k_pos, "q_pos")
     model = exact(encoding, at, k_at)
-    one, _ = layer_of(who, model, layer, place(model, at[:1])) if not model.reads_x else (model, None)
+    one = model if model.reads_x else layer_of(who, model, layer, place(model, at[:1]))[0]
     return plain(_mapped(who, one, at, k_at))
 
 
@@ -138,18 +112,14 @@ def score_matrix(
 
     Args:
         encoding: Any; what it adds to tokens is in q and k already.
-        q: (n_heads, q_len, head_dim), or (q_len, head_dim) of one head, before any turn.
+        q: (n_heads, q_len, head_dim), or (q_len, head_dim) of one head, before any rotation.
         k: (n_kv_heads, k_len, head_dim), the same of keys.
-        pos: Positions of the queries, as in `bias_matrix`.
-        k_pos: Those of the keys; the queries' if left out.
-        scaled: False leaves away what multiplies products of q and k; biases stay.
+        pos: Positions of the queries, as in `bias_matrix`, and so are k_pos, tokens and layer.
+        k_pos: Those of the keys.
+        scaled: False leaves out what multiplies products of q and k; biases stay.
         causal: Maps of scores count keys up to the query's position only; others show all pairs all the same.
-        tokens: As in `bias_matrix`.
-        layer: As in `bias_matrix`.
-
-    Raises:
-        TypeError: As in `bias_matrix`.
-        ValueError: q and k do not fit each other or the positions, or the encoding refuses them.
+        tokens: The text.
+        layer: Whose encoding is meant.
 
     >>> from posenc import RoPE
     >>> q = k = [[[1.0, 0.0], [1.0, 0.0]]]
@@ -157,18 +127,15 @@ def score_matrix(
     [[[1.0, 0.5403], [0.5403, 1.0]]]
     """
     who = "score_matrix"
-    at = read_positions(who, encoding, pos)
-    k_at = at if k_pos is None else read_positions(who, encoding, k_pos, "k_pos")
-    queries, keys = (_contents(who, name, t, p) for name, t, p in (("q", q, at), ("k", k, k_at)))
+    at, k_at = read_both(who, encoding, pos, k_pos, "pos")
+    queries, keys = _contents(who, "q", q, at), _contents(who, "k", k, k_at)
     if queries.shape[-1] != keys.shape[-1] or queries.shape[1] % keys.shape[1]:
         raise ValueError(
             f"{who}: q and k must have the same head_dim, and q a multiple of k's heads; got "
             f"{tuple(queries.shape[1:])} and {tuple(keys.shape[1:])}."
         )
     model = exact(encoding, at, k_at)
-    placed, k_placed = place_both(who, model, at, k_at, tokens)
-    one, placed = layer_of(who, model, layer, placed)
-    k_placed = layer_of(who, model, layer, k_placed)[1]
+    one, placed, k_placed = layer_of(who, model, layer, *place_both(who, model, at, k_at, tokens))
     allowed = k_at[None, :] <= at[:, None] if causal and at.ndim == 1 else None
     return plain(scores(who, one, placed, queries, keys, k_placed, scaled=scaled, allowed=allowed)[0])
 
@@ -184,11 +151,7 @@ def scores(
     scaled: bool = True,
     allowed: Bool[Tensor, "..."] | None = None,
 ) -> Float64[Tensor, "batch n_heads q_len k_len"]:
-    """Form the scores of one layer, with or without what multiplies products of q and k.
-
-    Raises:
-        ValueError: Unscaled scores of a map are asked for, which would see others than in a model.
-    """
+    """Form the scores of one layer, with or without what multiplies products of q and k."""
     if scaled:
         return form_scores(encoding, placed, q, k, k_placed, allowed=allowed)
     if encoding.rescores:
@@ -203,20 +166,14 @@ def _bias(
 ) -> Float64[Array, "n_heads q_len k_len"]:
     """Return the bias of all pairs, given positions and the one content of queries and that of keys."""
     model = exact(encoding, at, k_at)
-    placed, k_placed = place_both(who, model, at, k_at, tokens)
-    one, placed = layer_of(who, model, layer, placed)
-    k_placed = layer_of(who, model, layer, k_placed)[1]
+    one, placed, k_placed = layer_of(who, model, layer, *place_both(who, model, at, k_at, tokens))
     if one.turns_in_bias:
         raise ValueError(
-            f"{who}: {one.name} turns by mapped distances and has no bias beside q·k; take effective_distance."
+            f"{who}: {one.name} rotates by mapped distances and has no bias next to q·k; take effective_distance."
         )
     n_heads, head_dim = heads(one)
-    of_q, of_k = (
-        torch.ones(()).double() if c is None else torch.from_numpy(np.asarray(c, np.float64)).unsqueeze(-2)
-        for c in contents
-    )
-    shape = 1, n_heads, 1, head_dim
-    q, k = (c.expand(shape).expand(-1, -1, len(p), -1) for c, p in ((of_q, at), (of_k, k_at)))
+    given = (torch.as_tensor(1.0 if c is None else c, dtype=torch.float64).expand(n_heads, head_dim) for c in contents)
+    q, k = (c[None, :, None].expand(-1, -1, len(p), -1) for c, p in zip(given, (at, k_at), strict=True))
     bias = one.bias(q, k, placed, k_placed)
     if bias is None:
         more = " but maps them; take score_matrix or profile" if one.rescores else ""
@@ -226,28 +183,18 @@ def _bias(
 
 def _contents(who: str, name: str, given: Any, pos: Tensor) -> Float64[Tensor, "1 heads n head_dim"]:
     """Return queries or keys with a batch of one, checked against positions."""
-    wide = given.detach().cpu() if isinstance(given, Tensor) else np.asarray(given)
-    found = torch.as_tensor(wide, dtype=torch.float64)
-    found = found[None] if found.ndim == 2 else found
-    if found.ndim != 3 or found.shape[1] != len(pos):
-        raise ValueError(
-            f"{who}: {name} must be (heads, {len(pos)}, head_dim), a vector for each position; got shape "
-            f"{tuple(found.shape)}."
-        )
-    return found[None]
+    n, form = len(pos), f"be (heads, {len(pos)}, head_dim), a vector for each position"
+    found = numbers(who, name, given, form, lambda shape: len(shape) in (2, 3) and shape[-2] == n)
+    return torch.from_numpy(found.astype(np.float64)).reshape(1, -1, *found.shape[-2:])
 
 
 def _mapped(who: str, encoding: Any, at: Tensor, k_at: Tensor) -> Tensor:
-    """Return the distances of the one index map that there is, at the positions that it sees.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the distances of the one index map that there is, at the positions that it sees."""
     if isinstance(encoding, Piecewise):
         return encoding.distances(at, k_at)
     if isinstance(encoding, Wrapper):
         return _mapped(who, encoding.encoding, encoding.seen(at), encoding.seen(k_at))
-    if isinstance(encoding, Compose) and encoding.turns_in_bias:  # which one member alone may do
+    if isinstance(encoding, Compose) and encoding.turns_in_bias:  # which one member by itself may do
         return next(_mapped(who, e, at, k_at) for e in encoding.encodings if e.turns_in_bias)
     raise ValueError(
         f"{who}: {encoding.name} maps no distances, so that the scores see those that there are; index maps are "

@@ -1,99 +1,91 @@
-"""What a table of vectors is like: its spectrum, its norms, its covariance."""
+"""Describe tables of vectors: spectrum, norms, covariance, similarity, and their principal axes.
+
+A table is (rows, lanes) of finite real numbers, such as `heat_map` returns or a checkpoint holds.
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-from torch import Tensor
 
-from posenc.config.values import short
-from posenc.measure.values import Numbers
+from posenc.measure.values import Array, Numbers, matrix
 
-Array = np.ndarray
-_ROWS = 4096
+_ROWS = 4096  # measured together, so that a large table takes little more memory than its own
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """How a table's variance is shared by directions.
-
-    Args:
-        values: Singular values of the table about its mean, largest first.
-        share: The part of all variance that each has, their squares over the sum of squares.
-    """
+    """Singular values of a table about its mean, largest first, and the share of all variance that each has."""
 
     values: Float64[Array, " n"]
     share: Float64[Array, " n"]
 
 
+@dataclass(frozen=True)
+class Projection:
+    """Coordinates of vectors along two or three principal axes, about the mean, and the share of variance of each."""
+
+    points: Float64[Array, "n axes"]
+    share: Float64[Array, " axes"]
+
+
 def spectrum(table: Numbers) -> Spectrum:
     """Return the singular values of a table about the mean of its rows.
-
-    Args:
-        table: (rows, lanes), as a learned table has a row a position.
-
-    Raises:
-        TypeError: It holds no real numbers.
-        ValueError: It has other dimensions, is empty, or is not finite.
 
     >>> spectrum([[1.0, 0.0], [-1.0, 0.0]]).share.tolist()
     [1.0, 0.0]
     """
     rows = matrix("spectrum", "table", table)
     values = np.linalg.svd(rows - rows.mean(0), compute_uv=False)
-    total = float((values**2).sum())
-    return Spectrum(values, values**2 / total if total else np.zeros_like(values))
+    return Spectrum(values, _shares(values))
+
+
+def project(vectors: Numbers, n: int = 2) -> Projection:
+    """Return vectors along the directions in which they vary most (PCA), each of which has a positive largest weight.
+
+    Take n = 2 for the plane, or 3 for space.
+
+    >>> found = project([[0.0, 0.0, 0.0], [3.0, 4.0, 0.0], [6.0, 8.0, 0.0]])
+    >>> found.points[:, 0].round(4).tolist(), found.share.round(4).tolist()
+    ([-5.0, 0.0, 5.0], [1.0, 0.0])
+    """
+    rows = matrix("project", "vectors", vectors)
+    if n not in (2, 3):
+        raise ValueError(f"project: n must be 2 for the plane or 3 for space; got n={n!r}.")
+    if min(rows.shape) < n:
+        raise ValueError(f"project: needs {n} rows and lanes at least for n={n}; got shape {rows.shape}.")
+    centred = rows - rows.mean(0)
+    _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
+    return Projection(centred @ (axes * np.where(largest < 0, -1.0, 1.0))[:n].T, _shares(sizes)[:n])
 
 
 def norms(table: Numbers) -> Float64[Array, " rows"]:
     """Return the length of each row.
 
-    Args:
-        table: (rows, lanes).
-
-    Raises:
-        TypeError: As in `spectrum`.
-        ValueError: As in `spectrum`.
-
     >>> norms([[3.0, 4.0], [0.0, 0.0]]).tolist()
     [5.0, 0.0]
     """
     rows = matrix("norms", "table", table)
-    found: Array = np.concatenate([np.linalg.norm(part, axis=1) for part in _parts(rows)])
-    return found
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
 
 
 def covariance(table: Numbers) -> Float64[Array, "lanes lanes"]:
     """Return the covariance of the lanes over the rows, divided by the number of rows.
-
-    Args:
-        table: (rows, lanes).
-
-    Raises:
-        TypeError: As in `spectrum`.
-        ValueError: As in `spectrum`.
 
     >>> covariance([[1.0, 2.0], [-1.0, -2.0]]).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
     rows = matrix("covariance", "table", table)
     mean, found = rows.mean(0), np.zeros((rows.shape[1], rows.shape[1]))
-    for part in _parts(rows):
-        centred = part - mean
-        found += centred.T @ centred
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS] - mean
+        found += part.T @ part
     return found / len(rows)
 
 
 def diagonal_share(square: Numbers) -> float:
     """Return how much of a square matrix lies on its diagonal: squares there over all squares; 0 of zeros.
-
-    Args:
-        square: (n, n), as a covariance.
-
-    Raises:
-        TypeError: As in `spectrum`.
-        ValueError: As in `spectrum`, or it is not square.
 
     >>> diagonal_share([[1.0, 1.0], [1.0, 1.0]])
     0.5
@@ -105,27 +97,33 @@ def diagonal_share(square: Numbers) -> float:
     return float((np.diagonal(found) ** 2).sum()) / total if total else 0.0
 
 
-def _parts(rows: Array) -> list[Array]:
-    """Return some rows at a time, so that what is made of them takes little memory beside a large table."""
-    return [rows[i : i + _ROWS] for i in range(0, len(rows), _ROWS)]
+def similarity(
+    vectors: Numbers, others: Numbers | None = None, *, cosine: bool = False
+) -> Float64[Array, "rows columns"]:
+    """Return the dot product, or the cosine, of each pair of vectors.
 
+    Args:
+        vectors: (rows, lanes).
+        others: (columns, lanes); the same vectors if left out.
+        cosine: Divide by the lengths of both; 0 where one is zero.
 
-def matrix(who: str, name: str, values: Any) -> Float64[Array, "rows columns"]:
-    """Return numbers in two dimensions as a float64 array, checked; one that is so already is not copied.
-
-    Raises:
-        TypeError: They are no real numbers.
-        ValueError: They have other dimensions, there are none, or one is not finite.
+    >>> similarity([[3.0, 4.0], [0.0, 2.0]], cosine=True).round(12).tolist()
+    [[1.0, 0.8], [0.8, 1.0]]
     """
-    given: Any = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
-    try:
-        found = np.asarray(given)
-    except ValueError:
-        found = np.asarray("")
-    if found.dtype.kind not in "iuf":
-        raise TypeError(f"{who}: {name} must be real numbers in rows and columns; got {short(values)}.")
-    if found.ndim != 2 or found.size == 0:
-        raise ValueError(f"{who}: {name} must have two dimensions, rows and columns; got shape {found.shape}.")
-    if not np.isfinite(found).all():
-        raise ValueError(f"{who}: {name} must be finite; got {found[~np.isfinite(found)][0]}.")
-    return found.astype(np.float64, copy=False)
+    rows = matrix("similarity", "vectors", vectors)
+    columns = rows if others is None else matrix("similarity", "others", others)
+    if rows.shape[1] != columns.shape[1]:
+        raise ValueError(
+            f"similarity: vectors and others must have as many lanes; got {rows.shape[1]} and {columns.shape[1]}."
+        )
+    return np.asarray(_unit(rows) @ _unit(columns).T if cosine else rows @ columns.T)
+
+
+def _shares(sizes: Array) -> Array:
+    """Return the part of the sum of squares that each square has; zeros of zeros."""
+    return np.asarray(sizes**2 / (float((sizes**2).sum()) or 1.0))
+
+
+def _unit(rows: Array) -> Array:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(length > 0, length, 1.0))

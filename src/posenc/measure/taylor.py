@@ -1,6 +1,7 @@
 """Su's Taylor view of position: which terms of f(x + p) to second order explain what positions do to a model."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
@@ -8,14 +9,21 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from torch.func import grad, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posenc.config.values import short
-from posenc.measure.hessian import Function, check_depends, check_tokens, number, second
-
-__all__ = ["TaylorTerms", "interaction_block", "taylor_terms"]
 
 Array = np.ndarray
+Function = Callable[[Tensor], Tensor]  # token vectors (seq, d_model) to a scalar
+# Steps at which a second derivative is compared with a difference of first ones, the likeliest first: where a step
+# meets a kink of ReLU, or rounding, another one does not.
+_STEPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-3)
+_AGREES = 1e-3
+_REMEDY = (
+    "Write it with operations that torch differentiates twice: softplus or GELU for ReLU, plain products and softmax "
+    'for a fused attention kernel, posenc.attend(..., backend="reference") for another backend'
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,6 @@ class TaylorTerms:
         curvatures: p_m · H_mm p_m / 2, the same to second order, (n,).
         interaction: p_m · H_mn p_n, (n, n), zero on the diagonal: the only term that sees two positions. It is
             symmetric, and each pair of tokens counts once in the expansion.
-
-    `change` is f(x + p) - f(x), `totals` what each kind of term adds to it, and `shares` the same divided by it.
     """
 
     rows: Int64[Array, " n"]
@@ -43,7 +49,7 @@ class TaylorTerms:
 
     @property
     def change(self) -> float:
-        """What the displacements do to f all together."""
+        """What the displacements do to f all together, f(x + p) - f(x)."""
         return self.displaced - self.constant
 
     @property
@@ -62,7 +68,7 @@ class TaylorTerms:
 def taylor_terms(function: Function, x: Tensor, p: Tensor, *, rows: Sequence[int] | None = None) -> TaylorTerms:
     """Measure the terms of f(x + p) to second order in p, each by a product of the Hessian with one displacement.
 
-    Without position in the tokens a model sees p through these terms alone: those of one token say where it is, and
+    Without position in the tokens a model sees p through these terms only: those of one token say where it is, and
     p_m · H_mn p_n is the first that sees two, so that all that is relative must come from it. Of H only products are
     formed, one for each token: no more memory than a pass backwards takes.
 
@@ -71,14 +77,13 @@ def taylor_terms(function: Function, x: Tensor, p: Tensor, *, rows: Sequence[int
             Differentiated twice by torch.func, with torch's own attention kernels replaced by plain products. What
             ReLU bends is in no second derivative, and so in the remainder.
         x: Token vectors without position, (seq, d_model), float32 or float64. In float64 the second derivative is
-            also held against differences of the first one.
+            also compared with differences of the first one.
         p: What position adds to them, of the same shape.
         rows: Tokens that are displaced; all if left out.
 
     Raises:
-        TypeError: x and p are no floating tensors.
-        ValueError: Shapes do not fit; the function is no finite scalar, answers otherwise when asked again, does not
-            depend on x or on one of `rows`, or has no second derivative that torch finds.
+        ValueError: The function is no finite scalar, answers otherwise when called again, does not depend on x or on
+            one of `rows`, or has no second derivative that torch finds.
 
     Source: Su 2021, "Transformer升级之路: 1、Sinusoidal位置编码追根溯源", kexue.fm/archives/8231.
 
@@ -89,44 +94,33 @@ def taylor_terms(function: Function, x: Tensor, p: Tensor, *, rows: Sequence[int
     (5.0, {'slope': 2.0, 'curvature': 9.0, 'interaction': 6.0, 'remainder': 0.0})
     """
     who = "taylor_terms"
-    check_tokens(who, x, p)
+    _check_tokens(who, x, p)
     x, p = x.detach(), p.detach()
     chosen = _rows(who, rows, len(x))
-    moved = torch.zeros_like(p)
-    moved[chosen] = p[chosen]
+    moved = torch.zeros_like(p).index_copy_(0, torch.tensor(chosen, device=p.device), p[chosen])
+    along = []
     with sdpa_kernel(SDPBackend.MATH):
-        before, after = (number(who, function, z) for z in (x, x + moved))
-        slope, products = second(who, function, x, moved)
-        along = []
+        before, after = (_number(who, function, z) for z in (x, x + moved))
+        slope, products = _second(who, function, x, moved)
         for m in chosen:
-            one = _alone(moved, m)
-            turned = products(one)
+            one = torch.zeros_like(p)
+            one[m] = p[m]
+            bent = products(one)
             if rows is not None and one.any():
-                check_depends(who, function, x + one, m, x[m], slope[m], turned)
-            along.append((turned * moved).sum(-1)[chosen])
+                _check_depends(who, function, x + one, m, x[m], slope[m], bent)
+            along.append((bent * moved).sum(-1)[chosen])
     pairs = torch.stack(along).cpu().double().numpy()
-    own = np.diag(pairs) / 2
     slopes = (slope * p).sum(-1)[chosen].cpu().double().numpy()
-    between = (pairs + pairs.T) / 2  # rounding alone tells the two apart
+    between = (pairs + pairs.T) / 2  # only rounding makes them differ
     np.fill_diagonal(between, 0.0)
-    return TaylorTerms(np.array(chosen, np.int64), before, after, slopes, own, between)
+    return TaylorTerms(np.array(chosen, np.int64), before, after, slopes, np.diag(pairs) / 2, between)
 
 
 def interaction_block(function: Function, x: Tensor, m: int, n: int) -> Float64[Array, "d_model d_model"]:
     """Return H_mn, the second derivative of f by token m (rows) and token n (columns), (d_model, d_model).
 
     One product with the Hessian for each lane; `diagonal_share` says how diagonal it is, which decides what p_m · H p_n
-    can say of m - n (`relative_parts`).
-
-    Args:
-        function: As in `taylor_terms`.
-        x: Token vectors at which it is taken, (seq, d_model).
-        m: A token.
-        n: Another one, or the same.
-
-    Raises:
-        TypeError: x is no floating tensor, or m and n are no integers.
-        ValueError: As in `taylor_terms`.
+    can say of m - n (`relative_parts`). Function and x are as in `taylor_terms`, and what is raised.
 
     >>> import torch
     >>> interaction_block(lambda z: (z[0] * z[1]).sum() + z[0, 0] * z[1, 1], torch.ones(2, 2).double(), 0, 1)
@@ -134,22 +128,21 @@ def interaction_block(function: Function, x: Tensor, m: int, n: int) -> Float64[
            [0., 1.]])
     """
     who = "interaction_block"
-    check_tokens(who, x, x)
+    _check_tokens(who, x, x)
     x = x.detach()
-    _rows(who, [m], len(x))
-    _rows(who, [n], len(x))
-    lanes = torch.arange(1.0, x.shape[1] + 1, dtype=torch.float64)
+    _rows(who, list({m, n}), len(x))
+    d_model = x.shape[1]
     moved = torch.zeros_like(x)
-    moved[[m, n]] = (lanes**2).sin().to(x)  # no lane still, none like another
+    moved[[m, n]] = (torch.arange(1.0, d_model + 1, dtype=torch.float64) ** 2).sin().to(x)  # lanes all differ from 0
+    units = torch.zeros(d_model, *x.shape, dtype=x.dtype, device=x.device)
+    units[range(d_model), m, range(d_model)] = 1.0
     with sdpa_kernel(SDPBackend.MATH):
-        number(who, function, x)
-        slope, products = second(who, function, x, moved)
-        units = torch.zeros(x.shape[1], *x.shape, dtype=x.dtype, device=x.device)
-        units[:, m] = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        turned = torch.stack([products(unit) for unit in units])
+        _number(who, function, x)
+        slope, products = _second(who, function, x, moved)
+        bent = torch.stack([products(unit) for unit in units])
         for row in (m, n):
-            check_depends(who, function, x + moved, row, x[row], slope[row], turned if row == m else turned[:, row])
-    return turned[:, n].cpu().double().numpy()
+            _check_depends(who, function, x + moved, row, x[row], slope[row], bent if row == m else bent[:, row])
+    return bent[:, n].cpu().double().numpy()
 
 
 def _rows(who: str, rows: Sequence[int] | None, n: int) -> list[int]:
@@ -162,8 +155,94 @@ def _rows(who: str, rows: Sequence[int] | None, n: int) -> list[int]:
     return [int(row) for row in found]
 
 
-def _alone(p: Tensor, row: int) -> Tensor:
-    """Return what moves one token alone."""
-    one = torch.zeros_like(p)
-    one[row] = p[row]
-    return one
+def _check_tokens(who: str, x: Tensor, p: Tensor) -> None:
+    """Raise unless both are finite token vectors (seq, d_model) in float32 or float64."""
+    for name, t in (("x", x), ("p", p)):
+        kind = getattr(t, "dtype", type(t).__name__)
+        if not isinstance(t, Tensor) or not t.is_floating_point():
+            raise TypeError(f"{who}: {name} must be a floating tensor (seq, d_model); got {kind}.")
+        if t.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{who}: {name} must be float64, or float32; got {t.dtype}. Cast model and tokens.")
+        if not t.isfinite().all():
+            raise ValueError(f"{who}: {name} must be finite; got NaN or infinity.")
+    if x.ndim != 2 or x.numel() == 0 or p.shape != x.shape or p.dtype != x.dtype:
+        raise ValueError(
+            f"{who}: x and p must both be (seq, d_model) in one dtype; got {x.dtype} {tuple(x.shape)} and {p.dtype} "
+            f"{tuple(p.shape)}. Pass one text at a time; the function may add a batch of one."
+        )
+
+
+@torch.no_grad()
+def _number(who: str, function: Function, x: Tensor) -> float:
+    """Return a function's value at x; raise where it is no finite scalar, or another one when called again."""
+    value: object = function(x)
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
+        kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"{who}: the function must return one real number as a tensor; got {kind}. Pick one logit, or a loss."
+        )
+    first, again = float(value), float(function(x))
+    if not math.isfinite(first):
+        raise ValueError(f"{who}: the function must be finite; got {first}.")
+    if abs(first - again) > 1e-4 * max(abs(first), abs(again)):
+        raise ValueError(
+            f"{who}: the function must answer the same when asked again; got {first:.6g} and {again:.6g}. Switch "
+            "dropout off with model.eval()."
+        )
+    return first
+
+
+def _check_depends(who: str, function: Function, moved: Tensor, row: int, back: Tensor, *found: Tensor) -> None:
+    """Raise where derivatives by a token are all zero, and putting the token of `moved` back changes nothing either."""
+    without = moved.clone()
+    without[row] = back
+    if not any(t.any() for t in found) and _number(who, function, without) == _number(who, function, moved):
+        raise ValueError(f"{who}: the function does not depend on token {row}, which it may not see. Leave it out.")
+
+
+def _second(who: str, function: Function, x: Tensor, direction: Tensor) -> tuple[Tensor, Function]:
+    """Return the gradient at x and products with the Hessian, checked along one direction."""
+    slope_at = grad(lambda z: function(z).reshape(()))
+    try:
+        slope, back = vjp(slope_at, x)[:2]
+        slope, bent = slope.detach(), back(direction)[0].detach()
+    except (RuntimeError, NotImplementedError) as error:
+        reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        raise ValueError(f"{who}: the function has no second derivative in torch ({reason}). {_REMEDY}.") from error
+    if not (slope.isfinite().all() and bent.isfinite().all()):
+        raise ValueError(f"{who}: the function's derivatives at x are not finite. Move x off that point.")
+    if not bent.any():
+        _check_flat(who, x, direction, slope, slope_at)
+    elif x.dtype == torch.float64 and not _agrees(slope_at, x, direction, bent):
+        raise ValueError(
+            f"{who}: the function's second derivative is not how its first one changes, which a hand-written backward "
+            f"pass or a kink just at x makes. {_REMEDY}."
+        )
+    return slope, lambda v: back(v)[0].detach()
+
+
+def _check_flat(who: str, x: Tensor, p: Tensor, slope: Tensor, slope_at: Function) -> None:
+    """Refuse a second derivative of zero where it does not come from a function that is linear along p."""
+    far = 2 * max(float(x.abs().max()), 1.0) / max(float(p.abs().max()), 1e-30)
+    elsewhere = torch.stack([slope_at(x + step * p).detach() for step in (1.0, -1.0, far, -far)])
+    if not slope.any() and not elsewhere.any():
+        raise ValueError(
+            f"{who}: the function has no gradient, neither at x nor around it: it does not depend on x, or hides "
+            "that by detach(), no_grad() or argmax. Compute it from its argument only."
+        )
+    if not torch.allclose(elsewhere, slope.expand_as(elsewhere), rtol=1e-4, atol=1e-6 * float(slope.abs().max())):
+        raise ValueError(
+            f"{who}: the function's second derivative is zero at x though it bends elsewhere, as a network of ReLU "
+            f"alone does, which is linear in pieces. {_REMEDY}."
+        )
+
+
+def _agrees(slope_at: Function, x: Tensor, direction: Tensor, bent: Tensor) -> bool:
+    """Return whether the gradient changes along a direction as the Hessian says."""
+    unit = max(float(x.abs().max()), 1.0) / float(direction.abs().max())
+    for h in (step * unit for step in _STEPS):
+        there, here = slope_at(x + h * direction).detach(), slope_at(x - h * direction).detach()
+        noise = 1e-13 * float(there.norm()) / h
+        if float(((there - here) / (2 * h) - bent).norm()) <= _AGREES * float(bent.norm()) + noise:
+            return True
+    return False

@@ -1,7 +1,6 @@
-"""What measurements are asked for: distances, positions and counts, checked and in float64."""
+"""Check what measurements are asked for: numbers, counts and sizes. An error names the function and its argument."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,62 +14,48 @@ Array = np.ndarray
 Numbers = float | int | np.generic | Array | Tensor | Sequence[Any]  # one, or some in a row
 
 
+def numbers(who: str, name: str, values: Any, form: str, fits: Callable[[tuple[int, ...]], bool]) -> Array:
+    """Return finite real numbers as an array; integers stay integers.
+
+    The words of `form` say what they must be or have, and `fits` whether an array of that shape is so; an empty one
+    never is.
+    """
+    given = values.detach().cpu() if isinstance(values, Tensor) else values
+    try:
+        found = np.asarray(given.double() if isinstance(given, Tensor) and given.is_floating_point() else given)
+        if found.dtype.kind == "O" and all(isinstance(v, Real) and not isinstance(v, bool) for v in found.flat):
+            found = found.astype(np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        found = np.asarray("")
+    if found.dtype.kind not in "iuf":  # complex, text, true and false
+        raise TypeError(f"{who}: {name} must be real numbers; got {short(values)}. Pass a number or a list of numbers.")
+    if found.size == 0 or not fits(found.shape):
+        raise ValueError(f"{who}: {name} must {form}; got shape {found.shape}.")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{who}: {name} must be finite; got {found[~np.isfinite(found)][0]}. Leave such entries out.")
+    return found
+
+
 def reals(who: str, name: str, values: Numbers) -> Float64[Array, " n"]:
-    """Return one number or a list of them as a float64 vector.
-
-    Args:
-        who: The function that was asked, for the message.
-        name: Its argument.
-        values: A number, or numbers in one dimension; at least one, and all finite.
-
-    Raises:
-        TypeError: They are no real numbers.
-        ValueError: There are none, they have more than one dimension, or one is NaN or infinite.
+    """Return one number or a list of them as a float64 vector, checked as by `numbers`.
 
     >>> reals("profile", "distance", 3)
     array([3.])
     """
-    given: Any = values.detach().cpu() if isinstance(values, Tensor) else values
-    try:
-        found = np.asarray(given)
-        real = found.dtype.kind in "iuf" or all(isinstance(v, Real) and not isinstance(v, bool) for v in found.flat)
-        found = found.astype(np.float64) if real else np.asarray("")
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        found = np.asarray("")
-    if found.dtype != np.float64:  # complex, text, true and false
-        raise TypeError(f"{who}: {name} must be real numbers; got {short(values)}. Pass a number or a list of numbers.")
-    if found.ndim > 1 or found.size == 0:
-        raise ValueError(
-            f"{who}: {name} must be a number or a list of at least one; got shape {found.shape}. Pass one dimension."
-        )
-    if not np.isfinite(found).all():
-        raise ValueError(f"{who}: {name} must be finite; got {found[~np.isfinite(found)][0]}. Leave such entries out.")
-    return np.atleast_1d(found)
+    found = numbers(who, name, values, "be a number or a list of at least one", lambda shape: len(shape) < 2)
+    return np.atleast_1d(found).astype(np.float64)
+
+
+def matrix(who: str, name: str, values: Any) -> Float64[Array, "rows columns"]:
+    """Return a table as a float64 array, checked as by `numbers`; one in float64 is not copied."""
+    found = numbers(who, name, values, "have two dimensions, rows and columns", lambda shape: len(shape) == 2)
+    return found.astype(np.float64, copy=False)
 
 
 def count(who: str, name: str, value: Any) -> int:
-    """Return a whole number of at least 1.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is below 1.
-    """
+    """Return a whole number of at least 1, or raise a TypeError or a ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{who}: {name} must be a whole number; got {name}={short(value)}.")
     if int(value) < 1:
         raise ValueError(f"{who}: {name} must be at least 1; got {name}={short(value)}.")
     return int(value)
-
-
-def size(who: str, name: str, value: Any) -> float:
-    """Return a finite number above zero.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is zero, negative, infinite or NaN.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{who}: {name} must be a number; got {name}={short(value)}.")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"{who}: {name} must be a finite number above zero; got {name}={short(value)}.")
-    return float(value)

@@ -1,4 +1,4 @@
-"""The waves of an encoding: how fast each pair of lanes turns, and what the pairs add up to by distance."""
+"""The waves of an encoding: how fast each pair of lanes is rotated, and what the pairs add up to by distance."""
 
 import math
 from collections.abc import Callable
@@ -11,22 +11,11 @@ from torch import Tensor
 from posenc.encoding import Encoding
 from posenc.encodings import ComplexOrder, Time2Vec
 from posenc.families import Additive, OwnFrequencies
-from posenc.frequencies import first_negative
-from posenc.measure.values import Numbers, reals, size
+from posenc.families.numbers import size
+from posenc.measure.asking import check
+from posenc.measure.values import Array, Numbers, reals
 from posenc.precision import phase_error
 
-__all__ = [
-    "cosine_by_distance",
-    "decay_bound",
-    "dot_by_distance",
-    "first_negative",
-    "frequencies_of",
-    "turns",
-    "wavelengths",
-    "zeros",
-]
-
-Array = np.ndarray
 OfDistance = Callable[[Array], Array]
 _ROWS = 2**20  # cosines formed at once: 8 MB
 _TOLERANCE = 1e-9  # radians, or of a lane; what is further from sines and cosines of pos @ frequencies is none
@@ -37,22 +26,17 @@ def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"
     """Return the radians per position of each pair of lanes, on each axis, as they stand.
 
     Of a rotary encoding they are those of its tables; of an additive one those of the sines in its vectors, in the
-    order of their lanes, whether a cosine stands beside them or not.
+    order of their lanes, whether they have a cosine or not.
 
-    Args:
-        encoding: Turns pairs of lanes by pos @ frequencies, or adds their sines and cosines (`Sinusoidal`, `TAPE`,
-            `GaussianFourier`, ..). Heads come first where each has its own.
-
-    Raises:
-        TypeError: It is no encoding.
-        ValueError: It has no such waves, or its length is not known yet.
+    The encoding rotates pairs of lanes by pos @ frequencies, or adds their sines and cosines (`Sinusoidal`, `TAPE`,
+    `GaussianFourier`, ..), for a length that is known; `resolve` makes it known. Heads come first where each has its
+    own.
 
     >>> from posenc import RoPE
     >>> frequencies_of(RoPE(head_dim=4))
     array([[1.  , 0.01]])
     """
-    if not isinstance(encoding, Encoding):
-        raise TypeError(f"frequencies_of: encoding must be an Encoding; got {type(encoding).__name__}.")
+    check("frequencies_of", encoding)
     found = None
     with torch.no_grad():
         if hasattr(encoding, "frequencies"):
@@ -76,31 +60,16 @@ def frequencies_of(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"
 def wavelengths(encoding: Encoding) -> Float64[Array, "*heads n_axes n_pairs"]:
     """Return the positions per turn of each pair, on each axis; infinite where a pair stands still.
 
-    Args:
-        encoding: As for `frequencies_of`.
-
-    Raises:
-        ValueError: As `frequencies_of` does.
-
     >>> from posenc import RoPE
     >>> wavelengths(RoPE(head_dim=4)).round(2)
     array([[  6.28, 628.32]])
     """
     with np.errstate(divide="ignore"):
-        found: Array = 2 * math.pi / np.abs(frequencies_of(encoding))
-    return found
+        return np.asarray(2 * math.pi / np.abs(frequencies_of(encoding)))
 
 
 def turns(encoding: Encoding, length: float | int) -> Float64[Array, "*heads n_axes n_pairs"]:
-    """Return how often each pair turns within a length: the length over the wavelength.
-
-    Args:
-        encoding: As for `frequencies_of`.
-        length: In positions.
-
-    Raises:
-        TypeError: The length is no number.
-        ValueError: It is not above zero, or the encoding has no waves.
+    """Return how often each pair comes round within a length in positions: the length over the wavelength.
 
     >>> from posenc import RoPE
     >>> turns(RoPE(head_dim=4), 4096).round(2)
@@ -115,31 +84,24 @@ def dot_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"
     It is the dot product of two sinusoidal vectors, and the score of q = k = (1, 0, 1, 0, ..) under RoPE. In float64
     a term is off by 1e-16 times its angle: 1e-10 at a distance of a million.
 
-    Args:
-        inv_freq: Radians per position, one a pair, or one row of `frequencies_of`.
-        distance: In positions, (n,); negative ones look ahead.
-
-    Raises:
-        TypeError: No real numbers.
-        ValueError: None of them, more than one axis, NaN or infinite.
+    Frequencies are radians per position, one a pair, or one row of `frequencies_of`; distances are (n,) positions, and
+    negative ones look ahead.
 
     >>> dot_by_distance([1.0, 0.01], [0, 1]).round(4)
     array([2.    , 1.5403])
     """
-    inv_freq = _one_axis("dot_by_distance", inv_freq)
-    return _in_chunks(lambda angle: np.cos(angle).sum(-1), inv_freq, reals("dot_by_distance", "distance", distance))
+    return _over_angles("dot_by_distance", inv_freq, distance, lambda angle: np.cos(angle).sum(-1))
 
 
 def cosine_by_distance(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
     """Return the cosine of the angle between two sinusoidal vectors: `dot_by_distance` over the number of pairs.
 
-    Every sinusoidal vector has the length of the root of its pairs, because a sine and a cosine stand in each.
+    Every sinusoidal vector has the length of the root of its pairs, because each has a sine and a cosine.
 
     >>> cosine_by_distance([1.0, 0.01], 1).round(4)
     array([0.7701])
     """
-    inv_freq = _one_axis("cosine_by_distance", inv_freq)
-    return dot_by_distance(inv_freq, reals("cosine_by_distance", "distance", distance)) / len(inv_freq)
+    return _over_angles("cosine_by_distance", inv_freq, distance, lambda angle: np.cos(angle).mean(-1))
 
 
 def decay_bound(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
@@ -148,25 +110,12 @@ def decay_bound(inv_freq: Numbers, distance: Numbers) -> Float64[Array, " n"]:
     Times the largest step between neighbouring products of q and k it bounds their score under RoPE: the argument of
     Su 2021 (2104.09864), section 3.4.3, for scores that fall with the distance. The bound falls; scores need not.
 
-    Args:
-        inv_freq: Radians per position, one a pair, the fastest first, as summation by parts takes them.
-        distance: In positions, (n,).
-
-    Raises:
-        TypeError: As `dot_by_distance`.
-        ValueError: As `dot_by_distance`.
+    The arguments are those of `dot_by_distance`, the fastest pair first, as summation by parts takes them.
 
     >>> decay_bound([1.0, 0.01], 0)
     array([1.5])
     """
-    inv_freq = _one_axis("decay_bound", inv_freq)
-
-    def bound(angle: Array) -> Array:
-        length: Array = np.hypot(np.cos(angle).cumsum(-1), np.sin(angle).cumsum(-1))
-        found: Array = length.mean(-1)
-        return found
-
-    return _in_chunks(bound, inv_freq, reals("decay_bound", "distance", distance))
+    return _over_angles("decay_bound", inv_freq, distance, lambda angle: np.abs(np.exp(1j * angle).cumsum(-1)).mean(-1))
 
 
 def zeros(
@@ -179,12 +128,7 @@ def zeros(
         start: Where to begin, in positions.
         end: Where to end.
         step: Between samples; of two changes that are nearer than that, both may be missed. Half a position is enough
-            for frequencies up to 1.
-
-    Raises:
-        TypeError: A bound is no number, or the function is none of reals.
-        ValueError: The end is not behind the start, there are more than ten million steps between them, or the
-            function's values are not finite.
+            for frequencies up to 1. From start to end there are at most ten million.
 
     >>> zeros(np.cos, 0.0, 5.0).round(6)
     array([1.570796, 4.712389])
@@ -199,14 +143,10 @@ def zeros(
     exact = pos[value == 0]
     change = np.flatnonzero(np.sign(value[:-1]) * np.sign(value[1:]) < 0)
     left, right, sign = pos[change], pos[change + 1], np.sign(value[change])
-    while len(left):
-        middle = (left + right) / 2
-        if bool(((middle == left) | (middle == right)).all()):  # nothing lies between
-            break
+    while bool(((left < (middle := (left + right) / 2)) & (middle < right)).any()):
         before = np.sign(_ask(function_of_distance, middle)) == sign
         left, right = np.where(before, middle, left), np.where(before, right, middle)
-    found: Array = np.sort(np.concatenate((exact, right)))
-    return found
+    return np.asarray(np.sort(np.concatenate((exact, right))))
 
 
 def _ask(function: OfDistance, pos: Array) -> Array:
@@ -221,20 +161,16 @@ def _ask(function: OfDistance, pos: Array) -> Array:
     return value.astype(np.float64)
 
 
-def _one_axis(who: str, inv_freq: Numbers) -> Array:
-    row = isinstance(inv_freq, (Tensor, np.ndarray)) and inv_freq.ndim == 2 and len(inv_freq) == 1
-    return reals(who, "inv_freq", inv_freq[0] if row else inv_freq)  # type: ignore[index]
-
-
-def _in_chunks(of_angle: OfDistance, inv_freq: Array, distance: Array) -> Array:
+def _over_angles(who: str, inv_freq: Numbers, distance: Numbers, function: OfDistance) -> Array:
     """Apply a function of angles (n, n_pairs) to some distances at a time, so that a million fit."""
-    rows = max(1, _ROWS // len(inv_freq))
-    parts = (distance[i : i + rows, None] * inv_freq for i in range(0, len(distance), rows))
-    return np.concatenate([of_angle(angle) for angle in parts])
+    row = isinstance(inv_freq, (Tensor, np.ndarray)) and inv_freq.ndim == 2 and len(inv_freq) == 1
+    speeds = reals(who, "inv_freq", inv_freq[0] if row else inv_freq)  # type: ignore[index]
+    every, rows = reals(who, "distance", distance), max(1, _ROWS // len(speeds))
+    return np.concatenate([function(every[i : i + rows, None] * speeds) for i in range(0, len(every), rows)])
 
 
 def _of_tables(encoding: Encoding) -> Tensor | None:
-    """Return what a rotary encoding says, unless its tables hold other angles."""
+    """Return the frequencies that a rotary encoding gives, unless its tables hold other angles."""
     try:
         inv_freq: Tensor = encoding.frequencies().detach().double().cpu()  # type: ignore[operator]
     except NotImplementedError:
@@ -257,25 +193,21 @@ def _of_vectors(encoding: Additive) -> Tensor | None:
     def vectors(pos: Tensor) -> Tensor:
         return encoding.vectors(pos if n > 1 else pos[..., 0]).double()
 
-    origin = torch.zeros(n, dtype=torch.float64)
+    origin = torch.zeros(1, n, dtype=torch.float64)
     try:
-        slopes = torch.autograd.functional.jacobian(lambda pos: vectors(pos[None])[0], origin).detach()
+        slopes = torch.autograd.functional.jacobian(lambda pos: vectors(pos)[0], origin)[:, 0].detach()
     except RuntimeError:
         return None
     with torch.no_grad():
-        sines = vectors(origin[None])[0] == 0
+        sines = vectors(origin)[0] == 0
         inv_freq = slopes[sines]  # (n_sines, n_axes)
         # each wave where it is far from a line, and all of them at places that tell axes apart
         own = inv_freq * (1.3 / inv_freq.square().sum(-1, keepdim=True)).nan_to_num(0, 0, 0)
-        pos = torch.tensor([[0.7], [1.9], [5.3]], dtype=torch.float64) ** torch.linspace(0.5, 1.5, n)
-        got = torch.cat((vectors(own), vectors(pos)))
-        angle = (own * inv_freq).sum(-1), pos @ inv_freq.T
-    if not len(inv_freq):
-        return None
-    n_own, ours = len(own), got[:, sines]
-    off = torch.cat((ours[:n_own].diagonal() - angle[0].sin(), (ours[n_own:] - angle[1].sin()).flatten()))
-    beside = got[:, ~sines, None]  # each cosine is that of one of the waves
-    near = (beside[n_own:] - angle[1].cos()[:, None]).abs().amax(0)
-    apart = near.maximum((got[:n_own, ~sines].T - angle[0].cos()).abs())
-    worst = max(float(off.abs().max()), float(apart.amin(-1).max()) if apart.numel() else 0.0)
-    return inv_freq.T if worst < _TOLERANCE else None
+        shared = torch.tensor([[0.7], [1.9], [5.3]], dtype=torch.float64) ** torch.linspace(0.5, 1.5, n)
+        pos = torch.cat((own, shared))
+        found, angle = vectors(pos), pos @ inv_freq.T
+        room = _TOLERANCE + 1e-14 * angle.abs()  # of one wave's place, where another has come round often
+        near = (found[:, sines] - angle.sin()).abs() < room
+        cosines = (found[:, ~sines, None] - angle.cos()[:, None]).abs() < room[:, None]
+        fit = bool(near.all()) and bool(cosines.all(0).any(-1).all())  # each cosine is that of one of the waves
+    return inv_freq.T if len(inv_freq) and fit else None

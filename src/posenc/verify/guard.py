@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from posenc.placed import map_tensors, tensors
 from posenc.verify.report import Cause
 
 
@@ -37,8 +37,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
         SubjectError: It raised (subject.raises), wrote into its arguments (subject.writes_input), or returned NaN
             (subject.not_finite).
     """
-    copies = pytree.tree_map(_clone if grad else _copy, (args, options))
-    before = pytree.tree_map(_copy, copies)
+    copies = map_tensors(torch.clone if grad else _copy, (args, options))  # gradients pass through a clone
+    before = map_tensors(_copy, copies)
     try:
         with torch.set_grad_enabled(grad):
             found = subject(*copies[0], **copies[1])
@@ -51,8 +51,8 @@ def call(subject: Callable[..., Any], *args: Any, what: str, grad: bool = False,
     if changed := _difference(before, copies):  # also where a view of an argument was written to
         said = f"{what} wrote into its arguments, which changed by up to {changed:.3g}: a caller's tensors are spoilt"
         raise _unusable("writes_input", said, what, changed)
-    for t in pytree.tree_leaves(found):
-        if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and bool(t.isnan().any()):
+    for t in tensors(found):
+        if (t.is_floating_point() or t.is_complex()) and bool(t.isnan().any()):
             share = float(t.isnan().float().mean())
             raise _unusable("not_finite", f"{what} returned NaN in {share:.1%} of its numbers", what, share)
     return found
@@ -74,15 +74,11 @@ def _unusable(code: str, message: str, what: str, evidence: float = 1.0) -> Subj
     return SubjectError(Cause(f"subject.{code}", message, evidence, {"call": what}))
 
 
-def _copy(t: Any) -> Any:
-    return t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t
-
-
-def _clone(t: Any) -> Any:
-    return t.clone() if isinstance(t, Tensor) else t  # a copy through which gradients pass
+def _copy(t: Tensor) -> Tensor:
+    return t.detach().clone().requires_grad_(t.requires_grad)
 
 
 def _difference(before: Any, after: Any) -> float:
-    pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=False)
-    changed = [a for a in pairs if isinstance(a[0], Tensor) and not torch.equal(a[0].nan_to_num(), a[1].nan_to_num())]
+    pairs = zip(tensors(before), tensors(after), strict=False)
+    changed = [a for a in pairs if not torch.equal(a[0].nan_to_num(), a[1].nan_to_num())]
     return max((float((a - b).abs().double().max()) if a.shape == b.shape else 1.0 for a, b in changed), default=0.0)

@@ -49,7 +49,8 @@ def explain_score(encoding: Encoding, formula: str, asked: Mapping[str, Any], di
     why.say(f"Distance m = q_pos - k_pos = {distance:,}; head {head}.")
     with torch.no_grad():
         contents = drawn[0], drawn[0 if content == "same" else 1]
-        score = _say_draw(why, encoding, contents, drawn[-1] if encoding.reads_x else None, (distance, q_pos), head)
+        text = drawn[1 if content == "same" else 2] if encoding.reads_x else None
+        score = _say_draw(why, encoding, contents, text, (distance, q_pos), head)
     low, high = (number(float(edge[head, 0])) for edge in (picture.low, picture.high))
     why.say(
         f"Over {n_draws} draws of {'q = k' if content == 'same' else 'q and k'} from N(0, 1) the scores are on average "

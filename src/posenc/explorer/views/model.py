@@ -61,7 +61,7 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
     lines = [f"layer = inspection.inspect({_source(shown)!r})['layers'][{place}]"]
     if asked["method"] == "own":
         after = np.array(layer["inv_freq"])
-        fates, gain = inspection.fates(plain, _tensor(after), layer["factor"]), layer["attention_factor"]
+        fates, gain = inspection.fates(plain, after, layer["factor"]), layer["attention_factor"]
         lines.append("values = 2 * np.pi / np.array(layer['inv_freq'])")
         reach = layer["max_len"]
     else:
@@ -74,7 +74,7 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
         lines = [f"values = measure.extend({call}).wavelength"]
     pair = np.arange(float(len(after)))
     with np.errstate(divide="ignore"):
-        waves = [np.where(f > 0, 2 * math.pi / f, np.nan) for f in (plain.numpy(), np.abs(after))]
+        waves = [np.where(f > 0, 2 * math.pi / f, np.nan) for f in (plain, np.abs(after))]
     never = None if not trained else int((waves[0] > trained).sum())
     head |= {
         "lines": [{"label": f"{w} {n:,}", "y": n} for w, n in (("trained", trained), ("reaches", reach)) if n],
@@ -92,12 +92,6 @@ def _pairs(head: dict[str, Any], shown: models.Shown, layer: Mapping[str, Any], 
     if reach:
         series.append(Series("turns at the longest", pair, reach / waves[1], group="turns"))
     return of_lines(head, series)
-
-
-def _tensor(values: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(values)
 
 
 def _source(shown: models.Shown) -> str:

@@ -164,14 +164,14 @@ def free_of(q: Array, k: Array, *, only_rotations: bool = False) -> Array | None
     return None if np.abs(found - np.eye(len(found))).max() < 1e-4 else found
 
 
-def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: float) -> Iterator[tuple[str, float]]:
+def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: Array) -> Iterator[tuple[str, float]]:
     """Yield where positions may begin again ("wraps") or stay ("stays"): right before, and not from there on.
 
     Args:
         pos: Positions, ascending.
         z: exp(i angle) of each pair, (positions, pairs).
         freq: The right frequencies.
-        slack: What z may be off.
+        slack: What z may be off, (positions, pairs).
     """
     wrong = np.flatnonzero(~(np.abs(z - np.exp(1j * np.outer(pos, freq))) <= slack).all(1))
     if not len(wrong) or wrong[0] == 0:
@@ -179,7 +179,7 @@ def whole_ends(pos: Array, z: NDArray[np.complex128], freq: Array, slack: float)
     first = wrong[0]
     ends = np.arange(pos[first - 1] + 1, pos[first] + 1)
     for name, at in (("wraps", pos[first] % ends), ("stays", ends - 1)):
-        near = (np.abs(z[first] - np.exp(1j * np.outer(at, freq))) <= slack).all(1)
+        near = (np.abs(z[first] - np.exp(1j * np.outer(at, freq))) <= slack[first]).all(1)
         for end in ends[near]:
             yield name, float(end)
 

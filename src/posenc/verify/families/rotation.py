@@ -76,12 +76,16 @@ class Rotation(Family):
         x = torch.eye(self.asked.head_dim) if ask.vectors == "basis" else self.two
         return x.to(getattr(torch, ask.dtype))
 
+    def given(self, case: Case) -> Array:
+        """Return the queries and the keys that a case feeds, (2, vectors, positions or 1, head_dim)."""
+        return np.stack([self.fed(case.args[0]).double().numpy()[:, None]] * 2)
+
     def predict(self, model: Model, case: Case) -> Array:
         """Return vectors rotated by a model, (2, vectors, positions, head_dim); for "grad" as they were."""
         ask: Ask = case.args[0]
-        where, x = places(self.convention, ask), self.fed(ask).double().numpy()
+        where, x = places(self.convention, ask), self.given(case)[0]
         if case.kind == "grad":
-            return np.broadcast_to(x[:, None], (2, len(x), len(ask.pos), x.shape[1]))
+            return np.broadcast_to(x, (2, len(x), len(ask.pos), x.shape[-1]))
         parts = [(x[:1], where), (x[1:], replace(where, pos=where.pos[::-1]))] if ask.rows else [(x, where)]
         with np.errstate(over="ignore", invalid="ignore"):  # a half precision does not hold all positions
             found = [

@@ -72,7 +72,7 @@ class Asked:
 def _formed(asked: Asked, seq_len: int) -> tuple[Array, Array]:
     pairing: Any = asked.layout or "half"
     found = frequencies.from_config(asked.source, pairing=pairing, seq_len=seq_len)
-    return found.inv_freq.numpy(), np.array([found.gain])
+    return found.inv_freq, np.array([found.gain])
 
 
 def read(spec: Mapping[str, Any], *, is_xpos: bool = False) -> Asked:

@@ -22,22 +22,27 @@ Lanes = tuple[Any, Any, Any]  # whole numbers of pairs and of partners, and sign
 
 
 def rotated(x: Array, where: Places, m: Model, heads: int) -> Array:
-    """Return vectors x (vectors, head_dim) rotated by a model: (vectors, positions, head_dim)."""
+    """Return vectors x (vectors, positions or 1, head_dim) rotated by a model: (vectors, positions, head_dim).
+
+    Positions of several axes are (positions, pairs): those that each pair reads.
+    """
+    head_dim = x.shape[-1]
     freq, gain = rows(m, "freq", where, heads), rows(m, "gain", where, heads)
-    pair, partner, sign = lanes(x.shape[1], freq.shape[1], m)
+    pair, partner, sign = lanes(head_dim, freq.shape[1], m)
     pos = where.pos if m["pos"] is None else m["pos"](where)
-    angle = rounded(pos, m["round_positions"])[:, None] * rounded(freq * m["drift"], m["round_frequencies"])
+    at = rounded(pos if pos.ndim == 2 else pos[:, None], m["round_positions"])
+    angle = at * rounded(freq * m["drift"], m["round_frequencies"])
     angle = m["sign"] * rounded(angle, m["round_product"])
-    numbers = pair if m["tables"] is None else lanes(x.shape[1], freq.shape[1], m, m["tables"])[0]
+    numbers = pair if m["tables"] is None else lanes(head_dim, freq.shape[1], m, m["tables"])[0]
     at = np.maximum(numbers, 0)
     cos, sin = (rounded(gain * f(angle), m["round_table"])[:, at] for f in (np.cos, np.sin))
     if m["growth"] is not None:
         centre = (where.last + 1) // 2 if m["centre"] else 0.0
         grown = np.exp(np.clip(m["grow"] * m["growth"](rounded(pos, m["round_powers"]) - centre), -700, 700))
-        grown = grown[:, np.maximum(lanes(x.shape[1], freq.shape[1], m, m["powers"])[0], 0)]
+        grown = grown[:, np.maximum(lanes(head_dim, freq.shape[1], m, m["powers"])[0], 0)]
         cos, sin = cos * grown, sin * grown
     cos, sin = np.where(pair >= 0, cos, 1.0), np.where(pair >= 0, sin, 0.0)
-    x = rounded(x, m["round_x"])[:, None]
+    x = rounded(x, m["round_x"])
     if m["form"] == "same":
         sign = np.abs(sign)
     y = x * cos + x[..., partner] * sign * sin
@@ -120,8 +125,8 @@ def sides_of(family: "Rotation", seen: Seen, model: Model) -> tuple[Array, Compl
     if ask.vectors == "basis":
         q, k = (turns(m, list(zip(a, partner[a], strict=True))) for m in seen.value.transpose(0, 2, 3, 1))
     else:
-        x, (q, k) = family.fed(ask).double().numpy()[0], seen.value[:, 0]
-        q, k = ((z[:, a] + 1j * z[:, partner[a]]) / (x[a] + 1j * x[partner[a]]) for z in (q, k))
+        sides = zip(seen.value[:, 0], family.given(seen.case)[:, 0], strict=True)
+        q, k = ((y[:, a] + 1j * y[:, partner[a]]) / (x[:, a] + 1j * x[:, partner[a]]) for y, x in sides)
     q, k = (np.conj(z) if model["sign"] < 0 else z for z in (q, k))
     return np.array(ask.pos, dtype=float), q, k
 
@@ -134,7 +139,7 @@ def _of_positions(family: "Rotation", seen: Seen, model: Model) -> Iterator[Faul
         how = f"the token at position {pos[lost][0]:,.0f} comes back as zeros"
         yield Fault("rope.table.too_short", {}, {"how": how})
     freq, z = family.asked.inv_freq(int(pos[-1]) + 1), q / np.abs(q)
-    for name, end in whole_ends(pos, z, freq, CLOSE + 2.0**-20 * float(pos.max() * freq.max())):
+    for name, end in whole_ends(pos, z, freq, CLOSE + 2.0**-20 * np.outer(pos, freq)):
         if name == "wraps":
             how = f"positions begin again at {end:,.0f}"
             yield Fault("rope.table.wraps", {"pos": lambda at, end=end: at.pos % end}, {"how": how})

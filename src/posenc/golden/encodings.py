@@ -7,8 +7,6 @@ bfloat16 on holds them exactly. The same versions on the same machine write the 
 """
 
 import hashlib
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,10 @@ from safetensors.numpy import save
 
 import posenc
 from posenc import definitions, registry
-from posenc.golden_cases import TOLERANCE, Case, cases_of, definition
+from posenc.golden.cases import TOLERANCE, Case, cases_of, definition
+from posenc.golden.writing import MADE_BY, made_before, replace
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
-MADE_BY = "posenc golden"
 
 
 def write(out: str | Path) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def write(out: str | Path) -> dict[str, Any]:
         ValueError: The directory holds something else, or is none.
     """
     out = Path(out)
-    old = _made_before(out)
+    made_before(out)  # which refuses before anything is computed
     files, entries = {}, []
     for name in filter(definitions.find, registry.names()):  # another package's encoding need not have a definition
         card = registry.card(name)
@@ -51,37 +48,8 @@ def write(out: str | Path) -> dict[str, Any]:
         "conventions": " ".join((definitions.__doc__ or "").partition("common to all: ")[2].split()),
         "encodings": entries,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    for stale in old - set(files):
-        (out / stale).unlink(missing_ok=True)
-    for name, data in files.items():
-        (out / name).write_bytes(data)
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    replace(out, manifest, files)
     return manifest
-
-
-def _made_before(out: Path) -> set[str]:
-    """Return the names of the vectors that a directory of ours holds.
-
-    Raises:
-        ValueError: It is not ours and not empty, or no directory.
-    """
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"golden: --out must be a directory; got the file {str(out)!r}. Name another.")
-    if not out.exists() or not any(out.iterdir()):
-        return set()
-    try:
-        manifest = json.loads((out / MANIFEST).read_text("utf-8"))
-        ours = manifest["made_by"] == MADE_BY
-        names = {str(entry["file"]) for entry in manifest["encodings"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        ours, names = False, set()
-    if not ours:
-        raise ValueError(
-            f"golden: --out must be new, empty, or written by `posenc golden`, because files in it are replaced; got "
-            f"{str(out)!r}, which holds something else. Name another."
-        )
-    return {name for name in names if re.fullmatch(r"\w+\.safetensors", name)}
 
 
 def _entry(card: registry.Card, cases: list[Case], data: bytes) -> dict[str, Any]:

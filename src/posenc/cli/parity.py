@@ -1,0 +1,193 @@
+"""`posenc parity`: what each stack makes of a model's configuration, and how far that lies from what it means."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posenc.cli import output
+
+if TYPE_CHECKING:
+    from posenc.config import Source
+    from posenc.parity.compare import Compared, Meaning, Parity
+
+_WIDTH = 110
+_LONGEST = 10**12
+_NOTE = (
+    "Numbers below distances: the mean over pairs of cos(angle difference) to the meaning, 1 for no difference. "
+    "logits x: by how much scores are larger. same: frequencies and logits agree within one part in a million."
+)
+
+
+def compare_stacks(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name as kimi-k2."),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="hf5,vllm@0.33.0,...", show_default="the newest of each"),
+    ] = None,
+    at: Annotated[str, typer.Option(metavar="DISTANCES", help="In positions, with commas.")] = "100,1000,8000",
+    length: Annotated[
+        int | None, typer.Option(metavar="N", help="How long the text is, at which the stacks are to serve.")
+    ] = None,
+    override: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Fields that join the file, in each stack as that stack does it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers and keys.")] = False,
+    list_stacks: Annotated[bool, typer.Option("--list", help="The stacks and versions with rules.")] = False,
+) -> None:
+    """Report what each stack makes of a configuration: frequencies, gain, length, and the keys that it does not read.
+
+    Exit codes: 0 all the same, 1 some differ, 2 wrong use, 3 nothing differs and something is unknown.
+    """
+    if list_stacks:
+        _list(as_json)
+        return
+    from posenc.parity.compare import compare
+    from posenc.parity.loading import choose
+
+    if target is None:
+        raise ValueError("parity: give a TARGET, or --list for the stacks.")
+    stacks, distances = choose(stack), _distances(at)
+    if length is not None and not 1 <= length <= _LONGEST:
+        raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
+    fields = None if override is None else _fields(override)
+    try:
+        found = compare(_source(target), stacks, override=fields, distances=distances, length=length, target=target)
+    except FileNotFoundError as error:
+        raise ValueError(str(error)) from None
+    if as_json:
+        output.write_json(_as_json(found))
+    else:
+        output.write("\n".join(_describe(found)))
+    states = {one.status for one in found.stacks}
+    if code := 1 if states & {"differs", "error"} else 3 if "unknown" in states else 0:
+        raise typer.Exit(code)
+
+
+def _list(as_json: bool) -> None:
+    from posenc.parity.loading import known
+
+    rows = [{"stack": one.stack, "version": one.version, "project": one.project} for one in known().values()]
+    if as_json:
+        output.write_json(rows)
+    else:
+        output.write("\n".join(f"{row['stack']}@{row['version']}".ljust(22) + row["project"] for row in rows))
+
+
+def _source(target: str) -> "Source":
+    """Return a file, or the configuration of a known model."""
+    from posenc.config.known import known_models
+
+    if Path(target).exists():
+        return target
+    if target in (models := known_models()):
+        fields: dict[str, Any] = models[target]["config"]
+        return fields
+    raise ValueError(
+        f"parity: no configuration is at {target[:200]!r}, and no known model is called so. Known: {', '.join(models)}."
+    )
+
+
+def _distances(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and 1 <= int(part[:14]) <= _LONGEST for part in parts) or len(parts) > 64:
+        raise ValueError(
+            f"parity: --at takes distances as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
+        )
+    return sorted({int(part) for part in parts})
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Return the override within the limits of a configuration."""
+    from posenc.config import reading
+
+    if len(data := text.encode()) > reading.MAX_BYTES:
+        raise ValueError(f"parity: --override must be at most {reading.MAX_BYTES} bytes; got {len(data)}.")
+    fields = reading.parse(data, "--override")
+    if not isinstance(fields, dict):
+        raise ValueError(f"parity: --override must be a JSON object; got {type(fields).__name__}.")
+    return reading.read(fields)
+
+
+def _as_json(found: "Parity") -> dict[str, Any]:
+    """Return the comparison with the keys that programs rely on."""
+    first, *others = (_meaning(one, found.length) for one in found.meanings)
+    return {
+        "target": found.target,
+        "meaning": first | {"other_kinds": others},
+        "stacks": [
+            {
+                "stack": one.rules.stack,
+                "version": one.rules.version,
+                "status": one.status,
+                "gain": one.gain,
+                "score_factor": one.score_factor,
+                "max_len": one.max_len,
+                "mean_cos": {str(distance): value for distance, value in one.mean_cos.items()},
+                "logits": one.logits,
+                "keys": [{"key": key.key, "use": key.use, "source": key.source} for key in one.keys],
+            }
+            for one in found.stacks
+        ],
+    }
+
+
+def _meaning(one: "Meaning", length: int | None) -> dict[str, Any]:
+    rotary, found = one.rotary, one.at(length or one.rotary.max_len or 1)
+    return {
+        "layer_type": rotary.layer_type,
+        "rope_type": rotary.rope_type,
+        "base": rotary.base,
+        "rotary_dim": rotary.rotary_dim,
+        "factor": rotary.factor,
+        "original_max_len": rotary.original_max_len,
+        "max_len": rotary.max_len,
+        "gain": found.gain,
+        "score_factor": found.score_factor,
+        "inv_freq": found.inv_freq.tolist(),
+    }
+
+
+def _describe(found: "Parity") -> list[str]:
+    """Write the meaning, a row for each stack, and below it the keys that it does not simply read."""
+    lines = [f"{found.target}: {_say(one, found.length)}" for one in found.meanings]
+    distances = [f"{distance:,}" for distance in found.stacks[0].mean_cos]
+    titles = ("stack", "status", *distances, "logits x", "gain", "scores x", "longest")
+    rows = [_row(one) for one in found.stacks]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines += ["", _line(titles, widths)]
+    for one, row in zip(found.stacks, rows, strict=True):
+        lines.append(_line(row, widths))
+        for key in one.keys:
+            if key.use != "read":
+                lines.append(f"    {key.key}: {key.use}{f', {key.said}' if key.said else ''}")
+                lines.append(output.wrap(key.source, _WIDTH, " " * 10, " " * 8))
+    return [*lines, "", output.wrap(_NOTE, _WIDTH)]
+
+
+def _say(one: "Meaning", length: int | None) -> str:
+    rotary, found = one.rotary, one.at(length or one.rotary.max_len or 1)
+    said = [f"{rotary.layer_type}, {rotary.rope_type}", f"base {rotary.base:,.10g}"]
+    said += [f"factor {rotary.factor:g}"] if rotary.factor else []
+    lengths = ((rotary.original_max_len, "trained"), (rotary.max_len, "declared"))
+    said += [f"{value:,} {word}" for value, word in lengths if value]
+    score = f", scores x {found.score_factor:.6g}" if found.score_factor != 1 else ""
+    return f"{', '.join(said)}; gain {found.gain:.6g}{score}"
+
+
+def _row(one: "Compared") -> tuple[str, ...]:
+    angles = ["-" if value is None else f"{value:.4f}" for value in one.mean_cos.values()]
+    numbers = ["-" if value is None else f"{value:.4f}" for value in (one.logits, one.gain, one.score_factor)]
+    longest = "-" if one.max_len is None else f"{one.max_len:,}"
+    return (f"{one.rules.stack} {one.rules.version}", one.status, *angles, *numbers, longest)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Lay out a row: words to the left, numbers to the right."""
+    both = list(zip(cells, widths, strict=True))
+    words, numbers = both[:2], both[2:]
+    return "  ".join([*(cell.ljust(n) for cell, n in words), *(cell.rjust(n) for cell, n in numbers)]).rstrip()

@@ -1,0 +1,192 @@
+"""The check of a port: its files next to golden vectors, and what explains the first difference."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posenc.golden import biased
+from posenc.golden.configured import SCHEMA
+from posenc.golden.ported import Ported, Rounding
+from posenc.golden.rotations import rotate
+from posenc.golden.writing import MADE_BY, MANIFEST, Array, read
+from posenc.verify.engine.judge import explains, settle
+from posenc.verify.report import Cause, Findings, Report
+from posenc.verify.sentences import finding, report
+
+CONVENTION = "golden"
+HALF = ("bfloat16", "float16")
+FREQUENCIES = ("inv_freq", "inv_freq_float32")
+
+
+@dataclass
+class Written:
+    """What a port wrote for one kind of layer.
+
+    Args:
+        layer: The entry of the manifest.
+        golden: The golden arrays by name.
+        theirs: The port's arrays by name, of those that are there and have the right shape.
+        roundings: What rounding may explain of each.
+        findings: What was found so far, over all kinds of layers.
+    """
+
+    layer: Mapping[str, Any]
+    golden: Mapping[str, Array]
+    theirs: dict[str, Array]
+    roundings: dict[str, Rounding]
+    findings: Findings = field(default_factory=Findings)
+
+    def has(self, *names: str) -> bool:
+        """Return whether the port wrote all of some arrays."""
+        return all(name in self.theirs for name in names)
+
+
+def check(directory: Path, against: Path, *, dtype: str | None = None) -> Report:
+    """Compare what a port wrote with golden vectors, as `posenc.golden.check` says."""
+    if dtype not in (None, "float32", "bfloat16"):
+        raise ValueError(f"golden check: --dtype must be float32 or bfloat16; got {dtype!r:.40}.")
+    manifest, found = _manifest(directory), Findings()
+    if not against.is_dir():
+        raise ValueError(f"golden check: --against must be a directory; got {str(against)!r:.200}.")
+    n_judged = 0
+    for layer in manifest["layers"]:
+        if not layer["files"]:
+            continue
+        written = _load(layer, directory, against, manifest["tolerance"], dtype, found)
+        n_judged += len(written.theirs)
+        (_rotation if "positions" in layer["files"] else biased.judge)(written)
+    if not n_judged and not found.causes:
+        found.unknown = f"{against} holds none of the files that the manifest names"
+    return found.report(CONVENTION)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a configuration's golden vectors.
+
+    Raises:
+        ValueError: There is none, or another one.
+    """
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
+        ours = (manifest["made_by"], manifest["schema"]) == (MADE_BY, SCHEMA)
+        ours = ours and all(isinstance(layer["files"], dict) for layer in manifest["layers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if not ours:
+        raise ValueError(
+            f"golden check: {str(directory)!r:.200} must hold what `posenc golden --config` wrote, with {MANIFEST}; it "
+            "does not. Name that directory first, and the port's by --against."
+        )
+    return dict(manifest)
+
+
+def _load(
+    layer: Mapping[str, Any],
+    directory: Path,
+    against: Path,
+    tolerance: Mapping[str, Any],
+    dtype: str | None,
+    found: Findings,
+) -> Written:
+    """Read both sides of one kind of layer; note what is missing, and what cannot be compared."""
+    written, missing = Written(layer, {}, {}, {}, found), list[str]()
+    golden = dict[str, Array]()
+    for name, file in layer["files"].items():
+        right, theirs = read(directory, file, name), read(against, file, name)
+        if right is None:
+            raise ValueError(f"golden check: {file} of {directory} lacks {name}. Write the golden vectors again.")
+        golden[name] = right[0]
+        if name in biased.INPUTS or name in ("q", "k", "positions"):
+            continue
+        if theirs is None:
+            missing += [name] if name != "inv_freq_float32" else []
+            continue
+        t, held = theirs
+        if (cause := _unusable(name, file, t, golden[name])) is not None:
+            found.causes.append(cause)
+            continue
+        bound = tolerance["bfloat16" if (dtype or held) in HALF else "float32"]
+        written.theirs[name] = t.astype(np.float64)
+        written.roundings[name] = Rounding(float(bound["absolute"]), float(bound["per_radian"]))
+    if missing:
+        found.not_judged[f"{layer['kind']}: {', '.join(missing)}"] = f"not in {against}"
+    return replace(written, golden=golden)
+
+
+def _unusable(name: str, file: str, t: Array, right: Array) -> Cause | None:
+    if t.shape != right.shape:
+        message = f"{name} has the shape {t.shape}; that of the golden vectors is {right.shape}"
+        return finding("subject.shape", message, file=file)
+    if not np.isfinite(t.astype(np.float64)).all():
+        first = [int(i) for i in np.argwhere(~np.isfinite(t.astype(np.float64)))[0]]
+        return finding("subject.not_finite", f"{name} holds NaN or infinity, first at index {first}", file=file)
+    return None
+
+
+def _rotation(written: Written) -> None:
+    """Judge frequencies, then angles, then rotated vectors, each with the faults that were found before."""
+    family, change, causes = None, dict[str, Any](), list[Cause]()
+    for family, names, value in _stages(written):
+        right, answers = family.truth, family.answers(value)
+        if explains(family, right, answers):
+            continue
+        family.truth = {**right, **change}
+        verdict = settle(family, answers)
+        if verdict.status != "fail":
+            if causes:  # right but for the fault that is known
+                causes[0] = replace(causes[0], consequences=(*causes[0].consequences, *names))
+            elif verdict.because:
+                written.findings.equivalent = f"{' and '.join(names)}: {verdict.because}"
+            continue
+        found = report(verdict, CONVENTION, family.definition).causes
+        if causes and {cause.code for cause in found} <= {cause.code for cause in causes}:
+            causes[0] = replace(causes[0], consequences=(*causes[0].consequences, *names))
+            continue
+        where = {"layer": written.layer["kind"], "file": ", ".join(names)}
+        causes += [replace(cause, smallest_case={**where, **cause.smallest_case}) for cause in found]
+        own = {} if names[0] not in FREQUENCIES else {"freq": written.theirs[names[0]]}
+        change |= {key: value for fault in verdict.faults for key, value in (fault.change or own).items()}
+    written.findings.causes += causes
+    if family is not None:
+        written.findings.definitions = list(dict.fromkeys([*written.findings.definitions, family.definition]))
+
+
+def _stages(written: Written) -> Iterator[tuple[Ported, tuple[str, ...], Array]]:
+    """Yield what judges each group of arrays that a port wrote, their names, and the rotated vectors they mean."""
+    layer, golden, theirs = written.layer, written.golden, written.theirs
+    unit = _units(layer, len(golden["positions"]))
+    sign = -1.0 if layer["direction"] == "clockwise" else 1.0
+
+    def family(x: Array, name: str) -> Ported:
+        return Ported(layer, golden, x, written.roundings[name])
+
+    def turned(cos: Array, sin: Array) -> Array:
+        y = rotate(unit, cos, sign * sin, layer["pairing"], layer["first_dimension"])
+        return np.stack([y, y])
+
+    for name in FREQUENCIES:
+        if written.has(name):
+            axes, pos = layer["axis_of_pair"], golden["positions"]
+            angle = (pos[:, None] if axes is None else pos[:, axes]) * theirs[name]
+            yield (
+                family(np.stack([unit, unit]), name),
+                (name,),
+                turned(*(layer["gain"] * f(angle) for f in (np.cos, np.sin))),
+            )
+    if written.has("cos", "sin"):
+        yield family(np.stack([unit, unit]), "cos"), ("cos", "sin"), turned(theirs["cos"], theirs["sin"])
+    if written.has("q_rotated", "k_rotated"):
+        x = np.stack([golden["q"], golden["k"]])
+        value = np.stack([theirs["q_rotated"], theirs["k_rotated"]])
+        yield family(x, "q_rotated"), ("q_rotated", "k_rotated"), value
+
+
+def _units(layer: Mapping[str, Any], n: int) -> Array:
+    """Return vectors (1, seq, head_dim) whose first dimension of each pair is 1: rotated, a pair is (cos, sin)."""
+    j, x = np.arange(layer["rotary_dim"] // 2), np.zeros((1, n, layer["head_dim"]))
+    x[..., layer["first_dimension"] + (j if layer["pairing"] == "half" else 2 * j)] = 1.0
+    return x

@@ -1,0 +1,171 @@
+"""Arrays in a directory with a manifest: four formats, read back within limits, and which files may be replaced."""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
+
+Array = NDArray[Any]
+FORMATS = ("safetensors", "npz", "npy", "json")
+MANIFEST = "manifest.json"
+MADE_BY = "posenc golden"
+MAX_BYTES = 1 << 28  # of a file that is read
+_DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+}
+_NAME = re.compile(r"(?!\.)[\w.-]{1,160}\.(safetensors|npz|npy|json)", re.ASCII)
+
+
+def encoded(stem: str, arrays: Mapping[str, Array], form: str) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return which file holds each array, and the bytes of each file.
+
+    A file of safetensors, npz or json holds all arrays of a stem under their names; npy has a file for each.
+
+    >>> encoded("layer", {"cos": np.ones(2), "sin": np.zeros(2)}, "npy")[0]
+    {'cos': 'layer.cos.npy', 'sin': 'layer.sin.npy'}
+    """
+    arrays = {name: np.ascontiguousarray(t) for name, t in arrays.items()}
+    if form == "npy":
+        return {name: f"{stem}.{name}.npy" for name in arrays}, {
+            f"{stem}.{name}.npy": _saved(np.save, t) for name, t in arrays.items()
+        }
+    if form == "safetensors":
+        data = save(arrays)
+    elif form == "npz":
+        data = _saved(np.savez, **arrays)
+    else:
+        data = json.dumps({name: _listed(t) for name, t in arrays.items()}).encode()
+    return dict.fromkeys(arrays, f"{stem}.{form}"), {f"{stem}.{form}": data}
+
+
+def _saved(write: Any, *args: Any, **arrays: Any) -> bytes:
+    file = io.BytesIO()
+    write(file, *args, **arrays)
+    return file.getvalue()
+
+
+def _listed(t: Array) -> dict[str, Any]:
+    return {"dtype": str(t.dtype), "shape": list(t.shape), "data": t.ravel().tolist()}
+
+
+def read(directory: Path, file: str, name: str) -> tuple[Array, str] | None:
+    """Return an array of a file with its dtype, bfloat16 as float32; None where the file or the array is missing.
+
+    Raises:
+        ValueError: The file's name leads elsewhere, or it is too large, damaged, or holds what is no array of numbers.
+    """
+    if not _NAME.fullmatch(file):
+        raise ValueError(f"golden check: a manifest names files of its own directory only; got {file!r:.80}.")
+    path = directory / file
+    try:
+        if not path.is_file():
+            return None
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"over {MAX_BYTES:,} bytes, more than these arrays have")
+        found = {".npy": _of_npy, ".npz": _of_npz, ".json": _of_json, ".safetensors": _of_safetensors}[path.suffix](
+            path.read_bytes(), name
+        )
+        if found is not None and (found[0].dtype.kind not in "iuf" or found[0].dtype.itemsize > 8):
+            raise ValueError(f"{name} must hold numbers; got {found[0].dtype}")
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+        SafetensorError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ValueError(f"golden check: {path} cannot be read: {' '.join(str(error).split())[:200]}.") from error
+    return found
+
+
+def _of_npy(data: bytes, name: str) -> tuple[Array, str]:
+    t: Array = np.load(io.BytesIO(data), allow_pickle=False)
+    return t, str(t.dtype)
+
+
+def _of_npz(data: bytes, name: str) -> tuple[Array, str] | None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            return None
+        if archive.getinfo(f"{name}.npy").file_size > MAX_BYTES:
+            raise ValueError(f"{name} has over {MAX_BYTES:,} bytes, more than these arrays have")
+        return _of_npy(archive.read(f"{name}.npy"), name)
+
+
+def _of_json(data: bytes, name: str) -> tuple[Array, str] | None:
+    fields = json.loads(data.decode())
+    if not isinstance(fields, dict):
+        raise TypeError(f"it must hold an object of arrays by name; got {type(fields).__name__}")
+    if name not in fields:
+        return None
+    shape, dtype = fields[name]["shape"], str(fields[name]["dtype"])
+    held = "float32" if dtype == "bfloat16" else dtype
+    if held not in _DTYPES.values():
+        raise ValueError(f"{name} has dtype {dtype!r:.40}")
+    return np.array(fields[name]["data"], dtype=held).reshape(shape), dtype
+
+
+def _of_safetensors(data: bytes, name: str) -> tuple[Array, str] | None:
+    told = next((one for key, one in deserialize(data) if key == name), None)
+    if told is None:
+        return None
+    dtype = _DTYPES[told["dtype"]]
+    if dtype != "bfloat16":
+        return np.frombuffer(told["data"], dtype=dtype).reshape(told["shape"]), dtype
+    bits = np.frombuffer(told["data"], dtype=np.uint16).astype(np.uint32) << 16
+    return bits.view(np.float32).reshape(told["shape"]), dtype
+
+
+def made_before(out: Path) -> set[str]:
+    """Return the names of the files, next to the manifest, that a directory of ours holds.
+
+    Raises:
+        ValueError: It is not ours and not empty, or no directory.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"golden: --out must be a directory; got the file {str(out)!r}. Name another.")
+    if not out.exists() or not any(out.iterdir()):
+        return set()
+    try:
+        manifest = json.loads((out / MANIFEST).read_text("utf-8"))
+        ours = manifest["made_by"] == MADE_BY
+        names = {str(entry["file"]) for entry in manifest.get("encodings", [])}
+        names |= {str(file) for layer in manifest.get("layers", []) for file in layer["files"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        ours, names = False, set()
+    if not ours:
+        raise ValueError(
+            f"golden: --out must be new, empty, or written by `posenc golden`, because files in it are replaced; got "
+            f"{str(out)!r}, which holds something else. Name another."
+        )
+    return {name for name in names if _NAME.fullmatch(name) and name != MANIFEST}
+
+
+def replace(out: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write files and their manifest into a directory, in place of those that were written there before.
+
+    Raises:
+        ValueError: As `made_before` does, or the directory cannot be written to.
+    """
+    stale = made_before(out) - set(files)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in stale:
+            (out / name).unlink(missing_ok=True)
+        for name, data in files.items():
+            (out / name).write_bytes(data)
+        (out / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"golden: {str(out)!r} cannot be written to: {error.strerror}. Name another.") from error

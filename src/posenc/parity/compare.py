@@ -1,0 +1,170 @@
+"""A configuration's meaning, and how far what each stack makes of it lies from that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from posenc import config, frequencies
+from posenc.config import kinds
+from posenc.config.model import open_model
+from posenc.config.models import TYPES
+from posenc.config.reading import Checked
+from posenc.config.rotation import Rotary
+from posenc.parity.evaluate import mean_cos, same
+from posenc.parity.read import Key, Reading, merged, read
+from posenc.parity.rules import Rules
+
+DISTANCES = (100, 1000, 8000)
+_ORDER = ("same", "unknown", "differs", "error")
+_OBJECTS = ("rope_scaling", "rope_parameters")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a configuration says of one kind of layer, as posenc reads it: as transformers 5.23 does."""
+
+    rotary: Rotary
+    source: Checked
+    pairing: config.Pairing | None
+
+    def at(self, text: int) -> frequencies.Frequencies:
+        """Return frequencies, gain and score factor for a text of a length."""
+        kind = self.rotary.layer_type
+        return frequencies.from_config(self.source, kind, pairing=self.pairing, seq_len=text)
+
+    def logits(self, text: int) -> float:
+        """Return by how much scores are multiplied."""
+        found = self.at(text)
+        return found.gain**2 * found.score_factor
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One stack next to the meaning.
+
+    `mean_cos` holds by distance the mean over pairs of the cosine of the angle between the two rotations, None where
+    a stack's reading is unknown or an error; `logits` by how much the stack's scores are larger.
+    """
+
+    rules: Rules
+    status: str
+    gain: float | None
+    score_factor: float | None
+    max_len: int | None
+    mean_cos: Mapping[int, float | None]
+    logits: float | None
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """A configuration's meaning by kind of layer, and every stack next to it."""
+
+    target: str
+    meanings: tuple[Meaning, ...]
+    stacks: tuple[Compared, ...]
+    length: int | None
+
+
+def compare(
+    source: config.Source,
+    stacks: Sequence[Rules],
+    *,
+    override: Mapping[str, Any] | None = None,
+    distances: Sequence[int] = DISTANCES,
+    length: int | None = None,
+    target: str = "",
+) -> Parity:
+    """Compare what stacks make of a configuration with what it means.
+
+    Args:
+        source: A configuration, as for `config.read`.
+        stacks: The rules of stacks, from `loading.choose`.
+        override: Fields that join the configuration; for its meaning key by key, in each stack as that stack does it.
+        distances: The distances in positions of `mean_cos`.
+        length: The length of the text in positions, at which the stacks are to serve; also a distance. None takes for
+            each distance the shortest text that has it.
+        target: What the configuration is called.
+
+    Raises:
+        ValueError: The configuration means nothing: a value is missing or out of range, or no layer rotates.
+        TypeError: A value is of a wrong kind.
+
+    >>> from posenc.parity.loading import choose
+    >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6,
+    ...         "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    >>> [(found.rules.stack, round(found.mean_cos[1000], 4)) for found in
+    ...  compare(qwen, choose("hf,mlx-lm,tensorrt-llm")).stacks]
+    [('hf', 1.0), ('mlx-lm', 0.6437), ('tensorrt-llm', 0.6101)]
+    """
+    fields, override = Checked(config.read(source)), dict(override or {})
+    meanings = mean(Checked(joined(fields.fields, override)))
+    at = sorted({*distances, *([length] if length else [])})
+    rows = []
+    for rules in stacks:
+        found = [
+            _compare(one, read(fields, override, rules, one.rotary, main=i == 0, length=length), at, length)
+            for i, one in enumerate(meanings)
+        ]
+        rows.append(_worst(found))
+    return Parity(target, tuple(meanings), tuple(rows), length)
+
+
+def mean(source: Checked) -> list[Meaning]:
+    """Return the meaning of a configuration for each kind of layer that rotates in a way of its own."""
+    model = open_model(source)
+    pairing: config.Pairing | None = None if model.name in TYPES else "half"  # which frequencies do not depend on
+    order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.turns(kind))
+    found = dict[str, Meaning]()
+    for kind in sorted(order, key=lambda kind: kind != kinds.FULL):
+        rotary = config.rotary(source, kind, pairing=pairing)
+        same_in_all = replace(rotary, layer_type="", window=None, warnings=())
+        found.setdefault(repr(same_in_all), Meaning(rotary, source, pairing))
+    return list(found.values()) or [Meaning(config.rotary(source, pairing=pairing), source, pairing)]
+
+
+def joined(fields: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with an override joined key by key; the two names of the object of parameters count as one."""
+    out, given = dict(fields), dict(override)
+    present = [key for key in _OBJECTS if out.get(key)]
+    for key in _OBJECTS:
+        if isinstance(given.get(key), dict) and present and key not in present:
+            given[present[0]] = given.pop(key)
+    out = merged(out, given)
+    for key in _OBJECTS:
+        if isinstance(given.get(key), dict) and "rope_type" in given[key] and "type" not in given[key]:
+            out[key].pop("type", None)
+    return out
+
+
+def _compare(meaning: Meaning, found: Reading, at: Sequence[int], length: int | None) -> Compared:
+    """Return one kind of layer of one stack next to the meaning."""
+    texts = {distance: length or distance + 1 for distance in at}
+    whole, rotation = length or meaning.rotary.max_len or max(texts.values()), found.rotation
+    if rotation is None:
+        nothing = dict.fromkeys(at)
+        return Compared(found.rules, found.state, None, None, found.max_len, nothing, None, found.keys)
+    gain, score = rotation.gains(whole), found.score
+    logits = None if score is None else gain * gain * score / meaning.logits(whole)
+    alike = (logits is None or same([logits], [1.0])) and all(
+        same(rotation.inv_freq(text), meaning.at(text).inv_freq) for text in {*texts.values(), whole}
+    )
+    status = "error" if found.state == "error" else "differs" if not alike else found.state.replace("read", "same")
+    angles = {d: mean_cos(rotation.inv_freq(text), meaning.at(text).inv_freq, d) for d, text in texts.items()}
+    return Compared(found.rules, status, gain, score, found.max_len, angles, logits, found.keys)
+
+
+def _worst(found: Sequence[Compared]) -> Compared:
+    """Return the kind of layer that lies farthest from its meaning, with the keys of all."""
+    worst = min(found, key=lambda one: (-_ORDER.index(one.status), _least(one.mean_cos)))
+    keys = {key.key: key for one in reversed(found) for key in one.keys}
+    for one in found:
+        keys |= {key.key: key for key in one.keys if key.use != "ignored"}
+    return Compared(
+        *(worst.rules, worst.status, worst.gain, worst.score_factor, found[0].max_len, worst.mean_cos, worst.logits),
+        tuple(keys.values()),
+    )
+
+
+def _least(angles: Mapping[int, float | None]) -> float:
+    return min((value for value in angles.values() if value is not None), default=1.0)

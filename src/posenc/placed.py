@@ -1,0 +1,95 @@
+"""Positions that an encoding has placed, and the tensors that a structure of them holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.private import register_pytree
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Positions that an encoding has placed: opaque to hosts, and a pytree.
+
+    Args:
+        pos: The positions as int64 or float64.
+        parts: What the encoding made of them; tensors whose sequence dimension is that of `pos`.
+        n_axes: The encoding's number of axes, which tells where the sequence dimension is.
+    """
+
+    pos: Tensor
+    parts: tuple[Any, ...] = ()
+    n_axes: int = 1
+
+    @property
+    def seq_dim(self) -> int:
+        """The dimension that counts tokens: 0, or 1 behind a batch."""
+        return self.pos.ndim - 1 - (self.n_axes > 1)
+
+    def cat(self, other: "Placed") -> "Placed":
+        """Append later tokens, as a cache does; a plain sequence is broadcast to the other's batch."""
+        here, there = self, other
+        batches = [p.pos.shape[0] for p in (here, there) if p.seq_dim]
+        if batches:
+            here, there = here._batched(max(batches)), there._batched(max(batches))
+        dim = here.seq_dim
+        return map_tensors(lambda a, b: torch.cat((a, b), dim), here, there)
+
+    def rows(self, begin: int, end: int, batch: slice = slice(None)) -> "Placed":
+        """Keep the tokens begin .. end - 1, of some items of the batch where there is one."""
+        dim = self.seq_dim
+        return map_tensors(lambda t: (t[batch] if dim and len(t) > 1 else t).narrow(dim, begin, end - begin), self)
+
+    def last(self, n: int) -> "Placed":
+        """Keep the last `n` tokens, for instance the queries of a call with a cache."""
+        length, dim = self.pos.shape[self.seq_dim], self.seq_dim
+        if n > length:
+            raise ValueError(f"Placed: holds {length} tokens; got last({n}). Ask for {length} at most.")
+        return map_tensors(lambda t: t.narrow(dim, length - n, n), self)
+
+    def _batched(self, batch: int) -> "Placed":
+        if self.seq_dim == 1 and self.pos.shape[0] == batch:
+            return self
+        begin = self.seq_dim  # behind a batch of one, if there is one
+        return map_tensors(lambda t: t.expand(batch, *t.shape[begin:]), self)
+
+
+register_pytree(Placed, ("pos", "parts"), "n_axes")
+
+
+def map_tensors(f: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
+    """Return a structure with other tensors.
+
+    Args:
+        f: Gives one for each tensor of `tree` and those in the same place of the `others`.
+        tree: Tensors in Placed, tuples, lists and dictionaries; all else in it stays.
+        others: Structures like it.
+
+    >>> map_tensors(torch.neg, (torch.tensor(1), [torch.tensor(2), "three"]))
+    (tensor(-1), [tensor(-2), 'three'])
+    """
+    if isinstance(tree, Tensor):
+        return f(tree, *others)
+    if isinstance(tree, Placed):
+        pos = map_tensors(f, tree.pos, *(other.pos for other in others))
+        return Placed(pos, map_tensors(f, tree.parts, *(other.parts for other in others)), tree.n_axes)
+    if isinstance(tree, dict):
+        return {key: map_tensors(f, value, *(other[key] for other in others)) for key, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        kind = list if isinstance(tree, list) else tuple
+        return kind(map_tensors(f, *each) for each in zip(tree, *others, strict=True))
+    return tree
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors in Placed, tuples, lists and dictionaries, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Placed):
+        return [*tensors(tree.pos), *tensors(tree.parts)]
+    if isinstance(tree, dict):
+        return tensors(list(tree.values()))
+    return [t for part in tree for t in tensors(part)] if isinstance(tree, (tuple, list)) else []
