@@ -171,12 +171,11 @@ def card(name: str) -> Card:
     offered = _offered()
     if name in offered:
         return _loaded(offered[name])
-    cards = cards | dict.fromkeys(offered)
-    near = get_close_matches(name.lower(), [k for k in {**keys, **offered} if k.islower()], n=1, cutoff=0.5)
+    near = get_close_matches(name.lower(), [k for k in (*keys, *offered) if k.islower()], n=1, cutoff=0.5)
     raise ValueError(
         f"unknown encoding {name!r}"
         + (f": did you mean {near[0]!r}?" if near else ".")
-        + f" Known: {', '.join(sorted(cards))}; or your own class as package.module:Class."
+        + f" Known: {', '.join(names())}; or your own class as package.module:Class."
     )
 
 
