@@ -56,7 +56,7 @@ clean:
 	@touch $@
 
 .venv/ready: .venv/torch pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[study]'
 	@touch $@
 
 # uv installs the many small packages several times as fast as pip, which takes over where uv cannot be had or reaches

@@ -69,10 +69,16 @@ def run_step(step, folder, inputs):
 
 
 @pytest.mark.parametrize(
-    ("version", "asked"), [("", str(ROOT)), ("0.1.0", "posenc==0.1.0"), ("1.0rc1", "posenc==1.0rc1")]
+    ("inputs", "asked"),
+    [
+        ({}, str(ROOT)),
+        ({"version": "0.1.0"}, "posenc==0.1.0"),
+        ({"version": "1.0rc1", "command": "verify"}, "posenc[torch]==1.0rc1"),
+        ({"command": "verify-model"}, f"{ROOT}[hf]"),
+    ],
 )
-def test_the_action_installs_itself_or_a_version(tmp_path, version, asked):
-    assert run_step(INSTALL, tmp_path, {"version": version}).returncode == 0
+def test_the_action_installs_itself_or_a_version_with_what_the_command_needs(tmp_path, inputs, asked):
+    assert run_step(INSTALL, tmp_path, inputs).returncode == 0
     assert (tmp_path / "pip.txt").read_text().splitlines() == ["-P", "-m", "pip", "install", "--quiet", asked]
 
 

@@ -7,6 +7,8 @@ command line starts without importing torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from posenc.needs import needs_torch
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -54,16 +56,14 @@ _HOME_OF = {name: home for home, exported in _HOMES.items() for name in exported
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"posenc.{name}")
-    if name in _ELSEWHERE:
-        return import_module(f"posenc.{_ELSEWHERE[name]}")
-    # other lower-case names are submodules, which the import system finds once this has failed
-    home = _HOME_OF.get(name, None if name.islower() or name.startswith("_") else "encodings")
-    try:
-        value = getattr(import_module(f"posenc.{home}"), name) if home else None
-    except AttributeError:
-        value = None
+    with needs_torch(f"posenc.{name}"):
+        if name in _MODULES:
+            return import_module(f"posenc.{name}")
+        if name in _ELSEWHERE:
+            return import_module(f"posenc.{_ELSEWHERE[name]}")
+        # other lower-case names are submodules, which the import system finds once this has failed
+        home = _HOME_OF.get(name, None if name.islower() or name.startswith("_") else "encodings")
+        value = getattr(import_module(f"posenc.{home}"), name, None) if home else None
     if value is None:
         raise AttributeError(f"module 'posenc' has no attribute {name!r}")
     globals()[name] = value
@@ -71,6 +71,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    encodings = import_module("posenc.encodings")
-    classes = (name for name, value in vars(encodings).items() if isinstance(value, type))
+    registry, declared = import_module("posenc.registry"), import_module("posenc.declared")
+    classes = (registry.card(name).declared.cls_name for name in declared.names())
     return sorted({*globals(), *_MODULES, *_ELSEWHERE, *_HOME_OF, *classes})

@@ -1,19 +1,24 @@
 """Every encoding's card, and one way to construct any of them by name.
 
-An encoding registers itself where its class stands. Nothing here imports torch: the
-encodings are loaded when a name is first asked for. Encodings of other packages are found by
-their entry points in the group `posenc.encodings`, name = "package.module:Class", and a package
-is imported when its name is first asked for; its class registers itself under that name.
+An encoding registers itself where its class stands. Nothing here imports torch: cards of the encodings that come with
+posenc are read from their files, and a class is imported when it is asked for. So is an encoding of another package,
+which has an entry point (`posenc.offered`) and registers itself under its name.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from posenc import declared, offered
+from posenc.declared import Declared, parameters
+from posenc.needs import lacks_torch, needs_torch, no_torch
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # What a card declares of an encoding's character; `posenc.character` measures each of them.
 TRAITS = [
@@ -30,10 +35,10 @@ TRAITS = [
     "learned",
     "cost",
 ]
+CAP = 65_536  # positions that are compared; "distinct" ends here
 Trait = bool | int | str | None | Mapping[str, int]
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, "Card"] = {}
-GROUP = "posenc.encodings"  # of entry points
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Card:
 
     Args:
         name: The registry key; equals the file's name in `encodings/`.
-        cls: The class.
+        declared: What the class declares of itself; `cls` is the class, which needs torch.
         paper: Authors and title; `year` and `arxiv` (an id, or None) stand apart.
         formula: The mathematics in one line.
         parameters: How many numbers are learned, as a formula of the dimensions.
@@ -76,7 +81,7 @@ class Card:
     """
 
     name: str
-    cls: type
+    declared: Declared
     paper: str
     year: int
     formula: str
@@ -88,23 +93,33 @@ class Card:
     aliases: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
     variants: tuple[Mapping[str, Any], ...] = ()
-    options: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "options", tuple(_spell(p) for p in _parameters(self.cls).values()))
+    @property
+    def cls(self) -> type:
+        """The class.
+
+        Raises:
+            ModuleNotFoundError: There is no torch.
+        """
+        return self.declared.load()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The arguments of the constructor, each with its default."""
+        return self.declared.options
 
     @property
     def family(self) -> str:
-        """The door that the encoding uses.
+        """The hook that the encoding uses.
 
         One of none, additive, embedded, rotary, piecewise, bias, content_bias and score_map.
         """
-        return str(getattr(self.cls, "family", "none"))
+        return self.declared.family
 
     @property
     def summary(self) -> str:
         """The first line of the class's docstring."""
-        return (self.cls.__doc__ or "").strip().split("\n")[0]
+        return self.declared.docstring.partition("\n")[0]
 
     def examples(self) -> list[Any]:
         """Construct the example and each of its variants."""
@@ -112,13 +127,15 @@ class Card:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the card as plain JSON values."""
-        home = "posenc" if self.cls.__module__.startswith("posenc.") else self.cls.__module__
-        plain = {k: v for k, v in asdict(self).items() if k not in {"cls", "example", "variants"}}
+        home = "posenc" if self.declared.module.startswith("posenc.") else self.declared.module
+        plain = {k: v for k, v in asdict(self).items() if k not in {"declared", "example", "variants"}}
+        name = self.declared.cls_name
         return plain | {
-            "cls": self.cls.__name__,
+            "options": self.options,
+            "cls": name,
             "family": self.family,
             "summary": self.summary,
-            "example": f"{home}.{self.cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
+            "example": f"{home}.{name}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
         }
 
 
@@ -130,11 +147,15 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
     """
 
     def decorate(cls: _Class) -> _Class:
-        card = Card(name=name, cls=cls, **facts)
-        taken = {key for other in _CARDS.values() if other.name != name for key in (other.name, *other.aliases)}
+        card = Card(name=name, declared=Declared.of(cls), **facts)
+        own = cls.__module__.startswith("posenc.encodings.")  # whose cards need not be read to compare
+        others = (other for other in (_CARDS if own else _cards()).values() if other.name != name)
+        taken = {key for other in others for key in (other.name, *other.aliases)}
         clash = taken.intersection((name, *card.aliases))
+        home = cls.__module__, cls.__qualname__
         old = _CARDS.get(name)
-        if clash or (old and (old.cls.__module__, old.cls.__qualname__) != (cls.__module__, cls.__qualname__)):
+        shipped = name in declared.names() and home[0] != f"posenc.encodings.{name}"
+        if clash or shipped or (old and (old.cls.__module__, old.cls.__qualname__) != home):
             raise ValueError(
                 f"register: {sorted(clash) or name!r} is already the name of another encoding; "
                 f"got it again for {cls.__name__}. Choose another name."
@@ -154,7 +175,7 @@ def names(pattern: str = "*") -> list[str]:
     >>> names("sinus*")
     ['sinusoidal', 'sinusoidal_nd']
     """
-    return sorted(name for name in {*_cards(), *_offered()} if fnmatchcase(name, pattern))
+    return sorted(name for name in {*_names(), *_offered()} if fnmatchcase(name, pattern))
 
 
 def card(name: str) -> Card:
@@ -164,8 +185,10 @@ def card(name: str) -> Card:
         ValueError: Nothing has that name; the nearest known names are given. Or the package that has it cannot be
             imported, or does not register it, or two packages give it.
     """
+    if name in _names():
+        return _card(name)
     cards = _cards()
-    keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.cls.__name__)}
+    keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.declared.cls_name)}
     if name in keys:
         return keys[name]
     offered = _offered()
@@ -181,7 +204,7 @@ def card(name: str) -> Card:
 
 def card_of(cls: type) -> Card | None:
     """Return the card of a class; None where the class is not registered."""
-    return next((card for card in _cards().values() if card.cls is cls), None)
+    return next((card for card in _CARDS.values() if card.cls is cls), None)
 
 
 def find_class(name: str) -> type:
@@ -199,12 +222,15 @@ def find_class(name: str) -> type:
         for part in qualname.split("."):
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
+        if lacks_torch(error):
+            raise no_torch(name) from None
         own = isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}.")
         advice = "Write it as package.module:Class and make the module importable from here."
         if not (own or isinstance(error, (AttributeError, ValueError))):
             advice = f"Mend what importing {module} raises."
         raise ValueError(f"cannot load the encoding {name!r}: {type(error).__name__}: {error}. {advice}") from error
-    base = import_module("posenc.encoding").Encoding
+    with needs_torch(name):
+        base = import_module("posenc.encoding").Encoding
     if not (isinstance(found, type) and issubclass(found, base)):
         raise TypeError(f"{name!r} is not a class derived from posenc.Encoding; got {found!r}. Derive it.")
     return found
@@ -227,7 +253,7 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric', scale=1.0)
     """
     cls = find_class(name)
-    accepted = _parameters(cls)
+    accepted = parameters(cls)
     for option in options:
         if option not in accepted:
             near = get_close_matches(option, accepted, n=1)
@@ -250,58 +276,38 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     return cls(**arguments)
 
 
+def _names() -> set[str]:
+    return {*declared.names(), *_CARDS}
+
+
 def _cards() -> dict[str, Card]:
-    import_module("posenc.encodings")
-    return _CARDS
+    return {name: _card(name) for name in sorted(_names())}
 
 
-def _offered() -> dict[str, EntryPoint]:
-    """Return the encodings of installed packages by name, none of them imported for it.
-
-    Raises:
-        ValueError: Two packages, or a package and posenc, give the same name.
-    """
-    ours = [card for card in _cards().values() if card.cls.__module__.startswith("posenc.")]
-    givers = dict.fromkeys((key for card in ours for key in (card.name, *card.aliases)), "posenc")
-    found = {}
-    for point in entry_points(group=GROUP):
-        if (other := givers.get(point.name)) is not None:
-            raise ValueError(
-                f"registry: two packages give an encoding the name {point.name!r}: {other} and {_giver(point)}. "
-                f"Uninstall {_giver(point)}, or rename its entry point in {GROUP}."
-            )
-        givers[point.name], found[point.name] = _giver(point), point
-    return found
+def _card(name: str) -> Card:
+    """Return the card that a class has registered, or else the one that its file declares."""
+    return _CARDS.get(name) or _shipped(name)
 
 
-def _giver(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist else "a package"
-    return f"{package} ({point.value})"
+def _offered() -> dict[str, "EntryPoint"]:
+    """Return the encodings of installed packages by name; posenc's own names and aliases are taken."""
+    return offered.points(lambda: [key for card in map(_card, declared.names()) for key in (card.name, *card.aliases)])
 
 
-def _loaded(point: EntryPoint) -> Card:
+def _loaded(point: "EntryPoint") -> Card:
     """Import an encoding of another package, and return the card that it registers."""
-    try:
-        cls = point.load()
-    except (Exception, SystemExit) as error:  # a package may raise anything
-        raise ValueError(
-            f"registry: the encoding {point.name!r} of {_giver(point)} cannot be loaded: {type(error).__name__}: "
-            f"{error}. Repair or uninstall that package."
-        ) from error
+    cls = offered.load(point)
     card = _CARDS.get(point.name)
     if card is None or card.cls is not cls:
         raise ValueError(
-            f"registry: {_giver(point)} must register its class as {point.name!r}, because a card has what posenc "
-            f"lists; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
+            f"registry: {offered.giver(point)} must register its class as {point.name!r}, because a card has what "
+            f"posenc lists; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
         )
     return card
 
 
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Return the named arguments of a class's constructor."""
-    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {n: p for n, p in inspect.signature(cls).parameters.items() if p.kind not in variadic}
-
-
-def _spell(parameter: inspect.Parameter) -> str:
-    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
+@cache
+def _shipped(name: str) -> Card:
+    """Return the card of an encoding that comes with posenc, without importing it."""
+    found, facts = declared.read(name)
+    return Card(name=name, declared=found, **facts)

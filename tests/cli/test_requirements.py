@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from posenc.cli.requirements import Requirement, is_at_least, read_requirements
+from posenc.cli.requirements import Requirement, is_at_least, read_requirements, whole
 
 
 def test_all_of_this_packages_requirements_can_be_read():
@@ -45,6 +45,17 @@ def test_what_it_cannot_read_it_refuses(line):
 )
 def test_versions_compare_by_number(version, minimum, enough):
     assert is_at_least(version, minimum) is enough
+
+
+def test_an_extra_that_names_another_needs_what_that_one_needs():
+    lines = ["numpy", "torch>=2.6; extra == 'torch'", "posenc[torch]; extra == 'study'", "jinja2; extra == 'study'"]
+    lines += ["posenc[study,torch]; extra == 'ray'", "ray[tune]; extra == 'ray'"]
+    found = whole(read_requirements(lines))
+    assert [(r.package, r.extra) for r in found] == [
+        ("numpy", ""),
+        *(("torch", "torch"), ("torch", "study"), ("jinja2", "study")),
+        *(("torch", "ray"), ("jinja2", "ray"), ("ray", "ray")),
+    ]
 
 
 def test_what_another_system_needs_is_not_asked_for() -> None:

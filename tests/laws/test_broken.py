@@ -9,6 +9,7 @@ import posenc
 from laws import broken
 from posenc import definitions, laws, registry
 from posenc.attention import BACKENDS
+from posenc.declared import Declared
 
 # law: the planted encodings, their arguments, and the words by which each must be seen
 PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
@@ -102,7 +103,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
             for card in list(registry._CARDS.values()):
                 if card.cls is parent:
                     twin = f"{card.name}-{cls.__name__}"
-                    stand_in = dataclasses.replace(card, name=twin, cls=cls, aliases=())
+                    stand_in = dataclasses.replace(card, name=twin, declared=Declared.of(cls), aliases=())
                     monkeypatch.setitem(registry._CARDS, twin, stand_in)
     return monkeypatch
 

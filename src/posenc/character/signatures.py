@@ -7,8 +7,8 @@ from torch import Tensor
 
 from posenc.encoding import Encoding
 from posenc.probe import DOORS, REFUSALS, Probe
+from posenc.registry import CAP
 
-CAP = 65_536  # positions that are compared; "distinct" ends here
 NEAR, WINDOW, FAR = 1024, 256, (10_000, 100_000, 1_000_000)  # windows end at the far positions
 NEIGHBOURS = 4096
 BOUNDED = 1.5  # of the largest near lane; a logarithm of the position grows by more from 1,024 to 1,000,000

@@ -5,58 +5,35 @@ Nothing heavy is imported until a command runs, so that `posenc --help` answers 
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from posenc.cli import (
-    bench,
-    convert,
-    doctor,
-    explore,
-    golden,
-    identify,
-    inspect,
-    listing,
-    output,
-    parity,
-    plot,
-    rule,
-    show,
-    study,
-    verify,
-    verify_config,
-    verify_model,
-)
+from posenc.cli import output
+from posenc.needs import lacks_torch, no_torch
 
-app = typer.Typer(
-    name="posenc",
-    help="Position encodings for Transformers: find, look at and compare them.",
-    epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
-    add_completion=False,
-    rich_markup_mode=None,  # plain help: starts without rich, and is the same in a pipe
-    pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without everybody's locals
-)
-app.command("list", short_help="List the encodings.")(listing.list_encodings)
-app.command("show", short_help="Show one: formula, paper, options, picture.")(show.show_encoding)
-app.command("plot", short_help="Draw a figure of one into a file.")(plot.plot_encoding)
-app.command("inspect", short_help="Report what a model's configuration means for its positions.")(inspect.inspect_model)
-app.command("convert", short_help="Permute weights for the other pairing of lanes.")(convert.convert_weights)
-app.add_typer(study.app, name="study", short_help="Compare encodings on your own text and on tasks.")
-app.add_typer(bench.app, name="bench", short_help="Measure on this machine what position costs.")
-app.command("verify", short_help="Report what is wrong with position code.")(verify.verify_implementation)
-app.command("cases", short_help="Write the questions of verify for a port on another machine.")(verify.write_cases)
-app.command("identify", short_help="Report what code computes, without a spec.")(identify.identify_implementation)
-app.command("rule", short_help="Explain a code of verify.")(rule.explain_rule)
-app.command("verify-config", short_help="Check what a model's configuration says about positions.")(
-    verify_config.verify_config
-)
-app.command("verify-model", short_help="Compare a model's layers with its configuration.")(verify_model.verify_model)
-app.command("parity", short_help="Compare what each stack makes of a configuration.")(parity.compare_stacks)
-app.add_typer(golden.app, name="golden", short_help="Write exact numbers for ports, and check what a port wrote.")
-app.command("explore", short_help="See positions in the browser.")(explore.explore)
-app.command("doctor", short_help="Report what is installed and what is missing.")(doctor.examine_installation)
+# the function of each command, or its own app of commands, and a line of help
+COMMANDS = {
+    "study": ("study:app", "Compare encodings on your own text and on tasks."),
+    "bench": ("bench:app", "Measure on this machine what position costs."),
+    "list": ("listing:list_encodings", "List the encodings."),
+    "show": ("show:show_encoding", "Show one: formula, paper, options, picture."),
+    "plot": ("plot:plot_encoding", "Draw a figure of one into a file."),
+    "inspect": ("inspect:inspect_model", "Report what a model's configuration means for its positions."),
+    "convert": ("convert:convert_weights", "Permute weights for the other pairing of lanes."),
+    "verify": ("verify:verify_implementation", "Report what is wrong with position code."),
+    "cases": ("verify:write_cases", "Write the questions of verify for a port on another machine."),
+    "identify": ("identify:identify_implementation", "Report what code computes, without a spec."),
+    "rule": ("rule:explain_rule", "Explain a code of verify."),
+    "verify-config": ("verify_config:verify_config", "Check what a model's configuration says about positions."),
+    "verify-model": ("verify_model:verify_model", "Compare a model's layers with its configuration."),
+    "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
+    "golden": ("golden:app", "Write exact numbers for ports, and check what a port wrote."),
+    "explore": ("explore:explore", "See positions in the browser."),
+    "doctor": ("doctor:examine_installation", "Report what is installed and what is missing."),
+}
 
 # Newer versions of typer carry their own copy of click, so its UsageError is found from here.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -70,7 +47,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback(invoke_without_command=True)
 def _start(
     ctx: typer.Context,
     version: Annotated[
@@ -81,13 +57,36 @@ def _start(
         output.write(ctx.get_help())
 
 
+def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return an app of some commands; building all of them takes longer than many a command."""
+    app = typer.Typer(
+        name="posenc",
+        help="Position encodings for Transformers: find, look at and compare them.",
+        epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
+        add_completion=False,
+        rich_markup_mode=None,  # plain help: starts without rich, and is the same in a pipe
+        pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without everybody's locals
+    )
+    app.callback(invoke_without_command=True)(_start)
+    for name in names:
+        place, said = COMMANDS[name]
+        module, _, found = place.partition(":")
+        command: Any = getattr(import_module(f"posenc.cli.{module}"), found)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, short_help=said)
+        else:
+            app.command(name, short_help=said)(command)
+    return app
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command line on `arguments` and return the exit code.
 
     What the library refuses becomes one line on stderr; a bug keeps its traceback.
     """
+    asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        code = app(args=list(arguments), prog_name="posenc", standalone_mode=False)
+        code = build(asked or COMMANDS)(args=list(arguments), prog_name="posenc", standalone_mode=False)
     except _UsageError as error:
         output.complain(output.explain_usage(error))
         return 2
@@ -99,6 +98,9 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "posenc").split(".")[0] == "posenc":
             raise
+        if lacks_torch(error):
+            output.complain(str(no_torch(f"`posenc {' '.join(arguments)}`")))
+            return 2
         output.complain(
             f"this needs the package {error.name!r}, which cannot be imported here. "
             "`posenc doctor` says what to install."

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from posenc.cli import output
-from posenc.cli.requirements import Requirement, is_at_least, read_requirements
+from posenc.cli.requirements import Requirement, is_at_least, read_requirements, whole
 
 # The extras and what they need stand in the package's metadata; here stands only what each is for.
 FEATURES = {
+    "torch": "encodings in models, and attention",
+    "study": "comparing encodings: `posenc study`",
     "plot": "figures, and `posenc plot`",
     "web": "a page to see them: `posenc explore`",
     "hf": "Hugging Face models",
@@ -103,7 +105,7 @@ def _read_metadata() -> tuple[str, list[Requirement]]:
         found = metadata.metadata("posenc")
     except metadata.PackageNotFoundError:
         return "", []
-    return found["Requires-Python"] or "", read_requirements(metadata.requires("posenc") or [])
+    return found["Requires-Python"] or "", whole(read_requirements(metadata.requires("posenc") or []))
 
 
 def _extras(requirements: list[Requirement]) -> list[str]:

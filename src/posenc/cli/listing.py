@@ -1,5 +1,7 @@
 """`posenc list`: the encodings there are."""
 
+import shutil
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +65,10 @@ def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
 
 def _write_lines(cards: "list[Card]") -> None:
     """One line an encoding, so that grep finds it; only a terminal's edge breaks it."""
-    canvas = output.console()
+    is_terminal, width = (
+        bool(sys.stdout and sys.stdout.isatty()),
+        shutil.get_terminal_size().columns,
+    )  # rich takes time to start
     column = max(len(card.name) for card in cards) + 4
     lines = []
     for family, members in order_families(cards).items():
@@ -71,8 +76,8 @@ def _write_lines(cards: "list[Card]") -> None:
         lines.append(f"{family}: {meaning}" if meaning else family)
         for card in members:
             first = f"  {card.name:<{column - 2}}"
-            wrapped = output.wrap(card.summary, canvas.width, " " * column, first)
-            lines.append(wrapped if canvas.is_terminal else first + card.summary)
+            wrapped = output.wrap(card.summary, width, " " * column, first)
+            lines.append(wrapped if is_terminal else first + card.summary)
     output.write("\n".join(lines))
 
 
@@ -90,7 +95,7 @@ def _explain_absence(pattern: str) -> str:
     homes = {}
     for name in registry.names():
         card = registry.card(name)
-        homes.update(dict.fromkeys((*card.aliases, card.cls.__name__.lower(), name), name))
+        homes.update(dict.fromkeys((*card.aliases, card.declared.cls_name.lower(), name), name))
     wanted = pattern.lower().strip("*?")
     if wanted in homes:
         return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."

@@ -7,7 +7,7 @@ things are missing.
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _BOUND = r"(?:>=|<)\s*[\w.]+"
 _FORM = re.compile(
@@ -19,13 +19,14 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Requirement:
-    """One line of the metadata: `ray[tune]>=2.40; extra == 'ray'`."""
+    """One line of the metadata: `ray[tune]>=2.40; extra == 'ray'`, whose options are ("tune",)."""
 
     package: str
     minimum: str
     below: str
     extra: str
     spelling: str
+    options: tuple[str, ...] = ()
 
     @property
     def bounds(self) -> str:
@@ -40,7 +41,7 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
         ValueError: A line has another form.
 
     >>> read_requirements(["ray[tune]>=2.40; extra == 'ray'"])
-    [Requirement(package='ray', minimum='2.40', below='', extra='ray', spelling='ray[tune]>=2.40')]
+    [Requirement(package='ray', minimum='2.40', below='', extra='ray', spelling='ray[tune]>=2.40', options=('tune',))]
     """
     read = []
     for line in lines:
@@ -55,8 +56,26 @@ def read_requirements(lines: Iterable[str]) -> list[Requirement]:
         spelling = line.split(";")[0].strip()
         bounds = dict(re.findall(r"(>=|<)\s*([\w.]+)", found["bounds"]))
         least, below = bounds.get(">=", ""), bounds.get("<", "")
-        read.append(Requirement(found["package"], least, below, found["extra"] or "", spelling))
+        options = tuple(re.findall(r"[\w.-]+", found["options"] or ""))
+        read.append(Requirement(found["package"], least, below, found["extra"] or "", spelling, options))
     return read
+
+
+def whole(requirements: list[Requirement], package: str = "posenc") -> list[Requirement]:
+    """Put what an extra needs in the place of that extra, where another extra of the same package names it.
+
+    >>> torch, plot = read_requirements(["torch; extra == 'torch'", "posenc[torch]; extra == 'plot'"])
+    >>> [(one.package, one.extra) for one in whole([torch, plot])]
+    [('torch', 'torch'), ('torch', 'plot')]
+    """
+    found = []
+    for one in requirements:
+        if one.package != package:
+            found.append(one)
+            continue
+        within = [r for r in whole([r for r in requirements if r != one], package) if r.extra in one.options]
+        found += [replace(r, extra=one.extra) for r in within]
+    return list(dict.fromkeys(found))
 
 
 def is_at_least(version: str, minimum: str) -> bool:

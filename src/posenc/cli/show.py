@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.needs import lacks_torch, no_torch
 
 if TYPE_CHECKING:
     from posenc.cli.picture import Picture
+    from posenc.declared import Declared
     from posenc.registry import Card, Trait
 
 _ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n?|\n)*)", re.MULTILINE)
@@ -47,10 +49,7 @@ def show_encoding(
     ] = None,
 ) -> None:
     """Show an encoding: formula, paper, options, how to construct it, and a picture; or how precise it is."""
-    from posenc import registry
-
-    cls = registry.find_class(name)
-    card = registry.card_of(cls)  # None for a class of one's own
+    card, declared = _find(name)
     if formula is not None and not precise:
         raise ValueError(f"show: --formula belongs to --precision; got --formula {formula} alone. Give both.")
     if precise:
@@ -58,10 +57,10 @@ def show_encoding(
         return
     picture = _take_picture(name, card)
     if as_json:
-        facts = card.as_dict() if card else _describe_class(cls)
+        facts = card.as_dict() if card else _describe_class(declared)
         output.write_json(facts | {"picture": picture.as_dict()})
     else:
-        _write_facts(cls, card)
+        _write_facts(declared, card)
         _write_picture(picture)
 
 
@@ -74,6 +73,18 @@ def read_arguments(docstring: str) -> dict[str, str]:
     section = _ARGS.search(inspect.cleandoc(docstring))
     entries = re.findall(r"^ {4}(\w+): ((?:.*\n?)(?:^ {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
     return {name: " ".join(said.split()) for name, said in entries}
+
+
+def _find(name: str) -> "tuple[Card | None, Declared]":
+    """Return the card of an encoding, however it was named, and what its class declares; some have no card."""
+    from posenc import registry
+    from posenc.declared import Declared
+
+    if ":" not in name:
+        card = registry.card(name)
+        return card, card.declared
+    cls = registry.find_class(name)
+    return registry.card_of(cls), Declared.of(cls)
 
 
 def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], str]:
@@ -99,7 +110,12 @@ def _take_picture(name: str, card: "Card | None") -> "Picture":
         construct, spelling = _find_example(name, card)
     except (TypeError, ValueError) as error:
         return Picture("none", f"There is no picture, because it could not be constructed: {error}", [], [])
-    return measure(construct, spelling)
+    try:
+        return measure(construct, spelling)
+    except ModuleNotFoundError as error:
+        if not lacks_torch(error):
+            raise
+        return Picture("none", str(no_torch("The picture")), [], [])
 
 
 def _show_precision(name: str, card: "Card | None", formula: str | None, as_json: bool) -> None:
@@ -116,53 +132,49 @@ def _show_precision(name: str, card: "Card | None", formula: str | None, as_json
         precision.write(found, spelling, formula)
 
 
-def _describe_class(cls: type) -> dict[str, Any]:
+def _describe_class(declared: "Declared") -> dict[str, Any]:
     return {
-        "name": f"{cls.__module__}:{cls.__qualname__}",
-        "cls": cls.__name__,
-        "family": str(getattr(cls, "family", "none")),
-        "docstring": inspect.cleandoc(cls.__doc__ or ""),
-        "options": list(_list_options(cls)),
+        "name": f"{declared.module}:{declared.cls_name}",
+        "cls": declared.cls_name,
+        "family": declared.family,
+        "docstring": declared.docstring,
+        "options": list(declared.options),
     }
 
 
-def _list_options(cls: type) -> dict[str, str]:
+def _list_options(declared: "Declared") -> dict[str, str]:
     """Map each argument of the constructor, spelt with its default, to what the docstring says of it."""
-    said = read_arguments(cls.__doc__ or "")
+    said = read_arguments(declared.docstring)
     spelt = {}
-    for parameter in inspect.signature(cls).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue  # a class without a constructor of its own shows nn.Module's
-        required = parameter.default is parameter.empty
-        default = "" if required else f"={parameter.default!r}"
-        remarks = (said.get(parameter.name, ""), "Required." if required else "")
-        spelt[parameter.name + default] = " ".join(filter(None, remarks))
+    for option in declared.options:
+        name, has_default, _ = option.partition("=")
+        spelt[option] = " ".join(filter(None, (said.get(name, ""), "" if has_default else "Required.")))
     return spelt
 
 
-def _write_facts(cls: type, card: "Card | None") -> None:
+def _write_facts(declared: "Declared", card: "Card | None") -> None:
     from rich.text import Text
 
     width = output.console().width
-    title = Text(cls.__name__, "bold").append(f"  {getattr(cls, 'family', 'none')}", "not bold")
+    title = Text(declared.cls_name, "bold").append(f"  {declared.family}", "not bold")
     lines = [title]
     if card is None:
-        lines += [Text(text) for text in ("", _reflow_docstring(cls, width), "")]
-        facts = {"class": f"{cls.__module__}:{cls.__qualname__}"}
+        lines += [Text(text) for text in ("", _reflow_docstring(declared.docstring, width), "")]
+        facts = {"class": f"{declared.module}:{declared.cls_name}"}
     else:
         lines += [Text(output.wrap(card.summary, width)), Text("")]
         facts = _list_facts(card)
     for label, fact in facts.items():
         lines.append(Text(output.wrap(fact, width, " " * _LABEL, f"{label:<{_LABEL}}")))
-    for i, (option, said) in enumerate(_list_options(cls).items()):
+    for i, (option, said) in enumerate(_list_options(declared).items()):
         first = f"{'options' if i == 0 else '':<{_LABEL}}{option}  "
         lines.append(Text(output.wrap(said, width, " " * (_LABEL + 4), first).rstrip() or first.rstrip()))
     output.write_rich(*lines)
 
 
-def _reflow_docstring(cls: type, width: int) -> str:
+def _reflow_docstring(docstring: str, width: int) -> str:
     """Fit prose to the width; indented parts and examples stay, and arguments are shown as options."""
-    said = _ARGS.sub("", inspect.cleandoc(cls.__doc__ or "It has no docstring.")).strip()
+    said = _ARGS.sub("", docstring or "It has no docstring.").strip()
     paragraphs = re.split(r"\n\s*\n", said)
     fixed = re.compile(r"^( |>>>)", re.MULTILINE)
     return "\n\n".join(p if fixed.search(p) else output.wrap(p, width) for p in paragraphs)
@@ -193,7 +205,7 @@ def _tell_traits(traits: "Mapping[str, Trait]") -> list[str]:
 
 def _tell_positions(traits: "Mapping[str, Trait]") -> list[str]:
     """Say how many positions are told apart, and which is the last."""
-    from posenc.character import CAP
+    from posenc.registry import CAP
 
     by_dtype = traits.get("distinct")
     counts = dict(by_dtype) if isinstance(by_dtype, Mapping) else {}

@@ -85,7 +85,7 @@ class DeBERTa(ContentBias):
         head_dim: int,
         n_buckets: int = 256,
         max_distance: int = 512,
-        terms: Sequence[str] = TERMS,
+        terms: Sequence[str] = ("c2p", "p2c"),
     ) -> None:
         super().__init__()
         self._count(n_heads=n_heads, head_dim=head_dim)

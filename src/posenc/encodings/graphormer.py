@@ -1,7 +1,7 @@
 """Graphormer: a learned number for each head and each length of the shortest path between two nodes."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def tree(n: int) -> Distances:
     cost="two look-ups a score",
     aliases=("spatial_encoding", "shortest_path"),
     used_by=("Graphormer",),
-    example={"n_heads": 4, "max_distance": 12, "distances": tree(64)},
+    example={"n_heads": 4, "max_distance": 12, "distances": {"tree": 64}},
     traits={
         "distinct": {"float32": 2, "bfloat16": 2, "float16": 2},
         "longest": 63,
@@ -107,7 +107,8 @@ class Graphormer(Bias):
     Args:
         n_heads: Heads of the queries.
         max_distance: The longest path that the table knows; a longer one is an error, not a guess.
-        distances: Of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; None leaves them to `on`.
+        distances: Of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; {"tree": n} for those of
+            `tree(n)`; None leaves them to `on`.
 
     Raises:
         ValueError: A size below 1, distances that are no square, below -1 or above max_distance, a node that is not
@@ -124,7 +125,11 @@ class Graphormer(Bias):
     tree = staticmethod(tree)
 
     def __init__(
-        self, *, n_heads: int, max_distance: int, distances: Distances | Tensor | Sequence[Any] | None = None
+        self,
+        *,
+        n_heads: int,
+        max_distance: int,
+        distances: Distances | Tensor | Sequence[Any] | Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(n_heads=n_heads)
         self._count(max_distance=max_distance)
@@ -183,6 +188,8 @@ class Graphormer(Bias):
         nn.init.normal_(self.weight, std=0.02)
 
     def _set(self, distances: Any) -> None:
+        if isinstance(distances, Mapping) and [*distances] == ["tree"]:
+            distances = tree(distances["tree"])
         known = distances if distances is None or isinstance(distances, Distances) else Distances(distances)
         if known is not None and positions.may_look(known.table):
             low, high = (int(value) for value in known.table.aminmax())

@@ -55,7 +55,7 @@ def describe(card: Card, views: Iterable[str]) -> dict[str, Any]:
     """
     return {
         "name": card.name,
-        "cls": card.cls.__name__,
+        "cls": card.declared.cls_name,
         "family": card.family,
         "summary": card.summary,
         "colour": colour(card.name),

@@ -56,7 +56,7 @@ def _entry(card: registry.Card, cases: list[Case], data: bytes) -> dict[str, Any
     define = definition(card)
     return {
         "encoding": card.name,
-        "class": card.cls.__name__,
+        "class": card.declared.cls_name,
         "family": card.family,
         "formula": card.formula,
         "paper": card.paper,
