@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from posenc.private import register_pytree
+
+_Tree = TypeVar("_Tree")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Placed:
 register_pytree(Placed, ("pos", "parts"), "n_axes")
 
 
-def map_tensors(f: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
+def map_tensors(f: Callable[..., Tensor], tree: _Tree, *others: Any) -> _Tree:
     """Return a structure with other tensors.
 
     Args:
@@ -71,16 +73,21 @@ def map_tensors(f: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
     >>> map_tensors(torch.neg, (torch.tensor(1), [torch.tensor(2), "three"]))
     (tensor(-1), [tensor(-2), 'three'])
     """
+    found: _Tree = _map(f, tree, *others)
+    return found
+
+
+def _map(f: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
     if isinstance(tree, Tensor):
         return f(tree, *others)
     if isinstance(tree, Placed):
-        pos = map_tensors(f, tree.pos, *(other.pos for other in others))
-        return Placed(pos, map_tensors(f, tree.parts, *(other.parts for other in others)), tree.n_axes)
+        pos = _map(f, tree.pos, *(other.pos for other in others))
+        return Placed(pos, _map(f, tree.parts, *(other.parts for other in others)), tree.n_axes)
     if isinstance(tree, dict):
-        return {key: map_tensors(f, value, *(other[key] for other in others)) for key, value in tree.items()}
+        return {key: _map(f, value, *(other[key] for other in others)) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
         kind = list if isinstance(tree, list) else tuple
-        return kind(map_tensors(f, *each) for each in zip(tree, *others, strict=True))
+        return kind(_map(f, *each) for each in zip(tree, *others, strict=True))
     return tree
 
 

@@ -191,14 +191,14 @@ def card(name: str) -> Card:
     keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.declared.cls_name)}
     if name in keys:
         return keys[name]
-    others = _offered()
-    if name in others:
-        return _loaded(others[name])
-    near = get_close_matches(name.lower(), [k for k in {**keys, **others} if k.islower()], n=1, cutoff=0.5)
+    offered = _offered()
+    if name in offered:
+        return _loaded(offered[name])
+    near = get_close_matches(name.lower(), [k for k in (*keys, *offered) if k.islower()], n=1, cutoff=0.5)
     raise ValueError(
         f"unknown encoding {name!r}"
         + (f": did you mean {near[0]!r}?" if near else ".")
-        + f" Known: {', '.join(sorted({**cards, **others}))}; or your own class as package.module:Class."
+        + f" Known: {', '.join(names())}; or your own class as package.module:Class."
     )
 
 

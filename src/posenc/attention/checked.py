@@ -45,7 +45,8 @@ def make_call(
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # so that every backend sees (batch, n_heads, q_len, k_len)
     if backend == "reference-float64" and not encoding.reads_x:  # placed in float32 perhaps: once more, exactly
-        pos, k_pos = (p.pos if isinstance(p, Placed) else p for p in (pos, k_pos))
+        pos = pos.pos if isinstance(pos, Placed) else pos
+        k_pos = k_pos.pos if isinstance(k_pos, Placed) else k_pos
     placed = _place(pos, q, encoding, dtype, "pos")
     if k_pos is None and q.shape[2] != k.shape[2]:
         raise ValueError(

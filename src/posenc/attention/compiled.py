@@ -20,9 +20,8 @@ from posenc.attention.leaves import REACH, Leaf, is_by_distance, reach
 from posenc.attention.scores import WORDS, Saved, Work
 from posenc.attention.spans import Block, Spans, all_seen, are_known, blocks_by_index
 from posenc.attention.terms import Terms
-from posenc.attention.whole import grouped
 from posenc.encoding import Encoding, Placed
-from posenc.families import Bias
+from posenc.families import Bias, of_each_head
 from posenc.private import has_attention, within_transform
 from posenc.versions import is_exporting
 
@@ -184,8 +183,10 @@ def traced(call: Call) -> Tensor:
     part, found = Spans(call), blocks_by_index(call)
     call = _blanked(call, part, found)
     terms = Terms(call, [part], [])
-    q, k = call.turned()
-    outs = [_of_block(call, terms, b, q[:, :, b.rows], k[:, :, b.keys], call.v[:, :, b.keys]) for b in found]
+    q, k, v = *call.turned(), call.v
+    if not are_known(*call.shape[2:]):  # exporters cannot say for all lengths how rows of several heads are one's
+        k, v = of_each_head(k, call.shape[1]), of_each_head(v, call.shape[1])
+    outs = [_of_block(call, terms, b, q[:, :, b.rows], k[:, :, b.keys], v[:, :, b.keys]) for b in found]
     return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
 
 
@@ -205,7 +206,9 @@ def _of_block(call: Call, terms: Terms, block: Block, q: Tensor, k: Tensor, v: T
         # other devices demand one dtype, so that all of it is float32 there
         kind = dtype if mask is None or dtype.itemsize >= 4 or call.q.device.type == "cpu" else torch.float32
         q, k, v = (t.to(kind) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=grouped(call))
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=call.scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
     return zero_empty_rows(out, terms.allowed(block)).to(dtype)
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from posenc.attention.call import Call
 from posenc.attention.spans import ROWS, Spans, all_seen, blocks_by_index, spans
+from posenc.families import of_each_head
 from posenc.positions.checks import may_look
 
 KERNELS = ("sdpa", "flex")
@@ -35,7 +36,7 @@ def without(call: Call, backend: str) -> tuple[Call, Bool[Tensor, "batch heads q
         bad = bad.any(1, keepdim=True).expand_as(bad)
     hidden = bad[..., None]
     clean = replace(call, k=call.k.masked_fill(hidden, 0.0), v=call.v.masked_fill(hidden, 0.0))
-    bad = bad.repeat_interleave(call.shape[1] // bad.shape[1], 1)
+    bad = of_each_head(bad, call.shape[1])
     if not looks:
         return clean, _see_by_index(call, bad)
     spoiled = _see(call, bad)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posenc import positions
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, no_autocast
+from posenc.families import ContentBias, no_autocast, of_each_head
 from posenc.registry import register
 
 TERMS = ("c2p", "p2c")
@@ -132,9 +132,7 @@ class DeBERTa(ContentBias):
             )
         dtype = torch.float64 if placed.parts[0].dtype == torch.float64 else torch.float32
         with no_autocast(q.device):  # half precision would round the products before the softmax
-            q, k = q.to(dtype), k.to(dtype)
-            if self.n_heads != k.shape[1]:  # one each would be a copy
-                k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
+            q, k = q.to(dtype), of_each_head(k.to(dtype), self.n_heads)
             scale = self.score_scale(self.head_dim)  # of the tables, which are smaller than q and k may be
             keys, queries = (None if t is None else t.to(dtype) * scale for t in (self.key_table, self.query_table))
             of_q = None if keys is None else q @ keys.mT

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.encoding import Placed, Pos
-from posenc.families import ContentBias, geometric, no_autocast
+from posenc.families import ContentBias, geometric, no_autocast, of_each_head
 from posenc.registry import register
 
 
@@ -95,7 +95,7 @@ class TransformerXL(ContentBias):
         k_sin, k_cos = (part.unsqueeze(-3) for part in k_placed.parts)
         dtype = sin.dtype
         with no_autocast(q.device):  # half precision would round the angles' products
-            q, k = q.to(dtype), k.to(dtype).repeat_interleave(self.n_heads // k.shape[1], dim=1)
+            q, k = q.to(dtype), of_each_head(k.to(dtype), self.n_heads)
             u, v, weight = (t.to(dtype) for t in (self.u, self.v, self.weight))
             a, b = ((q + v[:, None]) @ weight).chunk(2, dim=-1)
             # a sin(i - j) + b cos(i - j), with the sines and cosines of the difference written out
@@ -116,7 +116,7 @@ class TransformerXL(ContentBias):
 
     def of_keys(self, k: Float[Tensor, "batch kv_heads k_len head_dim"]) -> Float[Tensor, "batch heads k_len"]:
         """Return u·k."""
-        k = k.repeat_interleave(self.n_heads // k.shape[1], dim=1)
+        k = of_each_head(k, self.n_heads)
         return (k @ self.u.to(k.dtype)[..., None]).squeeze(-1)
 
     def reset_parameters(self) -> None:

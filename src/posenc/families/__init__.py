@@ -3,7 +3,7 @@
 from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias
 from posenc.families.embedded import Additive, Embedded, with_table
-from posenc.families.heads import by_key_head, check_heads, check_lanes
+from posenc.families.heads import by_key_head, check_heads, check_lanes, of_each_head
 from posenc.families.norm import Norm
 from posenc.families.numbers import (
     autocast_dtype,
@@ -46,6 +46,7 @@ __all__ = [
     "no_autocast",
     "number",
     "numbers",
+    "of_each_head",
     "size",
     "wide",
     "wide_parameter",

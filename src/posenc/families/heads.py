@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,6 +16,16 @@ def by_key_head(who: str, x: Tensor, n_kv_heads: int) -> Float[Tensor, "batch n_
     check_groups(who, x, n_kv_heads)
     grouped: Tensor = x.unflatten(1, (n_kv_heads, -1))
     return grouped
+
+
+def of_each_head(t: Tensor, n_heads: int) -> Tensor:
+    """Return what heads of keys have, (batch, n_kv_heads, ...), for each head of queries.
+
+    They are picked by number: before torch 2.13 an exporter follows no `repeat_interleave` where lengths are open.
+    """
+    if t.shape[1] == n_heads:
+        return t
+    return t[:, torch.arange(n_heads, device=t.device) // (n_heads // t.shape[1])]
 
 
 def check_groups(who: str, x: Tensor, n_kv_heads: int) -> None:

@@ -185,6 +185,6 @@ def compiled(case: Case, backend: str) -> Iterable[str]:
             yield f"recompiled for another length: {n}"
             return
         for got, wanted in zip(found, layer(*arguments), strict=True):
-            error = float((got - wanted).detach().abs().max())
-            if error > 1e-5 * max(1.0, float(wanted.detach().abs().max())):
-                yield f"compiled it differs by {error:.2g} at length {n}"
+            off = float((got - wanted).detach().abs().max())
+            if off > 1e-5 * max(1.0, float(wanted.detach().abs().max())):
+                yield f"compiled it differs by {off:.2g} at length {n}"

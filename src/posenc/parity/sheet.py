@@ -168,8 +168,9 @@ def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
         if name not in _OBJECTS:
             top[name] = Entry(value, f"override.{name}")
             continue
-        given = value or {}
-        given = given.get(kind, given) if any(isinstance(inner, dict) for inner in given.values()) else given
+        given: Fields = value or {}
+        if any(isinstance(inner, dict) for inner in given.values()):
+            given = given.get(kind) or {}
         entries = {key: Entry(inner, f"override.{name}.{key}") for key, inner in given.items()}
         if how == "replace":
             unread += [entry.path for entry in own.values() if entry.path and entry.path not in unread]

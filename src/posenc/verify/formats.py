@@ -219,9 +219,9 @@ def junit(results: Sequence[Result]) -> str:
     encoding.
     """
     failed, skipped = (sum(result.status == status for result in results) for status in ("fail", "cannot_tell"))
-    counts = {"tests": len(results), "failures": failed, "errors": 0, "skipped": skipped}
+    counts = {"tests": str(len(results)), "failures": str(failed), "errors": "0", "skipped": str(skipped)}
     root = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(root, "testsuite", name="posenc", **{k: str(n) for k, n in counts.items()})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "posenc", **counts})
     for result in results:
         name, check = sentences.printable(result.target), f"posenc.{result.check}"
         case = ElementTree.SubElement(suite, "testcase", classname=check, name=name)
@@ -235,7 +235,7 @@ def junit(results: Sequence[Result]) -> str:
         else:
             ElementTree.SubElement(case, "system-out").text = whole
     ElementTree.indent(root)
-    return ElementTree.tostring(root, "us-ascii", xml_declaration=True).decode()
+    return str(ElementTree.tostring(root, "us-ascii", xml_declaration=True), "us-ascii")
 
 
 def _text(results: Sequence[Result]) -> str:
