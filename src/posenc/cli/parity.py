@@ -1,7 +1,6 @@
 """`posenc parity`: what each stack makes of a model's configuration, and how far that lies from what it means."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +8,6 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.config import Source
     from posenc.parity.compare import Compared, Meaning, Parity
 
 _WIDTH = 110
@@ -46,6 +44,7 @@ def compare_stacks(
     if list_stacks:
         _list(as_json)
         return
+    from posenc.config.known import find
     from posenc.parity.compare import compare
     from posenc.parity.loading import choose
 
@@ -56,7 +55,9 @@ def compare_stacks(
         raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
     fields = None if override is None else _fields(override)
     try:
-        found = compare(_source(target), stacks, override=fields, distances=distances, length=length, target=target)
+        found = compare(
+            find(target, "parity")[0], stacks, override=fields, distances=distances, length=length, target=target
+        )
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     if as_json:
@@ -76,20 +77,6 @@ def _list(as_json: bool) -> None:
         output.write_json(rows)
     else:
         output.write("\n".join(f"{row['stack']}@{row['version']}".ljust(22) + row["project"] for row in rows))
-
-
-def _source(target: str) -> "Source":
-    """Return a file, or the configuration of a known model."""
-    from posenc.config.known import known_models
-
-    if Path(target).exists():
-        return target
-    if target in (models := known_models()):
-        fields: dict[str, Any] = models[target]["config"]
-        return fields
-    raise ValueError(
-        f"parity: no configuration is at {target[:200]!r}, and no known model is called so. Known: {', '.join(models)}."
-    )
 
 
 def _distances(text: str) -> list[int]:

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from posenc import config as configs
+from posenc.config.reads import KEPT
 from posenc.config.values import short
 from posenc.encodings import RoPE
 from posenc.interop.hf import copied, patching, tables
 
-_KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # no matter of length
 _READ = {"rope_parameters", "rope_scaling"}
 _LENGTH, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
 _STRETCHED = (
@@ -122,12 +122,12 @@ def _merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, with what is no matter of length as it was."""
     by_kind = {kind: own for kind, own in old.items() if isinstance(own, Mapping)}
     if not by_kind:
-        if {"rope_type", "type"}.isdisjoint(given) and (unread := sorted(given.keys() - {*_KEPT})):
+        if {"rope_type", "type"}.isdisjoint(given) and (unread := sorted(given.keys() - {*KEPT})):
             raise ValueError(
                 f"{WHO}: rope_parameters without a rope_type mean plain RoPE, which does not read {', '.join(unread)}; "
                 f'got {short(dict(given))}. Add for instance "rope_type": "yarn".'
             )
-        return {key: old[key] for key in _KEPT if key in old} | dict(given)
+        return {key: old[key] for key in KEPT if key in old} | dict(given)
     flat = [key for key, own in given.items() if not isinstance(own, Mapping) or key not in by_kind]
     if flat or not given:
         raise ValueError(
