@@ -10,6 +10,7 @@ _PLACES = {
     "top": "top level",
     "parameters": "rope_parameters",
     "ratio": "max_position_embeddings over the original",
+    "flags": "flags",
 }
 _WORDS = {
     "max_len": "max_position_embeddings",
