@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from posenc.extend.stretch import LENGTH, OLD, ORIGINAL, Stretched
 from posenc.parity.rules import Rules
 
 Fields = dict[str, Any]
-More = Mapping[str, float]  # parameters that bring the gain to what is meant
+More = dict[str, float]  # parameters that bring the gain to what is meant
 _DEFAULTS = {"beta_fast": 32, "beta_slow": 1, "truncate": True}
 # general.architecture of GGUF files by model type, from gguf-py/gguf/constants.py and llama.cpp's converters
 ARCHITECTURES = {
@@ -84,8 +84,9 @@ def sglang(stretched: Stretched, rules: Rules, more: More) -> Spelled:
     same_base = stretched.parameters["rope_theta"] == stretched.before[0].rotary.base
 
     def change(own: Fields) -> Fields:
-        dropped = {"rope_theta"} if joins == "merge" and same_base else set()
-        return _without(_list_gains(own), *dropped, "attention_factor") | more
+        dropped = ["rope_theta"] if joins == "merge" and same_base else []
+        own = _without(_list_gains(own), *dropped, "attention_factor")
+        return own | more if own["rope_type"] == stretched.parameters["rope_type"] else own
 
     parameters = _each(stretched.override["rope_parameters"], change)
     fields = {LENGTH: _declared(stretched, rules), "rope_scaling": parameters}

@@ -24,8 +24,8 @@ _NEAREST = {
     "longrope": "--method yarn",
 }
 _LOST = (
-    "it sets rope_scaling without rope_theta, which transformers 5 then loses, and takes max_position_embeddings for "
-    "the trained length"
+    "LLaMA-Factory 0.9.5 cannot say this: it sets rope_scaling without rope_theta, which transformers 5 then loses, and "
+    "takes max_position_embeddings for the trained length"
 )
 
 
@@ -67,7 +67,7 @@ DESTINATIONS: Mapping[str, Destination] = {
         Destination("torchtitan", "torchtitan", spellings.torchtitan, by_hand=True),
         Destination("axolotl", "hf5", spellings.axolotl, loaded=True),
         Destination("unsloth", "hf5", spellings.unsloth, loaded=True, remark="read back as transformers reads it."),
-        Destination("llamafactory", "hf5", None, remark="LLaMA-Factory 0.9.5"),
+        Destination("llamafactory", "hf5", None, remark=_LOST),
     )
 }
 
@@ -117,7 +117,7 @@ def write(stretched: Stretched, to: str) -> Written:
     """
     place, rules = find(to)
     if place.spell is None:
-        raise RefusedError(f"write: {place.remark} cannot say this: {_LOST}. Nearest: --to hf5, and no rope_scaling there.")
+        raise RefusedError(f"write: {place.remark}. Nearest: --to hf5, and no rope_scaling there.")
     spelled = place.spell(stretched, rules, {})
     found = _read_back(place, rules, stretched, spelled)
     if more := _correction(found[0], stretched):
@@ -225,7 +225,7 @@ def _check_rotation(place: Destination, reading: Reading, meaning: Meaning, stre
     for text in {target, max((trained + target) // 2, min(trained + 2, target))}:  # SGLang's lists begin one later
         if reading.rotation is None or not same(reading.rotation.inv_freq(text), meaning.at(text).inv_freq):
             why = "its frequencies are others"
-            if stretched.method.rope_type == "dynamic":
+            if reading.rotation is not None and reading.rotation.length != "text":
                 why = "it computes the base of dynamic NTK once and not for each text"
             raise _refusal(place, reading, stretched, why)
 

@@ -101,7 +101,9 @@ def compare(
     [('hf', 1.0), ('mlx-lm', 0.6437), ('tensorrt-llm', 0.6101)]
     """
     fields, override = Checked(config.read(source)), dict(override or {})
-    given = merged(override, meant(fields, flags)) if flags else override
+    given = override
+    if flags:
+        given = merged(override, meant(fields, mean(fields)[0].rotary.layer_type, flags))
     meanings = mean(Checked(joined(fields.fields, given)))
     at = sorted({*distances, *([length] if length else [])})
     rows = []

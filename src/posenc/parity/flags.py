@@ -64,10 +64,9 @@ def parse(text: str, stack: str) -> Given:
     return Given({}, flags, length)
 
 
-def meant(source: config.Source, flags: Mapping[str, Any]) -> dict[str, Any]:
+def meant(source: config.Source, kind: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return flags as fields that join a configuration, for the kind of layer which they reach."""
     model = open_model(source)
-    kind = config.rotary(source, pairing="half").layer_type
     found = spelled(model, kind)
     own = {key: value for key, value in flags.items() if key != LENGTH}
     key = "rope_scaling" if found.key == "top level" else found.key
