@@ -79,13 +79,19 @@ def test_parameters_of_a_method(model):
 WRONG = {
     "a stack": ([*QWEN, "vlm"], "Known: hf5, hf4, vllm, sglang"),
     "a version": ([*QWEN, "vllm@9"], "Known: hf@5.23.0"),
-    "what it cannot say": ([*QWEN, "mlx", "--option", "truncate=false"], "cannot say YaRN so: it does not read truncate"),
+    "what it cannot say": (
+        [*QWEN, "mlx", "--option", "truncate=false"],
+        "cannot say YaRN so: it does not read truncate",
+    ),
     "no such model": (["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"], "no known model is called so"),
     "a method": (["qwen3-8b", "--method", "yarm", "--factor", "4", "--to", "hf5"], "no method is called 'yarm'"),
     "no method": (["qwen3-8b", "--factor", "4", "--to", "hf5"], "Missing option '--method'"),
     "no factor": (["qwen3-8b", "--method", "yarn", "--to", "hf5"], "give a factor or the length wanted"),
     "a small factor": (["qwen3-8b", "--method", "yarn", "--factor", "0.5", "--to", "hf5"], "must be from 1 to"),
-    "a short text": (["qwen3-8b", "--method", "yarn", "--target-len", "9", "--to", "hf5"], "at least the trained length"),
+    "a short text": (
+        ["qwen3-8b", "--method", "yarn", "--target-len", "9", "--to", "hf5"],
+        "at least the trained length",
+    ),
     "no value": ([*QWEN, "hf5", "--option", "beta_fast"], "--option takes KEY=VALUE"),
     "a key twice": ([*QWEN, "hf5", "--option", "beta_fast=1", "--option", "beta_fast=2"], "each key once"),
     "out of range": ([*QWEN, "hf5", "--option", "beta_fast=-1"], "beta_fast"),
@@ -112,7 +118,7 @@ def test_the_commands_of_the_page_write_what_stands_there(tmp_path):
     qwen = {"model_type": "qwen3", "head_dim": 128, "num_hidden_layers": 36, "rope_theta": 1e6, "rope_scaling": None}
     (tmp_path / "Qwen3-8B" / "config.json").write_text(json.dumps(qwen | {"max_position_embeddings": 40960}))
     blocks = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) > 8
+    assert len(blocks) == 8
     for block in blocks:
         for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, _, said = command.replace("\\\n", " ").partition("\n")

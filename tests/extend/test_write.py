@@ -133,9 +133,10 @@ def test_every_stack_reads_back_what_every_method_means(method, to):
     for text in (40000, 131072):
         inv_freq, gain = wanted(method, text)
         np.testing.assert_allclose(meaning.at(text).inv_freq, inv_freq, rtol=1e-12)
-    assert set(stack.mean_cos.values()) == {pytest.approx(1.0, abs=1e-9)}
+    assert [*stack.mean_cos.values()] == pytest.approx([1.0] * len(stack.mean_cos), abs=1e-9)
     assert stack.gain**2 * stack.score_factor * written.score_scale == pytest.approx(gain**2, rel=1e-9)
-    assert stack.max_len is None or stack.max_len >= 131072 or method == "dynamic"
+    if to != "unsloth" and method != "dynamic":  # whose length is an argument, and the trained one
+        assert stack.max_len is None or stack.max_len >= 131072
     assert stack.status == ("differs" if written.score_scale != 1 else "same")
 
 
@@ -193,7 +194,7 @@ def test_a_parameter_of_yarn_in_the_words_of_a_stack(case):
     (stack,) = read_back(written, to).stacks
     gain = value if key == "attention_factor" else defined.mscale(4.0)
     assert stack.gain * written.score_scale**0.5 == pytest.approx(gain)
-    assert set(stack.mean_cos.values()) == {pytest.approx(1.0, abs=1e-9)}
+    assert [*stack.mean_cos.values()] == pytest.approx([1.0] * len(stack.mean_cos), abs=1e-9)
 
 
 UNREAD = {
@@ -240,9 +241,9 @@ def test_what_is_unknown_is_a_remark():
 
 
 def test_a_length_that_a_stack_multiplies_is_not_multiplied_twice():
-    (override, *_), = [shlex.split(write(longer("linear"), "vllm").text)[1:]]
+    ((override, *_),) = [shlex.split(write(longer("linear"), "vllm").text)[1:]]
     assert json.loads(override)["max_position_embeddings"] == 32768  # which vLLM multiplies by the factor
-    (override, *_), = [shlex.split(write(longer(), "vllm").text)[1:]]
+    ((override, *_),) = [shlex.split(write(longer(), "vllm").text)[1:]]
     assert json.loads(override)["max_position_embeddings"] == 131072
 
 

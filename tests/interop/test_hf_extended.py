@@ -132,7 +132,12 @@ def test_a_model_that_is_saved_has_the_fields_that_write_writes(method, tmp_path
         ("gemma3", {"rope_type": "linear", "factor": 2.0}, ValueError, "must be by kind, of full_attention"),
         ("gptj", {"rope_type": "linear", "factor": 2.0}, ValueError, "this model has none"),
         ("llama", {"rope_parameters": YARN, "vocab_size": 7}, ValueError, "only max_position_embeddings is taken"),
-        ("llama", {"rope_parameters": YARN, "max_position_embeddings": 1}, ValueError, "max_position_embeddings must be"),
+        (
+            "llama",
+            {"rope_parameters": YARN, "max_position_embeddings": 1},
+            ValueError,
+            "max_position_embeddings must be",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit(name, given, kind, words):

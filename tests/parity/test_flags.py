@@ -11,7 +11,7 @@ from posenc.parity.flags import parse
 from posenc.parity.loading import choose
 
 YARN = '"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768'
-VLLM = f"--hf-overrides '{{\"max_position_embeddings\":131072,\"rope_parameters\":{{\"rope_theta\":1e6,{YARN}}}}}'"
+VLLM = f'--hf-overrides \'{{"max_position_embeddings":131072,"rope_parameters":{{"rope_theta":1e6,{YARN}}}}}\''
 LLAMACPP = "-c 131072 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768"
 
 
@@ -37,7 +37,9 @@ def test_each_stack_has_flags_of_its_own():
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 100, "rope_theta": 5e5,
         "beta_fast": 16.0, "beta_slow": 2.0, "attn_factor": 0.5, "max_position_embeddings": 400,
     }  # fmt: skip
-    titan = parse("ComplexRoPE.Config(dim=8, theta=5e5, scaling='llama', scaling_factor=8, truncate=False)", "torchtitan")
+    titan = parse(
+        "ComplexRoPE.Config(dim=8, theta=5e5, scaling='llama', scaling_factor=8, truncate=False)", "torchtitan"
+    )
     assert titan.flags == {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "truncate": False}
 
 
@@ -46,11 +48,13 @@ def test_the_gate_of_vllm_is_a_switch_of_its_own():
     closed = VLLM.replace('"max_position_embeddings":131072,', "")
     assert read(f"{closed} --max-model-len 131072", "vllm").status == "error"
     lost = VLLM.replace('"rope_theta":1e6,', "")  # 10000 is taken
-    assert read(f"{lost} --max-model-len 131072", "vllm", distances=(100,)).mean_cos[100] == pytest.approx(0.4631, abs=5e-5)
+    assert read(f"{lost} --max-model-len 131072", "vllm", distances=(100,)).mean_cos[100] == pytest.approx(
+        0.4631, abs=5e-5
+    )
 
 
 def test_sglang_joins_what_vllm_replaces():
-    text = f"--json-model-override-args '{{\"max_position_embeddings\":131072,\"rope_scaling\":{{{YARN}}}}}'"
+    text = f'--json-model-override-args \'{{"max_position_embeddings":131072,"rope_scaling":{{{YARN}}}}}\''
     assert read(f"{text} --context-length 131072", "sglang").status == "same"
 
 
@@ -85,7 +89,11 @@ def test_a_command_line_is_pasted():
 
 
 WRONG = {
-    "an unknown flag": ("vllm", "--tensor-parallel-size 2", "vllm has no flag '--tensor-parallel-size' about positions"),
+    "an unknown flag": (
+        "vllm",
+        "--tensor-parallel-size 2",
+        "vllm has no flag '--tensor-parallel-size' about positions",
+    ),
     "a word": ("vllm", "serve", "has no flag 'serve'"),
     "no value": ("vllm", "--max-model-len", "--max-model-len needs a value"),
     "no number": ("vllm", "--max-model-len 128k", "must be a whole number"),

@@ -162,6 +162,7 @@ def unsloth(stretched: Stretched, rules: Rules, more: More) -> Spelled:
 
 
 def model_of(stretched: Stretched) -> Model:
+    """Return the language model of the configuration before."""
     return open_model(stretched.before[0].source)
 
 
@@ -201,7 +202,7 @@ def _outside(stretched: Stretched) -> Fields:
         fields[next(iter(reads.share_keys(model.name, True)), reads.SHARES[0])] = share
     if model.name in LOCAL_BASE:
         local = [one.rotary.base for one in stretched.after if one.rotary.layer_type != stretched.kind]
-        fields |= {LOCAL_BASE[model.name][0]: value for value in local[:1]}
+        fields |= dict(zip((LOCAL_BASE[model.name][0],), local, strict=False))
     if own["rope_type"] == "longrope":
         fields[ORIGINAL] = own.pop(ORIGINAL)
     fields["rope_scaling"] = None if own == {"rope_type": "default"} else own
@@ -241,7 +242,7 @@ def _without(own: Fields, *keys: str) -> Fields:
 def _of_llamacpp(stretched: Stretched, rules: Rules) -> Fields:
     """Return the parameters, if llama.cpp can be told them after a file is converted."""
     own, shipped = dict(stretched.parameters), stretched.before[0].rotary.rope_type
-    if (name := next((name for name in (own["rope_type"], shipped) if name in rules.override.keeps), "")):
+    if name := next((name for name in (own["rope_type"], shipped) if name in rules.override.keeps), ""):
         why = f"the factors of {name} are a tensor of the GGUF file, which no flag or key changes"
         raise _refusal(rules, stretched, why, "a file converted from the config.json of --to hf4")
     if own["rope_type"] == "dynamic":

@@ -106,7 +106,8 @@ def stretch(
 
     Raises:
         ValueError: The method is unknown or no configuration can say it, an option is not one of its own, neither
-            factor nor length is given, the factor is below 1, or a value is out of range.
+            factor nor length is given, the factor is below 1, a value is out of range, or the model type has another
+            meaning for the method's name.
         TypeError: A value is of a wrong kind.
 
     >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6}
@@ -131,6 +132,11 @@ def stretch(
     stretched = {key: value for key, value in model.fields.items() if key not in OLD} | override
     stretched.setdefault("model_type", model.model_type)
     after = tuple(mean(Checked(config.read(stretched))))
+    if (found_type := after[0].rotary.rope_type) != chosen.rope_type:  # a name that Phi-3 had before the paper
+        raise ValueError(
+            f"{WHO}: transformers reads {chosen.rope_type} of {model.model_type} as {found_type}. "
+            "Take another method, as longrope or ntk."
+        )
     return Stretched(chosen, factor, trained, target, main.layer_type, own, override, stretched, before, after)
 
 

@@ -23,9 +23,10 @@ _NEAREST = {
     "llama3": "--method yarn",
     "longrope": "--method yarn",
 }
+_OWN = "read back as transformers reads it; Unsloth scales linearly by itself where it finds no scaling."
 _LOST = (
-    "LLaMA-Factory 0.9.5 cannot say this: it sets rope_scaling without rope_theta, which transformers 5 then loses, and "
-    "takes max_position_embeddings for the trained length"
+    "LLaMA-Factory 0.9.5 cannot say this: it sets rope_scaling without rope_theta, which transformers 5 then loses, "
+    "and takes max_position_embeddings for the trained length"
 )
 
 
@@ -66,7 +67,7 @@ DESTINATIONS: Mapping[str, Destination] = {
         Destination("tensorrt-llm", "tensorrt-llm", spellings.tensorrt_llm),
         Destination("torchtitan", "torchtitan", spellings.torchtitan, by_hand=True),
         Destination("axolotl", "hf5", spellings.axolotl, loaded=True),
-        Destination("unsloth", "hf5", spellings.unsloth, loaded=True, remark="read back as transformers reads it."),
+        Destination("unsloth", "hf5", spellings.unsloth, loaded=True, remark=_OWN),
         Destination("llamafactory", "hf5", None, remark=_LOST),
     )
 }
@@ -126,7 +127,9 @@ def write(stretched: Stretched, to: str) -> Written:
     remarks, scale = [f"{place.name}: {place.remark}"] if place.remark else [], 1.0
     for reading, meaning in zip(found, stretched.after, strict=True):
         if _is_unknown(place, reading, stretched):
-            remarks += [f"{rules.project}: unknown of {meaning.rotary.layer_type}: {said}" for said in _unknown(reading)]
+            remarks += [
+                f"{rules.project}: unknown of {meaning.rotary.layer_type}: {said}" for said in _unknown(reading)
+            ]
             continue
         _check_rotation(place, reading, meaning, stretched)
         ratio = _scores(place, reading, meaning, stretched)

@@ -59,7 +59,9 @@ def parse(text: str, stack: str) -> Given:
         raise ValueError("parity: --rope-scale needs --rope-scaling next to it, or it joins whatever the file has.")
     if found.get("rope_type") == "yarn":
         if ORIGINAL not in flags:
-            raise ValueError("parity: --rope-scaling yarn needs --yarn-orig-ctx, or llama.cpp takes the file's longest.")
+            raise ValueError(
+                "parity: --rope-scaling yarn needs --yarn-orig-ctx, or llama.cpp takes the file's longest."
+            )
         flags.setdefault(LENGTH, round(flags.get("factor", 1.0) * flags[ORIGINAL]))  # since #28030
     return Given({}, flags, length)
 
