@@ -236,6 +236,8 @@ def test_what_is_unknown_is_a_remark():
     assert "which length it admits is unknown" in write(longer(), "tensorrt-llm").remarks[-1]
     written = write(longer("yarn", "gemma-3-27b"), "llamacpp")
     assert any("unknown of sliding_attention" in one for one in written.remarks)
+    titan = write(longer("yarn", "gemma-3-27b"), "torchtitan").remarks
+    assert "unknown of sliding_attention: rope_scaling, how torchtitan rotates layers" in titan[0]
     deepseek = write(longer("yarn", "deepseek-v3", factor=50.0), "tensorrt-llm")
     assert any("unknown of full_attention: rope_scaling.mscale_all_dim" in one for one in deepseek.remarks)
 

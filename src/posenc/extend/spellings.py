@@ -262,7 +262,7 @@ def _architecture(stretched: Stretched) -> str:
     name = model_of(stretched).name
     if name not in ARCHITECTURES:
         raise RefusedError(
-            f"write: which architecture a GGUF file of model type {name or 'null'!r} names is not known here. "
+            f"write: which architecture a GGUF file of model type {name or 'null'} names is not known here. "
             f"Known: {', '.join(ARCHITECTURES)}."
         )
     return ARCHITECTURES[name]
