@@ -217,7 +217,7 @@ def _declared(stretched: Stretched, rules: Rules) -> int:
     rule, own = rules.length, stretched.parameters
     grows = own["rope_type"] in rule.times_factor and model_of(stretched).name not in rule.not_in
     if grows and "factor" in own and rule.unless_given not in own:
-        return math.ceil(stretched.target_len / own["factor"])
+        return math.ceil(stretched.target_len / stretched.factor)
     return stretched.target_len
 
 
