@@ -401,6 +401,10 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "stretched_rope": st.fixed_dictionaries({"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2)}),
     "hierarchical": _hierarchical(),
+    "inkling": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "n_heads": st.integers(1, 4), "d_rel": st.integers(1, 3), "extent": st.integers(1, 9)},
+        optional={"temperature": st.just(0.5), "original_max_len": st.sampled_from([1, 3])},
+    ),
     "integer": st.fixed_dictionaries({"d_model": _WIDTH}),
     "kerple_power": st.fixed_dictionaries({"n_heads": _HEADS}),
     "learnable_fourier": st.fixed_dictionaries(
@@ -438,7 +442,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "nope": st.just({}),
     "query_temperature": st.fixed_dictionaries(
-        {"law": st.sampled_from(["llama4", "ministral", "log_n", "beam"])},
+        {"law": st.sampled_from(["llama4", "ministral", "log_n", "beam", "inkling"])},
         optional={"original_max_len": st.sampled_from([2, 100, 8192]), "weight": st.sampled_from([0.1, 0.5])},
     ),
     "relative_bias": st.fixed_dictionaries(

@@ -44,7 +44,7 @@ CLASSICS = {
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
     "retnet fope pope grape_m liere",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
-    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox swin swin_v2 beit "
+    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling swin swin_v2 beit "
     "graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d",
     "score_map": "cope dape",

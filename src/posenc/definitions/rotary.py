@@ -184,7 +184,7 @@ def query_temperature(
     p: float,
     *,
     head_dim: int,
-    law: Literal["llama4", "ministral", "log_n", "beam"] = "llama4",
+    law: Literal["llama4", "ministral", "log_n", "beam", "inkling"] = "llama4",
     original_max_len: int = 8192,
     weight: float = 0.1,
 ) -> tuple[Array, Array]:
@@ -199,10 +199,12 @@ def query_temperature(
     without L and max also Chiang & Cholak 2022, arXiv 2202.12172 (scores times ln n).
     "beam": (1 + (p + 1) / L) ** weight. No paper; Hugging Face, beam, compute_attention_scaling (L 2048, weight 0.1),
     whose comment has p for p + 1 and calls it scalable softmax.
+    "inkling": 1 + weight * ln(max((p + 1) / L, 1)). No paper; Hugging Face, inkling and inkling2
+    (log_scaling_n_floor = L, log_scaling_alpha = weight), which multiplies their bias too: `inkling`.
 
-    They differ: llama4, log_n and beam count the tokens up to and with the query, n = p + 1, ministral those before
-    it, so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n has no steps but
-    grows smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token); L >= 1,
+    They differ: llama4, log_n, beam and inkling count the tokens up to and with the query, n = p + 1, ministral those before
+    it, so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n and inkling
+    have no steps but grow smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token); L >= 1,
     for log_n L >= 2; t without unit.
     Departures: n is that of a causal query, where Chiang & Cholak take the length of the whole input. In the code,
     llama4's and beam's laws are for the layers without rotation alone, llama4's p counted along the cache and not
@@ -213,5 +215,6 @@ def query_temperature(
         "ministral": lambda: 1 + weight * math.log(1 + math.floor(p / original_max_len)),
         "log_n": lambda: max(1.0, math.log(p + 1) / math.log(original_max_len)),
         "beam": lambda: (1 + (p + 1) / original_max_len) ** weight,
+        "inkling": lambda: 1 + weight * math.log(max((p + 1) / original_max_len, 1.0)),
     }[law]()
     return t * np.eye(head_dim), np.eye(head_dim)

@@ -21,6 +21,7 @@ from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
 from posenc.encodings.hierarchical import Hierarchical as Hierarchical
+from posenc.encodings.inkling import Inkling as Inkling
 from posenc.encodings.integer import Integer as Integer
 from posenc.encodings.kerple import KERPLE as KERPLE
 from posenc.encodings.kerple_power import KERPLEPower as KERPLEPower
