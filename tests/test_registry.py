@@ -44,9 +44,9 @@ CLASSICS = {
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
     "retnet fope pope grape_m liere",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
-    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling swin swin_v2 beit "
-    "graphormer",
-    "content_bias": "shaw transformer_xl deberta decomposed_2d",
+    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
+    "swin swin_v2 beit graphormer",
+    "content_bias": "shaw transformer_xl deberta decomposed_2d grape_a",
     "score_map": "cope dape",
 }
 

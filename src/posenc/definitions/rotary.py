@@ -202,10 +202,10 @@ def query_temperature(
     "inkling": 1 + weight * ln(max((p + 1) / L, 1)). No paper; Hugging Face, inkling and inkling2
     (log_scaling_n_floor = L, log_scaling_alpha = weight), which multiplies their bias too: `inkling`.
 
-    They differ: llama4, log_n, beam and inkling count the tokens up to and with the query, n = p + 1, ministral those before
-    it, so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n and inkling
-    have no steps but grow smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token); L >= 1,
-    for log_n L >= 2; t without unit.
+    They differ: ministral counts the tokens before the query, the others those up to and with it, n = p + 1, so that
+    ministral's steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n and inkling have no
+    steps but grow smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token);
+    L >= 1, for log_n L >= 2; t without unit.
     Departures: n is that of a causal query, where Chiang & Cholak take the length of the whole input. In the code,
     llama4's and beam's laws are for the layers without rotation alone, llama4's p counted along the cache and not
     the positions handed in; ministral's follows the rotation on every layer; L is 16384 in ministral3.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posenc.encoding import Placed, Pos
 from posenc.encodings.query_temperature import log_temperature
-from posenc.families import Bias, ReadsTokens, floating, no_autocast
+from posenc.families import Bias, ReadsTokens, no_autocast
 from posenc.registry import register
 
 

@@ -44,12 +44,13 @@ class QueryTemperature(Encoding):
 
     The softmax over n keys flattens as n grows; queries that grow with log n counter it. A piece to be composed:
     `Compose(RoPE(...), QueryTemperature(...))`, or with NoPE in some layers by `PerLayer`, as Llama 4 does. Keys, and
-    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3, Beam and Inkling; log n, Chiang & Cholak
-    2022, section 5.3.
+    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3, Beam and Inkling; log n, Chiang &
+    Cholak 2022, section 5.3.
 
     Args:
         law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p), "log_n"
-            (max(1, ln(p + 1) / ln L)), "beam" ((1 + (p + 1) / L)^weight) or "inkling" (1 + weight ln max((p + 1) / L, 1)).
+            (max(1, ln(p + 1) / ln L)), "beam" ((1 + (p + 1) / L)^weight) or "inkling"
+            (1 + weight ln max((p + 1) / L, 1)).
         original_max_len: L, in positions: queries before it stay as they are, but for "beam", where all grow.
         weight: 0.1 in the models; of no use to "log_n".
 
