@@ -38,6 +38,7 @@ VALID: dict[str, dict[str, Any]] = {
     "longrope": {**LONG, "base": 1e4, "rotary_dim": 8, "rotary_side": "first", "pairing": "half", "length": 200},
 }
 VALID["rope"] |= {"trainable": False, "attention_factor": 1.0, "score_factor": 1.0}
+VALID["stretched_rope"] |= {"inv_freq": None}
 VALID["mrope"] |= {"rotary_dim": 8, "rotary_side": "first", "attention_factor": 1.0, "score_factor": 1.0}
 VALID["axial_rope"] |= {"trainable": False}
 VALID["dynamic_ntk"] |= {"attention_factor": 1.0, "score_factor": 1.0}
