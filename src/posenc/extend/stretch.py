@@ -119,7 +119,7 @@ def stretch(
     before = tuple(mean(fields))
     main, model = before[0].rotary, open_model(fields)
     trained = trained_length(before[0], trained_len)
-    factor, target = _lengths(factor, target_len, trained)
+    factor, target = lengths(factor, target_len, trained)
     own = _rotation(chosen, given, factor, trained, before[0])
     found = spelling.spelled(model, main.layer_type)
     own = {**{key: found.own[key] for key in reads.KEPT if key in found.own}, **own}
@@ -174,7 +174,7 @@ def _check_options(method: Method, given: Mapping[str, Any]) -> None:
         raise ValueError(f"{WHO}: {method.name} needs {' and '.join(lacking)}; got {', '.join(given) or 'none'}.")
 
 
-def _lengths(factor: float | None, target: int | None, trained: int) -> tuple[float, int]:
+def lengths(factor: float | None, target: int | None, trained: int) -> tuple[float, int]:
     """Return how many times longer, and the length wanted."""
     if factor is None and target is None:
         raise ValueError(f"{WHO}: give a factor or the length wanted.")

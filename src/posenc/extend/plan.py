@@ -1,0 +1,233 @@
+"""Ways to make a model's context longer, next to each other: what each does to pairs, neighbours and short texts."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from posenc import config, frequencies
+from posenc.config.reading import Checked
+from posenc.config.values import integer
+from posenc.definitions.distances import dual_chunk_distance, self_extend_distance
+from posenc.extend.effect import SAME, Array, Effect, Model
+from posenc.extend.published import PUBLISHED, Published
+from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, stretch, trained_length
+from posenc.parity.compare import Meaning, compare, mean
+from posenc.parity.loading import choose
+
+_MAPPED = {"dual-chunk": ("chunk", "local"), "self-extend": ("window", "group")}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its parameters for a model and a length.
+
+    Args:
+        method: The method.
+        parameters: Its parameters, in the words of transformers 5 or of the encoding's constructor.
+        stretched: The configuration; None where no configuration can say it.
+        effect: What it does; None where it cannot be computed.
+        refused: Why it cannot be, with what is needed; None where it can.
+        published: What is published about it.
+        stacks: For each stack "" where it can run it, or else why it cannot; without a configuration how it runs it.
+    """
+
+    method: Method
+    parameters: Mapping[str, Any] = field(hash=False)
+    stretched: Stretched | None
+    effect: Effect | None
+    refused: str | None
+    published: Published
+    stacks: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def reached(self, train: bool) -> float:
+        """Return how many times longer the longest published text is that it reached, with or without training."""
+        return self.published.trained if train else self.published.untrained
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates for a model and a length, the most promising first; lengths in positions.
+
+    Args:
+        before: What the configuration means for the kind of layer that is stretched.
+        trained_len: The length of the texts of training.
+        target_len: The length wanted.
+        factor: How many times longer that is.
+        train: Whether the model is trained on.
+        n_pairs: How many pairs of dimensions rotate.
+        full_turns: How many of them made a full turn in training.
+        unseen: How many would see angles that training did not show, were nothing changed.
+        candidates: In order.
+    """
+
+    before: Meaning
+    trained_len: int
+    target_len: int
+    factor: float
+    train: bool
+    n_pairs: int
+    full_turns: int
+    unseen: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def recommended(self) -> Candidate:
+        """The first candidate."""
+        return self.candidates[0]
+
+    @property
+    def reason(self) -> str:
+        """Why the first candidate is the first, with what speaks for caution."""
+        best, how = self.recommended, "with" if self.train else "without"
+        effect, reached = best.effect, best.reached(self.train)
+        if effect is None:
+            return "no method can be computed."
+        said = ["no pair reaches new angles" if not effect.unseen else f"{effect.unseen} pairs reach new angles"]
+        said += ["the fastest pair keeps its angle between neighbours"] if effect.fastest > 1 - SAME else []
+        said += ["angles do not depend on the length of the text"] if effect.fixed else []
+        said += [f"published {how} training for {reached:g} times" if reached else f"nothing published {how} training"]
+        distance, cos = min(effect.cos.items(), key=lambda item: item[1])
+        said += [f"of texts that the model reads now it changes most at distance {distance:,}, to cos {cos:.4f}"]
+        caution = ""
+        if reached < self.factor:
+            caution = f" No source reaches {self.factor:.4g} times {how} training"
+            caution += "; expect to adapt it, or ask for less." if self.train else "; train, or ask for less."
+        return "; ".join(said) + "." + caution
+
+
+def plan(
+    source: config.Source,
+    target_len: int,
+    *,
+    trained_len: int | None = None,
+    train: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return the ways to make a model's context longer, in order, with what each of them does.
+
+    The order: what can be computed; what was published with training, or without, for as many times; what a
+    configuration can say; no new angles; angles that are the same for all lengths; neighbours of the fastest pair
+    kept; the smallest change within the trained length. Parameters that are not given: the factor is the wanted over
+    the trained length; a larger base is that of `frequencies.larger_base`; chunks hold three quarters of the trained
+    length and a sixteenth is local, as in the code of their authors (An 2024); Self-Extend's window is a quarter of
+    it, and the group the smallest that reaches the length (Jin 2024).
+
+    Args:
+        source: A configuration, as for `config.read`.
+        target_len: The length wanted, in positions.
+        trained_len: The length of the texts of training; None takes what the configuration says.
+        train: Whether the model is to be trained on longer texts.
+        options: Parameters, each for the methods that have it: beta_fast, rope_theta, long_factor, window, ...
+
+    Raises:
+        ValueError: The length is below the trained one, no layer rotates, no method has an option, or a value is out
+            of range.
+        TypeError: A value is of a wrong kind.
+
+    >>> found = plan({"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}, 8192)
+    >>> found.recommended.method.name, found.full_turns, found.n_pairs, found.unseen
+    ('yarn', 46, 64, 18)
+    """
+    given = dict(options or {})
+    _check_options(given)
+    fields = Checked(config.read(source))
+    before = mean(fields)[0]
+    trained = trained_length(before, trained_len)
+    factor, target = lengths(None, integer(WHO, "target_len", target_len), trained)
+    model = Model(fields, before, trained, target)
+    found = [_candidate(method, model, given) for method in METHODS.values()]
+    found.sort(key=lambda one: _rank(one, factor, train))
+    seen = model.seen
+    full, unseen = int((seen >= math.tau).sum()), model.unseen(model.angles(target, target))
+    return Plan(before, trained, target, factor, train, len(seen), full, unseen, tuple(found))
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    known = {key for name in METHODS for key in _takes(name)}
+    if unknown := sorted(given.keys() - known):
+        raise ValueError(
+            f"{WHO}: no method has a parameter {', '.join(unknown)[:200]}. Known: {', '.join(sorted(known))}."
+        )
+
+
+def _takes(name: str) -> tuple[str, ...]:
+    return (*METHODS[name].needs, *METHODS[name].takes, *_MAPPED.get(name, ()))
+
+
+def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candidate:
+    own = {key: given[key] for key in _takes(method.name) if key in given}
+    published = PUBLISHED[method.name]
+    try:
+        if method.rope_type is None:
+            parameters, effect = _unsaid(method.name, model, own)
+            return Candidate(method, parameters, None, effect, None, published, published.runs)
+        own = _chosen(method.name, model, own)
+        if lacking := [key for key in method.needs if key not in own]:
+            said = f"it needs {' and '.join(lacking)}, which nothing but a search on the model gives"
+            return Candidate(method, own, None, None, said, published)
+        found = stretch(model.source, method.name, target_len=model.target, trained_len=model.trained, options=own)
+    except ValueError as error:
+        if own.keys() & given.keys():
+            raise
+        return Candidate(method, own, None, None, str(error), published)
+    after = found.after[0]
+    gain = after.at(model.target).gain
+    effect = model.effect(lambda distance, text: after.at(text).inv_freq * distance, after.logits, gain)
+    return Candidate(method, found.parameters, found, effect, None, published, _stacks(found))
+
+
+def _chosen(name: str, model: Model, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method with those that are chosen for the length."""
+    out = dict(own)
+    if name == "base" and "rope_theta" not in out:
+        base = model.before.rotary.base
+        found = frequencies.larger_base(base, original_max_len=model.trained, target_len=model.target)
+        out["rope_theta"] = float(math.ceil(found))
+    if name == "longrope" and "long_factor" in out:
+        out.setdefault("short_factor", [1.0] * (model.before.rotary.rotary_dim // 2))
+    return out
+
+
+def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, int], Effect]:
+    """Return parameters and effect of a method that no configuration can say."""
+    gain = model.before.at(model.trained).gain
+    if name == "drope":
+        return {}, model.effect(lambda distance, text: 0.0 * model.angles(distance, text), None, None)
+    distance_of: Callable[..., Array]
+    if name == "dual-chunk":
+        parameters = {"chunk": max(3 * model.trained // 4, 1), "local": model.trained // 16}
+        distance_of = dual_chunk_distance
+    else:
+        window = integer(WHO, "window", own.get("window", max(model.trained // 4, 1)), high=model.trained - 1)
+        reach = model.trained - window  # groups have the places that the window leaves
+        parameters = {"window": window, "group": max(math.ceil((model.target - window) / reach), 1)}
+        distance_of = self_extend_distance
+    for key, value in own.items():
+        low = 0 if key == "local" else 1
+        parameters[key] = integer(WHO, key, value, low=low, high=model.target)
+    if name == "dual-chunk" and parameters["local"] >= parameters["chunk"]:
+        raise ValueError(f"{WHO}: local must be below chunk={parameters['chunk']}; got {parameters['local']}.")
+
+    def angles(distance: int, text: int) -> Array:
+        ends = np.array([max(text, distance)]), np.array([max(text, distance) - distance])
+        return model.angles(1, model.trained) * float(distance_of(*ends, **parameters)[0, 0])
+
+    return parameters, model.effect(angles, lambda text: model.before.logits(model.trained), gain)
+
+
+def _rank(one: Candidate, factor: float, train: bool) -> tuple[Any, ...]:
+    reached, effect = one.reached(train), one.effect
+    if effect is None:
+        return (1,)
+    enough = 0 if reached >= factor else 1 if reached else 2
+    change = -min(effect.cos.values())
+    return (0, enough, one.stretched is None, effect.unseen > 0, not effect.fixed, effect.fastest < 1 - SAME, change)
+
+
+def _stacks(stretched: Stretched) -> dict[str, str]:
+    """Return for each stack "" where it reads a configuration as transformers 5 does, or else its status."""
+    found = compare(stretched.fields, choose(None), length=stretched.target_len)
+    return {one.rules.stack: "" if one.status == "same" else one.status for one in found.stacks}

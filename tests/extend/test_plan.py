@@ -1,0 +1,219 @@
+"""The plan of a longer context: numbers by hand, from the papers' statements, and from docs of what was compared."""
+
+import math
+
+import numpy as np
+import pytest
+
+from posenc.config.known import known_models
+from posenc.extend.plan import plan
+from posenc.extend.published import PUBLISHED
+from posenc.extend.stretch import METHODS
+
+TURN = 2 * math.pi
+
+
+def planned(name, target, **more):
+    """Return the plan for a known model, and its candidates by name."""
+    model = known_models()[name]
+    found = plan(model["config"], target, **{"trained_len": model["original_max_len"], **more})
+    return found, {one.method.name: one for one in found.candidates}
+
+
+def frequencies(base, width=128):
+    return np.array([base ** (-2 * k / width) for k in range(width // 2)])
+
+
+def test_every_method_stands_there_once_with_its_sources():
+    _, by_name = planned("qwen3-8b", 131072)
+    assert by_name.keys() == METHODS.keys() == PUBLISHED.keys()
+    assert all(one.good_source and one.bad_source for one in PUBLISHED.values())
+
+
+def test_the_critical_dimension_of_llama_2_is_92_as_its_paper_says():  # Liu et al. 2023, section 3
+    found, _ = planned("llama-2-7b", 16384)
+    assert (2 * found.full_turns, found.n_pairs, found.unseen) == (92, 64, 18)
+
+
+@pytest.mark.parametrize("target", [65536, 131072, 1048576])
+def test_yarns_temperature_is_that_of_its_paper(target):  # Peng et al. 2023, eq. 15: sqrt(1/t) = 0.1 ln s + 1
+    _, by_name = planned("qwen3-8b", target)
+    gain = 0.1 * math.log(target / 32768) + 1
+    effect = by_name["yarn"].effect
+    assert effect.gain == pytest.approx(gain, rel=1e-12)
+    assert (effect.logits, effect.short_logits) == pytest.approx((gain**2, gain**2), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "method", "options", "cos"),
+    [  # computed apart from this code for the comparison of stacks
+        ("qwen3-8b", 131072, "yarn", {}, {1000: 0.9820}),
+        ("qwen3-8b", 98304, "ntk", {}, {100: 0.6742, 1000: 0.4876}),  # SGLang's fixed base of dynamic NTK with factor 2
+        ("llama-3.1-8b", 16384, "linear", {}, {100: 0.6329, 1000: 0.4691}),
+        ("llama-3.1-8b", 16384, "base", {"rope_theta": 5e5}, {1000: 0.9631}),  # run unscaled
+    ],
+)
+def test_short_texts_change_by_the_numbers_known_from_stacks(model, target, method, options, cos):
+    _, by_name = planned(model, target, options=options)
+    found = by_name[method].effect.cos
+    assert {distance: found[distance] for distance in cos} == pytest.approx(cos, abs=5e-5)
+
+
+def test_pairs_at_new_angles_are_those_that_a_plain_loop_counts():
+    found, by_name = planned("qwen3-8b", 131072)
+    slow = [w for w in frequencies(1e6) if w * 32768 < TURN]
+    assert (found.n_pairs - found.full_turns, found.unseen) == (len(slow), len(slow))
+    both = zip(frequencies(1e6), frequencies(1e6 * 4 ** (128 / 126)), strict=True)
+    ntk = sum(32768 * old < TURN and 131072 * new > 32768 * old * (1 + 1e-9) for old, new in both)
+    assert by_name["ntk"].effect.unseen == ntk > 0
+    others = {name: one.effect.unseen for name, one in by_name.items() if one.effect and name != "ntk"}
+    assert set(others.values()) == {0}
+
+
+def test_the_larger_base_is_the_smallest_without_new_angles():
+    _, by_name = planned("qwen3-8b", 131072)
+    base = by_name["base"].parameters["rope_theta"]
+    power = math.log(131072 / TURN) / math.log(32768 / TURN)
+    assert base == math.ceil(1e6**power)
+    _, smaller = planned("qwen3-8b", 131072, options={"rope_theta": base * 0.9})
+    assert smaller["base"].effect.unseen > 0
+
+
+def test_neighbours():
+    _, by_name = planned("qwen3-8b", 131072)
+    effects = {name: one.effect for name, one in by_name.items()}
+    assert (effects["linear"].fastest, effects["linear"].median, effects["linear"].closer) == (0.25, 0.25, 64)
+    ntk = effects["ntk"]
+    assert (ntk.fastest, ntk.closer) == (1, 63)
+    assert ntk.median == pytest.approx((4 ** (-31 / 63) + 4 ** (-32 / 63)) / 2)
+    first_divided = math.floor(128 * math.log(32768 / (32 * TURN)) / (2 * math.log(1e6))) + 1
+    assert (effects["yarn"].fastest, effects["yarn"].closer) == (1, 64 - first_divided)
+    assert (effects["drope"].fastest, effects["drope"].closer) == (0, 64)
+    assert all((effects[name].fastest, effects[name].closer) == (1, 0) for name in ("dual-chunk", "self-extend"))
+
+
+def test_llama_3_keeps_29_pairs():  # Meta's code: 29 kept, 6 blended, 29 divided for base 500,000 and 8,192 positions
+    _, by_name = planned("llama-3-8b", 65536)
+    assert by_name["llama3"].effect.closer == 6 + 29
+
+
+def test_dynamic_ntk_costs_short_texts_nothing_but_depends_on_the_length():
+    _, by_name = planned("qwen3-8b", 131072)
+    effect = by_name["dynamic"].effect
+    assert set(effect.cos.values()) == {1.0}
+    assert not effect.fixed
+    assert by_name["yarn"].effect.fixed
+    reached = frequencies(1e6 * (4 * 4 - 3) ** (128 / 126)) / frequencies(1e6)
+    assert effect.median == pytest.approx(np.median(reached))
+
+
+def test_dual_chunk_by_hand():
+    _, by_name = planned("qwen3-8b", 131072)
+    one = by_name["dual-chunk"]
+    assert one.parameters == {"chunk": 24576, "local": 2048}
+    # token 32,768 is the 10,241st of the second stretch of 22,528, and sees the first key from min(32768, 24576)
+    expected = np.cos(frequencies(1e6) * (32768 - 24576)).mean()
+    assert one.effect.cos == pytest.approx({100: 1.0, 1000: 1.0, 32768: expected}, abs=1e-9)
+    assert one.effect.unseen == 0
+
+
+def test_self_extend_by_hand():
+    _, by_name = planned("qwen3-8b", 131072)
+    one = by_name["self-extend"]
+    assert one.parameters == {"window": 8192, "group": 5}  # 5 (32768 - 8192) + 8192 = 131072
+    expected = np.cos(frequencies(1e6) * (32768 - (6553 + 8192 - 1638))).mean()
+    assert one.effect.cos == pytest.approx({100: 1.0, 1000: 1.0, 32768: expected}, abs=1e-9)
+
+
+@pytest.mark.parametrize(("target", "group"), [(15800, 5), (16384, 5), (16385, 6)])
+def test_groups_are_those_of_the_authors_example(target, group):  # README of LongLM, section 4
+    _, by_name = planned("llama-2-7b", target, options={"window": 1024})
+    assert by_name["self-extend"].parameters == {"window": 1024, "group": group}
+
+
+def test_dropped_positions():
+    _, by_name = planned("qwen3-8b", 131072)
+    effect = by_name["drope"].effect
+    assert effect.cos[100] == pytest.approx(np.cos(100 * frequencies(1e6)).mean())
+    assert (effect.unseen, effect.gain, effect.logits) == (0, None, None)
+
+
+def test_longrope_waits_for_its_lists():
+    _, without = planned("qwen3-8b", 131072)
+    assert "long_factor" in without["longrope"].refused
+    lists = {"long_factor": [4.0] * 64}
+    _, given = planned("qwen3-8b", 131072, options=lists)
+    effect = given["longrope"].effect
+    assert (effect.unseen, effect.fastest, effect.fixed) == (0, 0.25, False)
+    assert set(effect.cos.values()) == {1.0}
+    assert effect.logits == pytest.approx(1 + math.log(4) / math.log(32768))  # Ding et al. 2024
+
+
+def test_what_the_file_ships_changes_nothing():
+    _, by_name = planned("deepseek-v3", 163840)
+    effect = by_name["yarn"].effect
+    assert (effect.unseen, effect.closer, effect.fastest) == (0, 0, 1)
+    assert (effect.logits, effect.short_logits) == pytest.approx((1, 1))
+    assert set(effect.cos.values()) == {1.0}
+    assert list(effect.cos) == [100, 1000, 4096, 163840]
+
+
+def test_angles_that_a_shipped_scaling_was_trained_on_are_not_new():
+    """Llama 3.1 divides slow pairs by 8 and reads 16 times as much, so they were trained at twice the plain angles."""
+    _, by_name = planned("llama-3.1-8b", 131072, options={"low_freq_factor": 1})
+    assert by_name["llama3"].effect.unseen == 0  # divided by 16
+    _, plain = planned("llama-3-8b", 131072)
+    assert plain["llama3"].effect.unseen == 0
+    twice = planned("llama-3.1-8b", 131072, options={"rope_theta": 5e5})[1]["base"].effect.unseen
+    slow = [w for w in frequencies(5e5) if 2 * 8192 * w < TURN]
+    assert twice == len(slow)
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "train", "first"),
+    [
+        ("qwen3-8b", 131072, False, "yarn"),
+        ("llama-3.1-8b", 1048576, True, "yarn"),
+        ("pythia-1.4b", 8192, False, "yarn"),
+    ],
+)
+def test_the_first(model, target, train, first):
+    found, _ = planned(model, target, train=train)
+    assert found.recommended.method.name == first
+    assert "no pair reaches new angles" in found.reason
+
+
+def test_training_changes_the_order_and_no_number():
+    without, with_ = planned("qwen3-8b", 131072), planned("qwen3-8b", 131072, train=True)
+    order = [[one.method.name for one in found.candidates] for found, _ in (without, with_)]
+    assert order[0] != order[1]
+    assert {name: one.effect for name, one in without[1].items()} == {n: one.effect for n, one in with_[1].items()}
+    assert order[1].index("base") < order[1].index("dual-chunk")  # which nothing was published about with training
+    assert order[0].index("dual-chunk") < order[0].index("base")
+
+
+def test_it_warns_where_nothing_published_goes_so_far():
+    found, _ = planned("llama-3.1-8b", 1048576)
+    assert "No source reaches 128 times without training; train, or ask for less." in found.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "said"),
+    [
+        ("qwen3-8b", {"target_len": 1000}, "at least the trained length 32768; got 1000"),
+        ("qwen3-8b", {"target_len": 10**10}, "the factor must be from 1 to 10000"),
+        ("qwen3-8b", {"options": {"beta": 1}}, "no method has a parameter beta. Known: attention_factor"),
+        ("qwen3-8b", {"options": {"beta_fast": -1}}, "beta_fast"),
+        ("qwen3-8b", {"options": {"long_factor": [4.0]}}, "64 entries"),
+        ("qwen3-8b", {"options": {"chunk": 8, "local": 8}}, "local must be below chunk=8; got 8"),
+        ("qwen3-8b", {"options": {"window": 32768}}, "window"),
+        ("qwen3-8b", {"trained_len": 1}, "at least 2 positions; got 1"),
+        ({"model_type": "bloom"}, {}, "does not rotate"),
+        ({"model_type": "llama", "head_dim": 64, "rope_theta": 1e4}, {"trained_len": None}, "names no length"),
+        ({"model_type": "llama", "head_dim": 64, "rope_theta": -1}, {}, "rope_theta must be above 1"),
+    ],
+)
+def test_refusals(source, more, said):
+    fields = known_models()[source]["config"] if isinstance(source, str) else source
+    with pytest.raises((ValueError, TypeError), match=said):
+        plan(fields, **{"target_len": 131072, "trained_len": 32768, **more})
