@@ -45,9 +45,25 @@ def test_training_is_said():
     assert "Recommended with training" in posenc("plan", *QWEN, "--train").stdout
 
 
+def test_the_next_step_writes_the_first_with_its_options():
+    done = posenc("plan", *QWEN, "--option", "beta_fast=16", "--option", "window=1024", "--json")
+    assert json.loads(done.stdout)["next"][0] == (
+        "posenc write qwen3-8b --method yarn --to vllm --target-len 131072 --trained-len 32768 --option beta_fast=16"
+    )
+
+
 def test_a_file_of_lists(tmp_path):
     (tmp_path / "long.json").write_text(json.dumps([4.0] * 64))
-    done = posenc("plan", *QWEN, "--option", "long_factor=@long.json", "--json", cwd=tmp_path)
+    done = posenc(
+        "plan",
+        *QWEN,
+        "--option",
+        "long_factor=@long.json",
+        "--option",
+        "short_factor=@long.json",
+        "--json",
+        cwd=tmp_path,
+    )
     longrope = next(one for one in json.loads(done.stdout)["candidates"] if one["method"] == "longrope")
     assert (longrope["refused"], longrope["unseen"], longrope["neighbours"]["median"]) == (None, 0, 0.25)
 
@@ -65,7 +81,8 @@ def test_other_kinds_of_layers_are_named():
 
 
 def test_a_length_that_the_file_declares_needs_no_change():
-    assert "declares 163,840 positions already" in posenc("plan", "deepseek-v3", "--target-len", "163840").stdout
+    done = posenc("plan", "deepseek-v3", "--target-len", "163840")
+    assert "the model reads 163,840: nothing needs to change." in " ".join(done.stdout.split())
 
 
 WRONG = {

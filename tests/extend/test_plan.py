@@ -131,6 +131,13 @@ def test_groups_are_those_of_the_authors_example(target, group):  # README of Lo
     assert by_name["self-extend"].parameters == {"window": 1024, "group": group}
 
 
+def test_mapped_distances_start_from_the_length_that_the_model_reads_now():
+    _, by_name = planned("llama-3.1-8b", 1048576)
+    assert by_name["dual-chunk"].parameters == {"chunk": 98304, "local": 8192}
+    assert by_name["self-extend"].parameters == {"window": 32768, "group": 11}  # (1048576 - 32768) / 98304 = 10.3
+    assert by_name["self-extend"].effect.cos[8192] == 1.0
+
+
 def test_dropped_positions():
     _, by_name = planned("qwen3-8b", 131072)
     effect = by_name["drope"].effect
@@ -141,7 +148,7 @@ def test_dropped_positions():
 def test_longrope_waits_for_its_lists():
     _, without = planned("qwen3-8b", 131072)
     assert "long_factor" in without["longrope"].refused
-    lists = {"long_factor": [4.0] * 64}
+    lists = {"long_factor": [4.0] * 64, "short_factor": [1.0] * 64}
     _, given = planned("qwen3-8b", 131072, options=lists)
     effect = given["longrope"].effect
     assert (effect.unseen, effect.fastest, effect.fixed) == (0, 0.25, False)
@@ -173,7 +180,11 @@ def test_angles_that_a_shipped_scaling_was_trained_on_are_not_new():
     ("model", "target", "train", "first"),
     [
         ("qwen3-8b", 131072, False, "yarn"),
-        ("llama-3.1-8b", 1048576, True, "yarn"),
+        ("llama-3-8b", 1048576, True, "yarn"),
+        ("llama-3.1-8b", 1048576, False, "llama3"),
+        ("gemma-3-27b", 262144, False, "linear"),
+        ("deepseek-v3", 327680, False, "yarn"),
+        ("gpt-oss-20b", 262144, False, "yarn"),
         ("pythia-1.4b", 8192, False, "yarn"),
     ],
 )
@@ -181,6 +192,14 @@ def test_the_first(model, target, train, first):
     found, _ = planned(model, target, train=train)
     assert found.recommended.method.name == first
     assert "no pair reaches new angles" in found.reason
+
+
+def test_what_the_file_ships_counts_from_what_the_model_reads_now():
+    found, _ = planned("llama-3.1-8b", 1048576)
+    assert (found.trained_len, found.now_len, found.factor, found.step) == (8192, 131072, 128, 8)
+    assert found.reason.startswith("the file ships it; ")
+    plain, _ = planned("qwen3-8b", 131072)  # which declares 40,960 without a scaling
+    assert (plain.now_len, plain.step) == (32768, 4)
 
 
 def test_training_changes_the_order_and_no_number():
@@ -193,8 +212,9 @@ def test_training_changes_the_order_and_no_number():
 
 
 def test_it_warns_where_nothing_published_goes_so_far():
-    found, _ = planned("llama-3.1-8b", 1048576)
-    assert "No source reaches 128 times without training; train, or ask for less." in found.reason
+    found, _ = planned("llama-3-8b", 1048576)
+    assert "No source reaches 128 times so: train, or ask for less." in found.reason
+    assert "No source" not in planned("qwen3-8b", 131072)[0].reason
 
 
 @pytest.mark.parametrize(
@@ -204,7 +224,7 @@ def test_it_warns_where_nothing_published_goes_so_far():
         ("qwen3-8b", {"target_len": 10**10}, "the factor must be from 1 to 10000"),
         ("qwen3-8b", {"options": {"beta": 1}}, "no method has a parameter beta. Known: attention_factor"),
         ("qwen3-8b", {"options": {"beta_fast": -1}}, "beta_fast"),
-        ("qwen3-8b", {"options": {"long_factor": [4.0]}}, "64 entries"),
+        ("qwen3-8b", {"options": {"long_factor": [4.0], "short_factor": [1.0]}}, "64 entries"),
         ("qwen3-8b", {"options": {"chunk": 8, "local": 8}}, "local must be below chunk=8; got 8"),
         ("qwen3-8b", {"options": {"window": 32768}}, "window"),
         ("qwen3-8b", {"trained_len": 1}, "at least 2 positions; got 1"),

@@ -1,5 +1,6 @@
 """`posenc plan`: which ways to a longer context a model has, and what each of them costs."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,15 +43,16 @@ def plan_extension(
     from posenc.extend.plan import plan
 
     source, known = find(target, "plan")
-    given = dict(_option(one) for one in option or ())
+    words = option or []
+    given = dict(_option(one) for one in words)
     try:
         found = plan(source, target_len, trained_len=trained_len or known, train=train, options=given)
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     if as_json:
-        output.write_json(_as_json(target, found))
+        output.write_json(_as_json(target, found, words))
     else:
-        output.write("\n".join(_describe(target, found)))
+        output.write("\n".join(_describe(target, found, words)))
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -68,7 +70,7 @@ def _option(text: str) -> tuple[str, Any]:
     return key, reading.parse(path.read_bytes(), value[1:])
 
 
-def _as_json(target: str, found: "Plan") -> dict[str, Any]:
+def _as_json(target: str, found: "Plan", words: Sequence[str]) -> dict[str, Any]:
     """Return the plan with the keys that programs rely on."""
     from posenc.extend.published import DECIDES
 
@@ -78,6 +80,7 @@ def _as_json(target: str, found: "Plan") -> dict[str, Any]:
         "layer_type": rotary.layer_type,
         "rope_type": rotary.rope_type,
         "trained_len": found.trained_len,
+        "now_len": found.now_len,
         "target_len": found.target_len,
         "factor": found.factor,
         "train": found.train,
@@ -87,7 +90,7 @@ def _as_json(target: str, found: "Plan") -> dict[str, Any]:
         "recommended": found.recommended.method.name,
         "reason": found.reason,
         "decides": DECIDES,
-        "next": _next(target, found),
+        "next": _next(target, found, words),
         "candidates": [_candidate(one) for one in found.candidates],
     }
 
@@ -117,7 +120,7 @@ def _candidate(one: "Candidate") -> dict[str, Any]:
     }
 
 
-def _describe(target: str, found: "Plan") -> list[str]:
+def _describe(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     """Write a row for each method, what each row stands on, and what to do next."""
     from posenc.extend.published import DECIDES
 
@@ -128,7 +131,7 @@ def _describe(target: str, found: "Plan") -> list[str]:
     best = found.recommended.method.name
     lines += ["", output.wrap(f"Recommended {how} training: {best}: {found.reason}", _WIDTH, "  ", "")]
     lines += [output.wrap(DECIDES, _WIDTH, "  ", "  "), "", "Next:"]
-    return [*lines, *(f"  {line}" for line in _next(target, found))]
+    return [*lines, *(f"  {line}" for line in _next(target, found, words))]
 
 
 def _head(target: str, found: "Plan") -> Iterator[str]:
@@ -144,8 +147,9 @@ def _head(target: str, found: "Plan") -> Iterator[str]:
         f"{found.unseen} would reach angles that training did not show.",
         _WIDTH,
     )
-    if rotary.factor and rotary.max_len and found.target_len <= rotary.max_len:
-        yield output.wrap(f"The file declares {rotary.max_len:,} positions already: nothing needs to change.", _WIDTH)
+    if found.now_len > found.trained_len:
+        more = "nothing needs to change" if found.target_len <= found.now_len else f"{found.step:.4g} times are new"
+        yield output.wrap(f"With the scaling in its file the model reads {found.now_len:,}: {more}.", _WIDTH)
     kinds = {kind.rotary.layer_type for one in found.candidates if one.stretched for kind in one.stretched.before[1:]}
     if kinds:
         yield f"Layers of {', '.join(sorted(kinds))} stay as they are."
@@ -248,13 +252,20 @@ def _base(found: "Plan") -> float:
     return found.before.rotary.base
 
 
-def _next(target: str, found: "Plan") -> list[str]:
+def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     """Return the commands that write the first candidate that a configuration can say, and measure it."""
     best = next((one for one in found.candidates if one.stretched), None)
     if best is None:
         return []
-    place = target if Path(target).is_dir() else "DIR"
-    lines = [f"posenc write {target} --method {best.method.name} --target-len {found.target_len}"]
-    if best.method.name in _MEASURED:
-        lines.append(f"posenc evaluate {place} --text FILE --method {best.method.name} --factor {found.factor:.6g}")
+    method, runs = best.method, _runs(best)
+    own = [word for word in words if word.partition("=")[0] in (*method.needs, *method.takes)]
+    if method.name == "base" and not own:
+        own = [f"rope_theta={best.parameters['rope_theta']:.0f}"]
+    to = "vllm" if "vllm" in runs else runs[0] if runs else "hf5"
+    length = f"--target-len {found.target_len} --trained-len {found.trained_len}"
+    lines = [shlex.join(["posenc", "write", target, "--method", method.name, "--to", to]) + f" {length}"]
+    lines[0] += "".join(f" --option {shlex.quote(word)}" for word in own)
+    if method.name in _MEASURED:
+        place = shlex.quote(target) if Path(target).is_dir() else "DIR"
+        lines.append(f"posenc evaluate {place} --text FILE --method {method.name} --factor {found.factor:.6g}")
     return lines

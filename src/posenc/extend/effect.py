@@ -13,7 +13,7 @@ from posenc.parity.compare import Meaning
 Array = np.ndarray
 Angles = Callable[[int, int], Array]  # of a distance and a text's length: what its last token sees, (n_pairs,) radians
 SAME = 1e-9  # a relative difference that rounding makes
-_SCALED = ("linear", "dynamic", "yarn", "llama3", "longrope")
+SCALED = ("linear", "dynamic", "yarn", "llama3", "longrope")
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,10 @@ class Model:
     def seen(self) -> Array:
         """The largest angle of each pair in training: before a scaling that the file ships, and with it."""
         rotary = self.before.rotary
-        if rotary.rope_type not in _SCALED:
+        if not self.is_scaled:
             return self.angles(self.trained, self.trained)
         plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
-        declared = max(rotary.max_len or 0, self.trained)
-        return np.maximum(plain * self.trained, self.angles(declared, declared))
+        return np.maximum(plain * self.trained, self.angles(self.now, self.now))
 
     def unseen(self, farthest: Array) -> int:
         """Return how many pairs reach angles that training did not show."""
@@ -74,11 +73,20 @@ class Model:
         return int(((seen < math.tau) & (farthest > seen * (1 + SAME))).sum())
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether the file ships a scaling, with which the model reads texts beyond the trained length."""
+        return self.before.rotary.rope_type in SCALED
+
+    @property
+    def now(self) -> int:
+        """The longest text that it reads now: as the file declares with its scaling, else the trained length."""
+        declared = self.before.rotary.max_len if self.is_scaled else None
+        return max(declared or 0, self.trained)
+
+    @property
     def distances(self) -> list[int]:
-        """Distances within the texts that the model reads now: near ones, the trained length, and the file's."""
-        rotary = self.before.rotary
-        now = rotary.max_len if rotary.rope_type in _SCALED and rotary.max_len else self.trained
-        return sorted({d for d in (100, 1000, self.trained, now) if d <= max(now, self.trained)})
+        """Distances within the texts that the model reads now: near ones, the trained length, and the longest."""
+        return sorted({d for d in (100, 1000, self.trained, self.now) if d <= self.now})
 
     def effect(self, angles: Angles, logits: Callable[[int], float] | None, gain: float | None) -> Effect:
         """Return what a method does that gives these angles and multiplies scores by this, by the text's length."""

@@ -11,7 +11,7 @@ from posenc import config, frequencies
 from posenc.config.reading import Checked
 from posenc.config.values import integer
 from posenc.definitions.distances import dual_chunk_distance, self_extend_distance
-from posenc.extend.effect import SAME, Array, Effect, Model
+from posenc.extend.effect import SAME, SCALED, Array, Effect, Model
 from posenc.extend.published import PUBLISHED, Published
 from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, stretch, trained_length
 from posenc.parity.compare import Meaning, compare, mean
@@ -54,6 +54,7 @@ class Plan:
     Args:
         before: What the configuration means for the kind of layer that is stretched.
         trained_len: The length of the texts of training.
+        now_len: The longest text that the model reads now, with the scaling that its file ships.
         target_len: The length wanted.
         factor: How many times longer that is.
         train: Whether the model is trained on.
@@ -65,6 +66,7 @@ class Plan:
 
     before: Meaning
     trained_len: int
+    now_len: int
     target_len: int
     factor: float
     train: bool
@@ -72,6 +74,11 @@ class Plan:
     full_turns: int
     unseen: int
     candidates: tuple[Candidate, ...]
+
+    @property
+    def step(self) -> float:
+        """How many times longer the wanted length is than what the model reads now."""
+        return max(self.target_len / self.now_len, 1.0)
 
     @property
     def recommended(self) -> Candidate:
@@ -84,18 +91,20 @@ class Plan:
         best, how = self.recommended, "with" if self.train else "without"
         effect, reached = best.effect, best.reached(self.train)
         if effect is None:
-            return "no method can be computed."
+            return f"{best.refused}"
         said = ["no pair reaches new angles" if not effect.unseen else f"{effect.unseen} pairs reach new angles"]
         said += ["the fastest pair keeps its angle between neighbours"] if effect.fastest > 1 - SAME else []
         said += ["angles do not depend on the length of the text"] if effect.fixed else []
-        said += [f"published {how} training for {reached:g} times" if reached else f"nothing published {how} training"]
         distance, cos = min(effect.cos.items(), key=lambda item: item[1])
-        said += [f"of texts that the model reads now it changes most at distance {distance:,}, to cos {cos:.4f}"]
-        caution = ""
-        if reached < self.factor:
-            caution = f" No source reaches {self.factor:.4g} times {how} training"
-            caution += "; expect to adapt it, or ask for less." if self.train else "; train, or ask for less."
-        return "; ".join(said) + "." + caution
+        most = f"change most at distance {distance:,}, to cos {cos:.4f}" if cos < 1 - SAME else "rotate as they do"
+        said += [f"texts that the model reads now {most}"]
+        if is_shipped(best, self.before.rotary.rope_type):
+            return "; ".join(["the file ships it", *said]) + "."
+        said += [f"published {how} training for {reached:g} times" if reached else f"nothing published {how} training"]
+        if reached >= self.step:
+            return "; ".join(said) + "."
+        remedy = "expect to adapt it" if self.train else "train"
+        return "; ".join(said) + f". No source reaches {self.step:.4g} times so: {remedy}, or ask for less."
 
 
 def plan(
@@ -108,12 +117,10 @@ def plan(
 ) -> Plan:
     """Return the ways to make a model's context longer, in order, with what each of them does.
 
-    The order: what can be computed; what was published with training, or without, for as many times; what a
-    configuration can say; no new angles; angles that are the same for all lengths; neighbours of the fastest pair
-    kept; the smallest change within the trained length. Parameters that are not given: the factor is the wanted over
-    the trained length; a larger base is that of `frequencies.larger_base`; chunks hold three quarters of the trained
-    length and a sixteenth is local, as in the code of their authors (An 2024); Self-Extend's window is a quarter of
-    it, and the group the smallest that reaches the length (Jin 2024).
+    docs/planning.md says how the order comes about. Parameters that are not given: the factor is the wanted over the
+    trained length; a larger base is that of `frequencies.larger_base`; chunks hold three quarters of the length that
+    the model reads now and a sixteenth is local, as in their authors' code (An 2024); Self-Extend's window is a
+    quarter of it, and the group the smallest that reaches the length (Jin 2024).
 
     Args:
         source: A configuration, as for `config.read`.
@@ -139,10 +146,11 @@ def plan(
     factor, target = lengths(None, integer(WHO, "target_len", target_len), trained)
     model = Model(fields, before, trained, target)
     found = [_candidate(method, model, given) for method in METHODS.values()]
-    found.sort(key=lambda one: _rank(one, factor, train))
+    step = target / model.now
+    found.sort(key=lambda one: _rank(one, before.rotary.rope_type, step, train))
     seen = model.seen
     full, unseen = int((seen >= math.tau).sum()), model.unseen(model.angles(target, target))
-    return Plan(before, trained, target, factor, train, len(seen), full, unseen, tuple(found))
+    return Plan(before, trained, model.now, target, factor, train, len(seen), full, unseen, tuple(found))
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
@@ -186,24 +194,22 @@ def _chosen(name: str, model: Model, own: Mapping[str, Any]) -> dict[str, Any]:
         base = model.before.rotary.base
         found = frequencies.larger_base(base, original_max_len=model.trained, target_len=model.target)
         out["rope_theta"] = float(math.ceil(found))
-    if name == "longrope" and "long_factor" in out:
-        out.setdefault("short_factor", [1.0] * (model.before.rotary.rotary_dim // 2))
     return out
 
 
 def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, int], Effect]:
     """Return parameters and effect of a method that no configuration can say."""
-    gain = model.before.at(model.trained).gain
+    gain, now = model.before.at(model.trained).gain, model.now
     if name == "drope":
         return {}, model.effect(lambda distance, text: 0.0 * model.angles(distance, text), None, None)
     distance_of: Callable[..., Array]
     if name == "dual-chunk":
-        parameters = {"chunk": max(3 * model.trained // 4, 1), "local": model.trained // 16}
+        parameters = {"chunk": max(3 * now // 4, 1), "local": now // 16}
         distance_of = dual_chunk_distance
     else:
-        window = integer(WHO, "window", own.get("window", max(model.trained // 4, 1)), high=model.trained - 1)
-        reach = model.trained - window  # groups have the places that the window leaves
-        parameters = {"window": window, "group": max(math.ceil((model.target - window) / reach), 1)}
+        window = integer(WHO, "window", own.get("window", max(now // 4, 1)), high=now - 1)
+        left = now - window  # places for groups
+        parameters = {"window": window, "group": max(math.ceil((model.target - window) / left), 1)}
         distance_of = self_extend_distance
     for key, value in own.items():
         low = 0 if key == "local" else 1
@@ -218,11 +224,16 @@ def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, 
     return parameters, model.effect(angles, lambda text: model.before.logits(model.trained), gain)
 
 
-def _rank(one: Candidate, factor: float, train: bool) -> tuple[Any, ...]:
+def is_shipped(one: Candidate, rope_type: str) -> bool:
+    """Return whether the file has a candidate's scaling already, if with another factor."""
+    return one.method.rope_type == rope_type and rope_type in SCALED
+
+
+def _rank(one: Candidate, rope_type: str, step: float, train: bool) -> tuple[Any, ...]:
     reached, effect = one.reached(train), one.effect
     if effect is None:
         return (1,)
-    enough = 0 if reached >= factor else 1 if reached else 2
+    enough = 0 if is_shipped(one, rope_type) or reached >= step else 1 if reached else 2
     change = -min(effect.cos.values())
     return (0, enough, one.stretched is None, effect.unseen > 0, not effect.fixed, effect.fastest < 1 - SAME, change)
 
