@@ -194,6 +194,12 @@ def test_the_first(model, target, train, first):
     assert "no pair reaches new angles" in found.reason
 
 
+def test_new_angles_count_more_than_angles_that_change_with_the_length():
+    found, _ = planned("qwen3-8b", 131072)
+    order = [one.method.name for one in found.candidates]
+    assert order.index("yarn") < order.index("dynamic") < order.index("ntk")  # all published for 4 times at least
+
+
 def test_what_the_file_ships_counts_from_what_the_model_reads_now():
     found, _ = planned("llama-3.1-8b", 1048576)
     assert (found.trained_len, found.now_len, found.factor, found.step) == (8192, 131072, 128, 8)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ class Candidate:
         effect: What it does; None where it cannot be computed.
         refused: Why it cannot be, with what is needed; None where it can.
         published: What is published about it.
-        stacks: For each stack "" where it can run it, or else why it cannot; without a configuration how it runs it.
     """
 
     method: Method
@@ -40,7 +40,11 @@ class Candidate:
     effect: Effect | None
     refused: str | None
     published: Published
-    stacks: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def stacks(self) -> Mapping[str, str]:
+        """For each stack "" where it can run it, or else why it cannot; without a configuration how it runs it."""
+        return self.published.runs if self.stretched is None else _stacks(self.stretched)
 
     def reached(self, train: bool) -> float:
         """Return how many times longer the longest published text is that it reached, with or without training."""
@@ -171,7 +175,7 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
     try:
         if method.rope_type is None:
             parameters, effect = _unsaid(method.name, model, own)
-            return Candidate(method, parameters, None, effect, None, published, published.runs)
+            return Candidate(method, parameters, None, effect, None, published)
         own = _chosen(method.name, model, own)
         if lacking := [key for key in method.needs if key not in own]:
             said = f"it needs {' and '.join(lacking)}, which nothing but a search on the model gives"
@@ -184,7 +188,7 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
     after = found.after[0]
     gain = after.at(model.target).gain
     effect = model.effect(lambda distance, text: after.at(text).inv_freq * distance, after.logits, gain)
-    return Candidate(method, found.parameters, found, effect, None, published, _stacks(found))
+    return Candidate(method, found.parameters, found, effect, None, published)
 
 
 def _chosen(name: str, model: Model, own: Mapping[str, Any]) -> dict[str, Any]:
