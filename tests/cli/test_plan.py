@@ -81,8 +81,11 @@ def test_other_kinds_of_layers_are_named():
 
 
 def test_a_length_that_the_file_declares_needs_no_change():
-    done = posenc("plan", "deepseek-v3", "--target-len", "163840")
-    assert "the model reads 163,840: nothing needs to change." in " ".join(done.stdout.split())
+    arguments = ("plan", "deepseek-v3", "--target-len", "163840")
+    said = " ".join(posenc(*arguments).stdout.split())
+    assert "Recommended: change nothing, because the model reads 163,840 positions already." in said
+    found = json.loads(posenc(*arguments, "--json").stdout)
+    assert (found["recommended"], found["next"]) == (None, ["posenc evaluate DIR --text FILE --lengths 163840"])
 
 
 WRONG = {

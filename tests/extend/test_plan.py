@@ -200,6 +200,19 @@ def test_new_angles_count_more_than_angles_that_change_with_the_length():
     assert order.index("yarn") < order.index("dynamic") < order.index("ntk")  # all published for 4 times at least
 
 
+@pytest.mark.parametrize(
+    ("model", "target", "said"),
+    [
+        ("deepseek-v3", 163840, "the model reads 163,840 positions already"),
+        ("qwen3-8b", 32768, "the model reads 32,768 positions already"),
+        ("command-r7b", 528384, "the layers that rotate see 4,096 positions at most, so no distance grows"),
+    ],
+)
+def test_nothing_needs_to_change(model, target, said):
+    found, _ = planned(model, target)
+    assert (found.recommended, found.reason, found.unseen) == (None, f"{said}.", 0)
+
+
 def test_what_the_file_ships_counts_from_what_the_model_reads_now():
     found, _ = planned("llama-3.1-8b", 1048576)
     assert (found.trained_len, found.now_len, found.factor, found.step) == (8192, 131072, 128, 8)

@@ -87,7 +87,7 @@ def _as_json(target: str, found: "Plan", words: Sequence[str]) -> dict[str, Any]
         "n_pairs": found.n_pairs,
         "full_turns": found.full_turns,
         "unseen_unchanged": found.unseen,
-        "recommended": found.recommended.method.name,
+        "recommended": found.recommended and found.recommended.method.name,
         "reason": found.reason,
         "decides": DECIDES,
         "next": _next(target, found, words),
@@ -124,12 +124,13 @@ def _describe(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     """Write a row for each method, what each row stands on, and what to do next."""
     from posenc.extend.published import DECIDES
 
-    how = "with" if found.train else "without"
     lines = [*_head(target, found), "", *_table(found), "", output.wrap(_NOTE, _WIDTH)]
     for one in found.candidates:
         lines += ["", *_detail(one, found)]
-    best = found.recommended.method.name
-    lines += ["", output.wrap(f"Recommended {how} training: {best}: {found.reason}", _WIDTH, "  ", "")]
+    advice = f"Recommended: change nothing, because {found.reason}"
+    if found.recommended:
+        advice = f"Recommended {'with' if found.train else 'without'} training: {found.recommended.method.name}: {found.reason}"
+    lines += ["", output.wrap(advice, _WIDTH, "  ", "")]
     lines += [output.wrap(DECIDES, _WIDTH, "  ", "  "), "", "Next:"]
     return [*lines, *(f"  {line}" for line in _next(target, found, words))]
 
@@ -148,8 +149,7 @@ def _head(target: str, found: "Plan") -> Iterator[str]:
         _WIDTH,
     )
     if found.now_len > found.trained_len:
-        more = "nothing needs to change" if found.target_len <= found.now_len else f"{found.step:.4g} times are new"
-        yield output.wrap(f"With the scaling in its file the model reads {found.now_len:,}: {more}.", _WIDTH)
+        yield f"With the scaling in its file the model reads {found.now_len:,} positions."
     kinds = {kind.rotary.layer_type for one in found.candidates if one.stretched for kind in one.stretched.before[1:]}
     if kinds:
         yield f"Layers of {', '.join(sorted(kinds))} stay as they are."
@@ -254,6 +254,9 @@ def _base(found: "Plan") -> float:
 
 def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     """Return the commands that write the first candidate that a configuration can say, and measure it."""
+    place = shlex.quote(target) if Path(target).is_dir() else "DIR"
+    if found.settled:
+        return [f"posenc evaluate {place} --text FILE --lengths {found.target_len}"]
     best = next((one for one in found.candidates if one.stretched), None)
     if best is None:
         return []
@@ -266,6 +269,5 @@ def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     lines = [shlex.join(["posenc", "write", target, "--method", method.name, "--to", to]) + f" {length}"]
     lines[0] += "".join(f" --option {shlex.quote(word)}" for word in own)
     if method.name in _MEASURED:
-        place = shlex.quote(target) if Path(target).is_dir() else "DIR"
         lines.append(f"posenc evaluate {place} --text FILE --method {method.name} --factor {found.factor:.6g}")
     return lines

@@ -63,9 +63,9 @@ class Model:
         """The largest angle of each pair in training: before a scaling that the file ships, and with it."""
         rotary = self.before.rotary
         if not self.is_scaled:
-            return self.angles(self.trained, self.trained)
+            return self.angles(self.far(self.trained), self.trained)
         plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
-        return np.maximum(plain * self.trained, self.angles(self.now, self.now))
+        return np.maximum(plain * self.far(self.trained), self.angles(self.far(self.now), self.now))
 
     def unseen(self, farthest: Array) -> int:
         """Return how many pairs reach angles that training did not show."""
@@ -86,7 +86,11 @@ class Model:
     @property
     def distances(self) -> list[int]:
         """Distances within the texts that the model reads now: near ones, the trained length, and the longest."""
-        return sorted({d for d in (100, 1000, self.trained, self.now) if d <= self.now})
+        return sorted({self.far(d) for d in (100, 1000, self.trained, self.now) if d <= self.now})
+
+    def far(self, length: int) -> int:
+        """Return the largest distance that the layers see in a text of a length."""
+        return min(length, self.before.rotary.window or length)
 
     def effect(self, angles: Angles, logits: Callable[[int], float] | None, gain: float | None) -> Effect:
         """Return what a method does that gives these angles and multiplies scores by this, by the text's length."""
@@ -96,7 +100,7 @@ class Model:
         cos = {d: self._cos(angles, d) for d in self.distances}
         now = self.before.logits(self.trained)
         return Effect(
-            unseen=self.unseen(angles(self.target, self.target)),
+            unseen=self.unseen(angles(self.far(self.target), self.target)),
             fastest=float(ratio[old[turning].argmax()]),
             median=float(np.median(ratio)),
             closer=int((ratio < 1 - SAME).sum()),

@@ -85,14 +85,24 @@ class Plan:
         return max(self.target_len / self.now_len, 1.0)
 
     @property
-    def recommended(self) -> Candidate:
-        """The first candidate."""
-        return self.candidates[0]
+    def settled(self) -> str:
+        """Why nothing needs to change; empty where something does."""
+        window = self.before.rotary.window
+        if window and window <= self.trained_len:
+            return f"the layers that rotate see {window:,} positions at most, so no distance grows"
+        return f"the model reads {self.now_len:,} positions already" if self.target_len <= self.now_len else ""
+
+    @property
+    def recommended(self) -> Candidate | None:
+        """The first candidate; None where nothing needs to change."""
+        return None if self.settled else self.candidates[0]
 
     @property
     def reason(self) -> str:
-        """Why the first candidate is the first, with what speaks for caution."""
-        best, how = self.recommended, "with" if self.train else "without"
+        """Why the first candidate is recommended, with what speaks for caution, or why none is."""
+        if self.settled:
+            return f"{self.settled}."
+        best, how = self.candidates[0], "with" if self.train else "without"
         effect, reached = best.effect, best.reached(self.train)
         if effect is None:
             return f"{best.refused}"
@@ -153,7 +163,7 @@ def plan(
     step = target / model.now
     found.sort(key=lambda one: _rank(one, before.rotary.rope_type, step, train))
     seen = model.seen
-    full, unseen = int((seen >= math.tau).sum()), model.unseen(model.angles(target, target))
+    full, unseen = int((seen >= math.tau).sum()), model.unseen(model.angles(model.far(target), target))
     return Plan(before, trained, model.now, target, factor, train, len(seen), full, unseen, tuple(found))
 
 
