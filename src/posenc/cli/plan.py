@@ -127,10 +127,9 @@ def _describe(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     lines = [*_head(target, found), "", *_table(found), "", output.wrap(_NOTE, _WIDTH)]
     for one in found.candidates:
         lines += ["", *_detail(one, found)]
-    advice = f"Recommended: change nothing, because {found.reason}"
-    if found.recommended:
-        advice = f"Recommended {'with' if found.train else 'without'} training: {found.recommended.method.name}: {found.reason}"
-    lines += ["", output.wrap(advice, _WIDTH, "  ", "")]
+    best, how = found.recommended, "with" if found.train else "without"
+    advice = f" {how} training: {best.method.name}: " if best else ": change nothing, because "
+    lines += ["", output.wrap(f"Recommended{advice}{found.reason}", _WIDTH, "  ", "")]
     lines += [output.wrap(DECIDES, _WIDTH, "  ", "  "), "", "Next:"]
     return [*lines, *(f"  {line}" for line in _next(target, found, words))]
 
