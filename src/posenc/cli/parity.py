@@ -9,6 +9,8 @@ from posenc.cli import output
 
 if TYPE_CHECKING:
     from posenc.parity.compare import Compared, Meaning, Parity
+    from posenc.parity.flags import Given
+    from posenc.parity.rules import Rules
 
 _WIDTH = 110
 _LONGEST = 10**12
@@ -32,7 +34,8 @@ def compare_stacks(
         int | None, typer.Option(metavar="N", help="How long the text is, at which the stacks are to serve.")
     ] = None,
     override: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Fields that join the file, in each stack as that stack does it.")
+        str | None,
+        typer.Option(metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers and keys.")] = False,
     list_stacks: Annotated[bool, typer.Option("--list", help="The stacks and versions with rules.")] = False,
@@ -53,10 +56,16 @@ def compare_stacks(
     stacks, distances = choose(stack), _distances(at)
     if length is not None and not 1 <= length <= _LONGEST:
         raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
-    fields = None if override is None else _fields(override)
+    given = _given(override, stacks)
     try:
         found = compare(
-            find(target, "parity")[0], stacks, override=fields, distances=distances, length=length, target=target
+            find(target, "parity")[0],
+            stacks,
+            override=given.fields,
+            flags=given.flags,
+            distances=distances,
+            length=length or given.length,
+            target=target,
         )
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
@@ -86,6 +95,22 @@ def _distances(text: str) -> list[int]:
             f"parity: --at takes distances as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
         )
     return sorted({int(part) for part in parts})
+
+
+def _given(override: str | None, stacks: "Sequence[Rules]") -> "Given":
+    """Return what an override gives: an object of JSON for all stacks, or flags of one."""
+    from posenc.parity import flags
+
+    if override is None:
+        return flags.Given()
+    if override.lstrip()[:1] in ("", "{", "["):
+        return flags.Given(_fields(override))
+    if len(stacks) > 1:
+        raise ValueError(
+            "parity: --override takes a JSON object, or flags of one stack, which --stack names; got "
+            f"{override[:60]!r} for {len(stacks)} stacks."
+        )
+    return flags.parse(override, stacks[0].stack)
 
 
 def _fields(text: str) -> dict[str, Any]:
