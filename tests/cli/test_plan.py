@@ -1,6 +1,7 @@
 """`posenc plan`: what it writes, its JSON, its exit codes."""
 
 import json
+import shlex
 
 import pytest
 
@@ -52,6 +53,27 @@ def test_the_next_step_writes_the_first_with_its_options():
     )
 
 
+@pytest.mark.parametrize(
+    "model", ["qwen3-8b", "llama-3.1-8b", "gemma-3-27b", "deepseek-v3", "gpt-oss-20b", "pythia-1.4b"]
+)
+@pytest.mark.parametrize("train", ["--train", "--no-train"])
+def test_the_next_step_runs(model, train):
+    length = str(8 * known_models()[model]["config"]["max_position_embeddings"])
+    found = json.loads(posenc("plan", model, "--target-len", length, train, "--json").stdout)
+    first = next(one for one in found["candidates"] if one["override"])
+    done = posenc(*shlex.split(found["next"][0])[1:], "--json")
+    assert done.returncode == 0
+    written = json.loads(done.stdout)
+    assert (written["method"], written["factor"], written["target_len"]) == (
+        first["method"], found["factor"], found["target_len"])  # fmt: skip
+
+
+def test_an_option_goes_to_the_methods_that_have_it():
+    found = json.loads(posenc("plan", *QWEN, "--option", "rope_theta=2e7", "--json").stdout)["candidates"]
+    bases = {one["method"]: one["parameters"].get("rope_theta") for one in found}
+    assert (bases["base"], bases["yarn"]) == (2e7, 1e6)
+
+
 def test_a_file_of_lists(tmp_path):
     (tmp_path / "long.json").write_text(json.dumps([4.0] * 64))
     done = posenc(
@@ -92,10 +114,10 @@ WRONG = {
     "no length": (["qwen3-8b"], "target-len"),
     "no file": (["nothing.json", "--target-len", "9"], "no configuration is at 'nothing.json'"),
     "too short": (["qwen3-8b", "--target-len", "100"], "at least the trained length 32768; got 100"),
-    "no option": ([*QWEN, "--option", "beta_fast"], "--option takes key=value"),
+    "no option": ([*QWEN, "--option", "beta_fast"], "--option takes KEY=VALUE"),
     "no parameter": ([*QWEN, "--option", "beta=1"], "no method has a parameter beta"),
-    "no JSON": ([*QWEN, "--option", "beta_fast={"], "--option beta_fast is not JSON"),
-    "no list": ([*QWEN, "--option", "long_factor=@none.json"], "no file of JSON"),
+    "no number": ([*QWEN, "--option", "beta_fast={"], "beta_fast must be a number"),
+    "no list": ([*QWEN, "--option", "long_factor=@none.json"], "--option cannot read 'none.json'"),
     "a wrong kind": ([*QWEN, "--option", "beta_fast=[1]"], "beta_fast"),
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.cli.parameters import parameters
 
 if TYPE_CHECKING:
     from posenc.extend.plan import Candidate, Plan
@@ -44,7 +45,7 @@ def plan_extension(
 
     source, known = find(target, "plan")
     words = option or []
-    given = dict(_option(one) for one in words)
+    given = parameters("plan", words)
     try:
         found = plan(source, target_len, trained_len=trained_len or known, train=train, options=given)
     except FileNotFoundError as error:
@@ -53,21 +54,6 @@ def plan_extension(
         output.write_json(_as_json(target, found, words))
     else:
         output.write("\n".join(_describe(target, found, words)))
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Return a key and its value, which is JSON or stands in a file of JSON."""
-    from posenc.config import reading
-
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"plan: --option takes key=value, as beta_fast=32 or long_factor=@file; got {text[:60]!r}.")
-    if not value.startswith("@"):
-        return key, reading.parse(value.encode(), f"--option {key}")
-    path = Path(value[1:])
-    if not path.is_file() or path.stat().st_size > reading.MAX_BYTES:
-        raise ValueError(f"plan: --option {key}: no file of JSON up to {reading.MAX_BYTES} bytes is at {value[1:]!r}.")
-    return key, reading.parse(path.read_bytes(), value[1:])
 
 
 def _as_json(target: str, found: "Plan", words: Sequence[str]) -> dict[str, Any]:
@@ -192,7 +178,8 @@ def _detail(one: "Candidate", found: "Plan") -> Iterator[str]:
     said.append(("against", f"{one.published.bad} [{one.published.bad_source}]"))
     if one.stacks:
         said.append(("runs in", ", ".join(_runs(one)) or "none"))
-    said += [(f"not in {name}", why) for name, why in one.stacks.items() if why and one.stretched]
+    if cannot := [name for name, why in one.stacks.items() if why and one.stretched]:
+        said.append(("not in", f"{', '.join(cannot)} (posenc write --to NAME says why)"))
     for label, text in said:
         yield output.wrap(text, _WIDTH, "    ", f"  {label}: ")
 
@@ -261,8 +248,6 @@ def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
         return []
     method, runs = best.method, _runs(best)
     own = [word for word in words if word.partition("=")[0] in (*method.needs, *method.takes)]
-    if method.name == "base" and not own:
-        own = [f"rope_theta={best.parameters['rope_theta']:.0f}"]
     to = "vllm" if "vllm" in runs else runs[0] if runs else "hf5"
     length = f"--target-len {found.target_len} --trained-len {found.trained_len}"
     lines = [shlex.join(["posenc", "write", target, "--method", method.name, "--to", to]) + f" {length}"]

@@ -15,8 +15,8 @@ from posenc.definitions.distances import dual_chunk_distance, self_extend_distan
 from posenc.extend.effect import SAME, SCALED, Array, Effect, Model
 from posenc.extend.published import PUBLISHED, Published
 from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, stretch, trained_length
-from posenc.parity.compare import Meaning, compare, mean
-from posenc.parity.loading import choose
+from posenc.extend.write import can_run
+from posenc.parity.compare import Meaning, mean
 
 _MAPPED = {"dual-chunk": ("chunk", "local"), "self-extend": ("window", "group")}
 
@@ -44,7 +44,7 @@ class Candidate:
     @cached_property
     def stacks(self) -> Mapping[str, str]:
         """For each stack "" where it can run it, or else why it cannot; without a configuration how it runs it."""
-        return self.published.runs if self.stretched is None else _stacks(self.stretched)
+        return self.published.runs if self.stretched is None else can_run(self.stretched)
 
     def reached(self, train: bool) -> float:
         """Return how many times longer the longest published text is that it reached, with or without training."""
@@ -250,9 +250,3 @@ def _rank(one: Candidate, rope_type: str, step: float, train: bool) -> tuple[Any
     enough = 0 if is_shipped(one, rope_type) or reached >= step else 1 if reached else 2
     change = -min(effect.cos.values())
     return (0, enough, one.stretched is None, effect.unseen > 0, not effect.fixed, effect.fastest < 1 - SAME, change)
-
-
-def _stacks(stretched: Stretched) -> dict[str, str]:
-    """Return for each stack "" where it reads a configuration as transformers 5 does, or else its status."""
-    found = compare(stretched.fields, choose(None), length=stretched.target_len)
-    return {one.rules.stack: "" if one.status == "same" else one.status for one in found.stacks}
