@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,13 @@ def test_a_person_reads_a_row_for_each_method_then_why_and_the_next_step():
     assert rows["longrope"][1:] == ["-"] * 7
     assert "Recommended without training: yarn" in done.stdout
     assert lines[-1].startswith("  posenc evaluate")
+
+
+def test_the_page_shows_what_it_writes():
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text("utf-8")
+    shown = page.split("Its first lines for Qwen3-8B:\n\n")[1].split("\n\n")[0].splitlines()
+    assert len(shown) == 4
+    assert {line.strip() for line in shown} <= set(posenc("plan", *QWEN).stdout.splitlines())
 
 
 def test_training_is_said():

@@ -226,14 +226,16 @@ def test_training_changes_the_order_and_no_number():
     order = [[one.method.name for one in found.candidates] for found, _ in (without, with_)]
     assert order[0] != order[1]
     assert {name: one.effect for name, one in without[1].items()} == {n: one.effect for n, one in with_[1].items()}
-    assert order[1].index("base") < order[1].index("dual-chunk")  # which nothing was published about with training
-    assert order[0].index("dual-chunk") < order[0].index("base")
+    assert order[0].index("dynamic") < order[0].index("llama3")  # about which nothing was published without training
+    assert order[1].index("llama3") < order[1].index("dynamic")
 
 
 def test_it_warns_where_nothing_published_goes_so_far():
     found, _ = planned("llama-3-8b", 1048576)
-    assert "No source reaches 128 times so: train, or ask for less." in found.reason
-    assert "No source" not in planned("qwen3-8b", 131072)[0].reason
+    assert found.reason.endswith("published without training for 4 times, 128 are wanted: train, or ask for less.")
+    eight, _ = planned("qwen3-8b", 262144)
+    assert eight.reason.endswith("for 4 times, 8 are wanted (dual-chunk for 24 times): train, or ask for less.")
+    assert planned("qwen3-8b", 131072)[0].reason.endswith("published without training for 4 times.")
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,11 @@ class Plan:
         said += [f"published {how} training for {reached:g} times" if reached else f"nothing published {how} training"]
         if reached >= self.step:
             return "; ".join(said) + "."
+        others = [f"{one.method.name} for {one.reached(self.train):g}" for one in self.candidates
+                  if one.effect and one.reached(self.train) >= self.step]  # fmt: skip
+        found = f" ({', '.join(others)} times)" if others else ""
         remedy = "expect to adapt it" if self.train else "train"
-        return "; ".join(said) + f". No source reaches {self.step:.4g} times so: {remedy}, or ask for less."
+        return f"{'; '.join(said)}, {self.step:.4g} are wanted{found}: {remedy}, or ask for less."
 
 
 def plan(
@@ -249,4 +252,4 @@ def _rank(one: Candidate, rope_type: str, step: float, train: bool) -> tuple[Any
         return (1,)
     enough = 0 if is_shipped(one, rope_type) or reached >= step else 1 if reached else 2
     change = -min(effect.cos.values())
-    return (0, enough, one.stretched is None, effect.unseen > 0, not effect.fixed, effect.fastest < 1 - SAME, change)
+    return (0, one.stretched is None, enough, effect.unseen > 0, not effect.fixed, effect.fastest < 1 - SAME, change)
