@@ -217,7 +217,8 @@ def _declared(stretched: Stretched, rules: Rules) -> int:
     rule, own = rules.length, stretched.parameters
     grows = own["rope_type"] in rule.times_factor and model_of(stretched).name not in rule.not_in
     if grows and "factor" in own and rule.unless_given not in own:
-        return math.ceil(stretched.target_len / own["factor"])
+        length = math.ceil(stretched.target_len / stretched.factor)
+        return length + (int(length * stretched.factor) < stretched.target_len)  # they round down
     return stretched.target_len
 
 
