@@ -65,7 +65,7 @@ class Model:
         if not self.is_scaled:
             return self.angles(self.far(self.trained), self.trained)
         plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
-        return np.maximum(plain * self.far(self.trained), self.angles(self.far(self.now), self.now))
+        return np.asarray(np.maximum(plain * self.far(self.trained), self.angles(self.far(self.now), self.now)))
 
     def unseen(self, farthest: Array) -> int:
         """Return how many pairs reach angles that training did not show."""

@@ -18,6 +18,10 @@ from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, stre
 from posenc.extend.write import can_run
 from posenc.parity.compare import Meaning, mean
 
+_DISTANCES: Mapping[str, Callable[..., Array]] = {
+    "dual-chunk": dual_chunk_distance,
+    "self-extend": self_extend_distance,
+}
 _MAPPED = {"dual-chunk": ("chunk", "local"), "self-extend": ("window", "group")}
 
 
@@ -219,15 +223,12 @@ def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, 
     gain, now = model.before.at(model.trained).gain, model.now
     if name == "drope":
         return {}, model.effect(lambda distance, text: 0.0 * model.angles(distance, text), None, None)
-    distance_of: Callable[..., Array]
     if name == "dual-chunk":
         parameters = {"chunk": max(3 * now // 4, 1), "local": now // 16}
-        distance_of = dual_chunk_distance
     else:
         window = integer(WHO, "window", own.get("window", max(now // 4, 1)), high=now - 1)
         left = now - window  # places for groups
         parameters = {"window": window, "group": max(math.ceil((model.target - window) / left), 1)}
-        distance_of = self_extend_distance
     for key, value in own.items():
         low = 0 if key == "local" else 1
         parameters[key] = integer(WHO, key, value, low=low, high=model.target)
@@ -235,8 +236,9 @@ def _unsaid(name: str, model: Model, own: Mapping[str, Any]) -> tuple[dict[str, 
         raise ValueError(f"{WHO}: local must be below chunk={parameters['chunk']}; got {parameters['local']}.")
 
     def angles(distance: int, text: int) -> Array:
-        ends = np.array([max(text, distance)]), np.array([max(text, distance) - distance])
-        return model.angles(1, model.trained) * float(distance_of(*ends, **parameters)[0, 0])
+        last = max(text, distance)
+        apart = _DISTANCES[name](np.array([last]), np.array([last - distance]), **parameters)
+        return np.asarray(model.angles(1, model.trained) * float(apart[0, 0]))
 
     return parameters, model.effect(angles, lambda text: model.before.logits(model.trained), gain)
 
