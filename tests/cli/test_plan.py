@@ -76,6 +76,18 @@ def test_the_next_step_runs(model, train):
         first["method"], found["factor"], found["target_len"])  # fmt: skip
 
 
+def test_lists_that_the_file_ships_stand_in_the_next_step(tmp_path):
+    scaling = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [16.0 + i for i in range(16)]}
+    fields = {"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 2, "rope_theta": 1e4}
+    lengths = {"max_position_embeddings": 8192, "original_max_position_embeddings": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(fields | lengths | {"rope_scaling": scaling}))
+    found = json.loads(posenc("plan", str(tmp_path), "--target-len", "16384", "--json").stdout)
+    assert found["recommended"] == "longrope"
+    done = posenc(*shlex.split(found["next"][0])[1:])
+    assert done.returncode == 0
+    assert "[16.0,17.0," in done.stdout.replace(" ", "").replace("\n", "")
+
+
 def test_an_option_goes_to_the_methods_that_have_it():
     found = json.loads(posenc("plan", *QWEN, "--option", "rope_theta=2e7", "--json").stdout)["candidates"]
     bases = {one["method"]: one["parameters"].get("rope_theta") for one in found}

@@ -156,6 +156,44 @@ def test_longrope_waits_for_its_lists():
     assert effect.logits == pytest.approx(1 + math.log(4) / math.log(32768))  # Ding et al. 2024
 
 
+PHI = {
+    **{"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "rope_theta": 1e4},
+    **{"max_position_embeddings": 8192, "original_max_position_embeddings": 1024},
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [8.0] * 16},
+}
+
+
+def test_the_lists_that_the_file_ships_count():
+    found = plan(PHI, 16384)
+    one = next(one for one in found.candidates if one.method.name == "longrope")
+    assert one.parameters["long_factor"] == [8.0] * 16
+    slow = [w for w in frequencies(1e4, 32) if 1024 * w < TURN]
+    assert one.effect.unseen == len(slow)  # 16384 / 8 is twice what was seen
+    assert one.effect.cos[8192] == 1.0
+
+
+def test_a_rotation_that_no_type_scales_leaves_methods_that_change_attention():
+    kinds = {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}
+    kinds["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    gemma = {"model_type": "gemma4_text", "head_dim": 256, "num_hidden_layers": 6, "max_position_embeddings": 32768}
+    found = plan(gemma | {"rope_parameters": kinds, "sliding_window": 512}, 131072)
+    assert {one.method.name for one in found.candidates if one.effect} == {"dual-chunk", "self-extend", "drope"}
+    refused = {one.method.name: one.refused for one in found.candidates}
+    assert "for a proportional rotation" in refused["yarn"]
+    assert (found.unseen, found.recommended) == (0, None)
+    assert "only declare the length" in found.reason
+
+
+def test_hunyuans_alpha_belongs_to_the_base():
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    hunyuan = {"model_type": "hunyuan_v1_dense", "head_dim": 128, "num_hidden_layers": 2, "rope_theta": 1e4}
+    found = plan(hunyuan | {"max_position_embeddings": 32768, "rope_scaling": scaling}, 131072)
+    yarn = found.recommended
+    assert yarn.method.name == "yarn"
+    assert yarn.parameters["rope_theta"] == pytest.approx(1e4 * 1000 ** (128 / 126))
+    assert (yarn.effect.unseen, yarn.effect.fastest) == (0, 1)
+
+
 def test_what_the_file_ships_changes_nothing():
     _, by_name = planned("deepseek-v3", 163840)
     effect = by_name["yarn"].effect

@@ -1,5 +1,6 @@
 """`posenc plan`: which ways to a longer context a model has, and what each of them costs."""
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -235,7 +236,9 @@ def _parameters(one: "Candidate", found: "Plan") -> str:
 
 
 def _base(found: "Plan") -> float:
-    return found.before.rotary.base
+    from posenc.extend.stretch import plain_base
+
+    return plain_base(found.before.rotary)
 
 
 def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
@@ -248,6 +251,8 @@ def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
         return []
     method, runs = best.method, _runs(best)
     own = [word for word in words if word.partition("=")[0] in (*method.needs, *method.takes)]
+    needs = [key for key in method.needs if not any(word.startswith(f"{key}=") for word in own)]
+    own += [f"{key}={json.dumps(best.parameters[key])}" for key in needs]
     to = "vllm" if "vllm" in runs else runs[0] if runs else "hf5"
     length = f"--target-len {found.target_len} --trained-len {found.trained_len}"
     lines = [shlex.join(["posenc", "write", target, "--method", method.name, "--to", to]) + f" {length}"]

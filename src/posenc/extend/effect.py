@@ -23,7 +23,8 @@ class Effect:
     Args:
         unseen: How many pairs see angles at the wanted length that training did not show: pairs without a full turn
             in training whose largest angle grows.
-        fastest: The angle between neighbours over what it was, at the wanted length, for the fastest pair.
+        fastest: The angle between neighbours at the wanted length over that in the longest text that the model reads
+            now, for the fastest pair.
         median: The same for the median of the pairs that rotate.
         closer: How many pairs have a smaller angle between neighbours.
         fixed: Whether angles are the same for texts of all lengths, so that cached keys stay right.
@@ -94,7 +95,7 @@ class Model:
 
     def effect(self, angles: Angles, logits: Callable[[int], float] | None, gain: float | None) -> Effect:
         """Return what a method does that gives these angles and multiplies scores by this, by the text's length."""
-        old, new = self.angles(1, self.trained), angles(1, self.target)
+        old, new = self.angles(1, self.now), angles(1, self.target)
         turning = old > 0
         ratio = new[turning] / old[turning]
         cos = {d: self._cos(angles, d) for d in self.distances}

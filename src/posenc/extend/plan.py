@@ -14,7 +14,7 @@ from posenc.config.values import integer
 from posenc.definitions.distances import dual_chunk_distance, self_extend_distance
 from posenc.extend.effect import SAME, SCALED, Array, Effect, Model
 from posenc.extend.published import PUBLISHED, Published
-from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, stretch, trained_length
+from posenc.extend.stretch import METHODS, WHO, Method, Stretched, lengths, plain_base, stretch, trained_length
 from posenc.extend.write import can_run
 from posenc.parity.compare import Meaning, mean
 
@@ -94,7 +94,10 @@ class Plan:
         window = self.before.rotary.window
         if window and window <= self.trained_len:
             return f"the layers that rotate see {window:,} positions at most, so no distance grows"
-        return f"the model reads {self.now_len:,} positions already" if self.target_len <= self.now_len else ""
+        if self.target_len <= self.now_len:
+            return f"the model reads {self.now_len:,} positions already"
+        said = "no pair reaches new angles as it is, and no configuration scales this rotation: only declare the length"
+        return said if not self.unseen and self.candidates[0].stretched is None else ""
 
     @property
     def recommended(self) -> Candidate | None:
@@ -210,11 +213,12 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
 
 def _chosen(name: str, model: Model, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a method with those that are chosen for the length."""
-    out = dict(own)
+    out, rotary = dict(own), model.before.rotary
     if name == "base" and "rope_theta" not in out:
-        base = model.before.rotary.base
-        found = frequencies.larger_base(base, original_max_len=model.trained, target_len=model.target)
+        found = frequencies.larger_base(plain_base(rotary), original_max_len=model.trained, target_len=model.target)
         out["rope_theta"] = float(math.ceil(found))
+    if name == rotary.rope_type == "longrope":  # the lists that the file ships
+        out = {key: list(rotary.parameters[key]) for key in METHODS[name].needs if key in rotary.parameters} | out
     return out
 
 
