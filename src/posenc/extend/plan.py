@@ -204,7 +204,7 @@ def _candidate(method: Method, model: Model, given: Mapping[str, Any]) -> Candid
     except ValueError as error:
         if own.keys() & given.keys():
             raise
-        return Candidate(method, own, None, None, str(error), published)
+        return Candidate(method, own, None, None, str(error).removeprefix(f"{WHO}: "), published)
     after = found.after[0]
     gain = after.at(model.target).gain
     effect = model.effect(lambda distance, text: after.at(text).inv_freq * distance, after.logits, gain)
