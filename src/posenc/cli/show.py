@@ -98,8 +98,10 @@ def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], st
 
 
 def _take_picture(name: str, card: "Card | None") -> "Picture":
-    from posenc.cli.picture import Picture, measure
+    from posenc.cli.picture import Picture, define, measure
 
+    if card is not None and (picture := define(card)) is not None:
+        return picture
     try:
         construct, spelling = _find_example(name, card)
     except (TypeError, ValueError) as error:
@@ -109,7 +111,7 @@ def _take_picture(name: str, card: "Card | None") -> "Picture":
     except ModuleNotFoundError as error:
         if not lacks_torch(error):
             raise
-        return Picture("none", str(no_torch("The picture")), [], [])
+        return Picture("none", str(no_torch("The picture, whose numbers are learned,")), [], [])
 
 
 def _show_precision(name: str, card: "Card | None", formula: str | None, as_json: bool) -> None:
