@@ -65,3 +65,8 @@ def test_the_flag_of_the_ramp_stands_next_to_the_kinds():
 def test_refusals(method, options, said):
     with pytest.raises(ValueError, match="(?s).*" + said.replace(".", r"\.")):
         stretch(known_models()["qwen3-8b"]["config"], method, **{"trained_len": 32768, **options})
+
+
+def test_a_name_that_a_model_type_reads_otherwise_is_refused():
+    with pytest.raises(ValueError, match="transformers reads yarn of phi3 as longrope"):
+        stretch(known_models()["phi-4"]["config"], "yarn", factor=4)

@@ -9,6 +9,8 @@ from posenc.cli import output
 
 if TYPE_CHECKING:
     from posenc.parity.compare import Compared, Meaning, Parity
+    from posenc.parity.flags import Given
+    from posenc.parity.rules import Rules
 
 _WIDTH = 110
 _LONGEST = 10**12
@@ -23,7 +25,9 @@ _NOTE = (
 @click.option("--stack", metavar="NAMES", help="hf5,vllm@0.33.0,...", show_default="the newest of each")
 @click.option("--at", default="100,1000,8000", metavar="DISTANCES", help="In positions, with commas.")
 @click.option("--length", type=int, metavar="N", help="How long the text is, at which the stacks are to serve.")
-@click.option("--override", metavar="JSON", help="Fields that join the file, in each stack as that stack does it.")
+@click.option(
+    "--override", metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."
+)
 @click.option("--json", "as_json", is_flag=True, help="All numbers and keys.")
 @click.option("--list", "list_stacks", is_flag=True, help="The stacks and versions with rules.")
 def compare_stacks(
@@ -51,10 +55,16 @@ def compare_stacks(
     stacks, distances = choose(stack), _distances(at)
     if length is not None and not 1 <= length <= _LONGEST:
         raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
-    fields = None if override is None else _fields(override)
+    given = _given(override, stacks)
     try:
         found = compare(
-            find(target, "parity")[0], stacks, override=fields, distances=distances, length=length, target=target
+            find(target, "parity")[0],
+            stacks,
+            override=given.fields,
+            flags=given.flags,
+            distances=distances,
+            length=length or given.length,
+            target=target,
         )
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
@@ -84,6 +94,22 @@ def _distances(text: str) -> list[int]:
             f"parity: --at takes distances as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
         )
     return sorted({int(part) for part in parts})
+
+
+def _given(override: str | None, stacks: "Sequence[Rules]") -> "Given":
+    """Return what an override gives: an object of JSON for all stacks, or flags of one."""
+    from posenc.parity import flags
+
+    if override is None:
+        return flags.Given()
+    if override.lstrip()[:1] in ("", "{", "["):
+        return flags.Given(_fields(override))
+    if len(stacks) > 1:
+        raise ValueError(
+            "parity: --override takes a JSON object, or flags of one stack, which --stack names; got "
+            f"{override[:60]!r} for {len(stacks)} stacks."
+        )
+    return flags.parse(override, stacks[0].stack)
 
 
 def _fields(text: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from posenc.config.rotation import Rotary
 from posenc.parity.compare import Meaning, mean
 
 WHO = "extend"
-_LENGTH, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
+LENGTH, ORIGINAL = reads.LENGTHS
+OLD = frozenset({*reads.SCALINGS, *reads.BASES, *reads.LOCAL_BASES, ORIGINAL})  # older spellings of rope_parameters
 _MOST = 1e4
 
 
@@ -105,7 +106,8 @@ def stretch(
 
     Raises:
         ValueError: The method is unknown or no configuration can say it, an option is not one of its own, neither
-            factor nor length is given, the factor is below 1, or a value is out of range.
+            factor nor length is given, the factor is below 1, a value is out of range, or the model type has another
+            meaning for the method's name.
         TypeError: A value is of a wrong kind.
 
     >>> qwen = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6}
@@ -126,11 +128,15 @@ def stretch(
     if main.rotary_side == "first" and main.rotary_dim != main.head_dim:
         own["partial_rotary_factor"] = main.rotary_dim / main.head_dim
     length = trained if chosen.rope_type == "dynamic" else target  # which dynamic NTK reads as the trained length
-    override = {_LENGTH: length, "rope_parameters": _by_kind(own, main.layer_type, fields, found.nested)}
-    old = {*reads.SCALINGS, *reads.BASES, *reads.LOCAL_BASES, _ORIGINAL}
-    stretched = {key: value for key, value in model.fields.items() if key not in old} | override
+    override = {LENGTH: length, "rope_parameters": _by_kind(own, main.layer_type, fields, found.nested)}
+    stretched = {key: value for key, value in model.fields.items() if key not in OLD} | override
     stretched.setdefault("model_type", model.model_type)
     after = tuple(mean(Checked(config.read(stretched))))
+    if (found_type := after[0].rotary.rope_type) != chosen.rope_type:  # a name that Phi-3 had before the paper
+        raise ValueError(
+            f"{WHO}: transformers reads {chosen.rope_type} of {model.model_type} as {found_type}. "
+            "Take another method, as longrope or ntk."
+        )
     return Stretched(chosen, factor, trained, target, main.layer_type, own, override, stretched, before, after)
 
 
@@ -205,7 +211,7 @@ def _rotation(
     if method.rope_type in ("linear", "dynamic", "yarn", "llama3"):
         own["factor"] = factor
     if method.rope_type in ("yarn", "llama3", "longrope"):
-        own[_ORIGINAL] = trained
+        own[ORIGINAL] = trained
     return own
 
 
@@ -226,7 +232,7 @@ def spell(rotary: Rotary) -> dict[str, Any]:
     if rotary.rope_type != "default":
         own["factor"] = rotary.factor
     if rotary.rope_type in ("yarn", "llama3", "longrope"):
-        own[_ORIGINAL] = rotary.original_max_len
+        own[ORIGINAL] = rotary.original_max_len
     if own.pop("share", 1.0) != 1.0 or (rotary.rotary_side == "first" and rotary.rotary_dim != rotary.head_dim):
         own["partial_rotary_factor"] = rotary.parameters.get("share", rotary.rotary_dim / rotary.head_dim)
     return own
