@@ -401,6 +401,10 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"n_kv_heads": st.integers(1, 3), "head_dim": _WIDTH},
         optional={"base": bases(), "phase_init": st.sampled_from(["zero", "uniform"])},
     ),
+    "rope_pp": st.fixed_dictionaries(
+        {"n_heads": st.sampled_from([2, 4, 6]), "head_dim": _EVEN},
+        optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"])},
+    ),
     "retnet": st.fixed_dictionaries(
         {"n_kv_heads": st.integers(1, 3), "head_dim": _EVEN},
         optional={

@@ -92,7 +92,7 @@ def test_rotary(name: str, data: st.DataObject) -> None:
     head_dim = getattr(encoding, "head_dim", 4)
     arguments = mathematics(encoding) | {"head_dim": head_dim}
     groups = getattr(encoding, "n_kv_heads", None) or 1
-    heads = 2 * groups, groups
+    heads = getattr(encoding, "n_heads", 2 * groups), groups
     q, k = (strategies.normal(1, h, len(p), head_dim, seed=len(p)) for h, p in zip(heads, (pos, k_pos), strict=True))
     define = definitions.find(name)
     assert define is not None

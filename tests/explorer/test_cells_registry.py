@@ -120,7 +120,7 @@ def test_a_trained_turn_is_explained_and_is_that_of_the_definition(name: str) ->
     query = np.isin(np.arange(encoding.head_dim), first).astype(float)
     at = np.eye(1, encoding.n_axes)[0] * pos if encoding.n_axes > 1 else float(pos)
     matrix = defined.matrices(name, encoding, np.array([at]), 0, encoding.head_dim)[0]
-    for head in range(len(matrix) if matrix.ndim == 3 else 1):
+    for head in range(encoding.n_kv_heads or 1):
         wanted = (matrix[head] if matrix.ndim == 3 else matrix) @ query
         for lane in (0, 3, encoding.head_dim - 1):
             found = explained("heat", encoding, pos, lane, head=head)

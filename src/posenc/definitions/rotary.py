@@ -53,6 +53,34 @@ def rope(
     return turn, turn.copy()
 
 
+def rope_pp(
+    p: float,
+    *,
+    n_heads: int,
+    head_dim: int,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
+) -> tuple[Array, Array]:
+    """`rope` in every other head, and in those between the imaginary part that the real product leaves out.
+
+    Paper: Liu et al. 2025, "Beyond Real: Imaginary Extension of Rotary Position Embeddings for Long-Context LLMs"
+    (RoPE++), arXiv 2512.07525: with complex pairs q, k the scores are Re and -Im of the sum over the pairs of
+    conj(q) k exp(-i theta (p_q - p_k)), as real vectors those of queries that turn by p * theta and by
+    p * theta - pi/2. Keys turn as in `rope`, and serve both.
+
+    Result (n_heads, head_dim, head_dim) for queries, the even heads real and the odd ones imaginary, as in the
+    authors' code (OpenMOSS/rope_pp), and (head_dim, head_dim) for keys; all lanes turn; p, theta and inv_freq as in
+    `rope`. The model hands in each projected query twice, as heads 2h and 2h + 1.
+    """
+    keys = rope(p, head_dim=head_dim, base=base, pairing=pairing, inv_freq=inv_freq)[1]
+    back = np.zeros((head_dim, head_dim))  # a quarter turn clockwise: (x, y) becomes (y, -x)
+    for k in range(head_dim // 2):
+        x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        back[x, y], back[y, x] = 1.0, -1.0
+    return np.array([back @ keys if h % 2 else keys for h in range(n_heads)]), keys
+
+
 def xpos(
     p: float,
     *,

@@ -43,6 +43,7 @@ from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rerope import ReRoPE as ReRoPE
 from posenc.encodings.retnet import RetNet as RetNet
 from posenc.encodings.rope import RoPE as RoPE
+from posenc.encodings.rope_pp import RoPEPlusPlus as RoPEPlusPlus
 from posenc.encodings.sandwich import Sandwich as Sandwich
 from posenc.encodings.self_extend import SelfExtend as SelfExtend
 from posenc.encodings.shaw import Shaw as Shaw
