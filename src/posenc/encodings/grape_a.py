@@ -101,7 +101,7 @@ class GRAPEA(ContentBias):
         with no_autocast(q.device):  # half precision would round the pace, which far distances multiply
             slopes = torch.tensor(self._slopes, dtype=dtype, device=q.device)
             scale = (F.softplus(self.omega.to(dtype)) * slopes)[:, None]
-            pace: Tensor | float = 0.0
+            pace = distance.new_zeros(())
             if self.v is not None:
                 pace = pace + (scale * self._gate(self.v, q.to(dtype)))[..., :, None]
             if self.u is not None:
