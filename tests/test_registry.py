@@ -1,6 +1,7 @@
 """Cards, names, and constructing encodings by name."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -103,14 +104,41 @@ def test_options_are_strict() -> None:
 
 
 def test_missing_options_are_named() -> None:
-    with refuses(TypeError, "Learned2D needs height, width; pass height=..., width=...."):
+    with refuses(TypeError, "Learned2D needs height, width; pass height=..., width=..., or dims=Dims(grid=...)."):
         posenc.create("learned_2d", d_model=4)
-    with refuses(TypeError, "pass d_model=..., height=..., width=..., or dims=Dims(d_model=...)."):
+    with refuses(TypeError, "pass d_model=..., height=..., width=..., or dims=Dims(d_model=..., grid=...)."):
         posenc.create("learned_2d")
     with refuses(TypeError, "Learned needs d_model, max_len; pass d_model=..., max_len=..., or dims=Dims("):
         posenc.create("learned")
     with refuses(TypeError, "Learned needs max_len; pass max_len=..."):
         posenc.create("learned", dims=posenc.Dims(d_model=4))
+
+    with refuses(TypeError, "Own needs width; pass width=...."):
+        posenc.create(f"{Own.__module__}:Own")
+
+
+TEXT = posenc.Dims(d_model=512, n_heads=8, head_dim=64, max_len=2048)  # the first example of README
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_any_name_is_constructed_of_what_a_host_knows_or_the_error_has_an_example(name: str) -> None:
+    card, dims = posenc.card(name), replace(TEXT, grid=(14, 16))
+    if name != "longrope":  # whose lists come from a search
+        assert type(posenc.create(name, dims=dims)) is card.cls
+        return
+    start = "posenc.LongRoPE(head_dim=4, short_factors=(1.0, 1.5), long_factors=(1.0, 8.0), original_max_len=2048)"
+    with refuses(TypeError, "needs short_factors, long_factors; pass", f"An example to start from: {start}"):
+        posenc.create(name, dims=dims)
+
+
+def test_a_grid_is_offered_to_what_cannot_do_without_and_to_no_other_width() -> None:
+    dims = replace(TEXT, grid=(14, 16))
+    table, decomposed = posenc.create("learned_2d", dims=dims), posenc.create("decomposed_2d", dims=dims)
+    assert (table.height, table.width, decomposed.size) == (14, 16, (14, 16))
+    assert posenc.create("fire", dims=dims).width == posenc.create("fire", dims=TEXT).width
+    for name in ("learned_2d", "decomposed_2d"):
+        with refuses(TypeError, "or dims=Dims(grid=...)", f"An example to start from: {posenc.card(name).call}"):
+            posenc.create(name, dims=TEXT)
 
 
 def test_a_class_of_ones_own() -> None:
@@ -161,7 +189,6 @@ def test_cards_are_complete(name: str) -> None:
     assert 1700 < card.year < 2100
     assert card.arxiv is None or (len(card.arxiv) == 10 and card.arxiv[4] == ".")
     assert [option.partition("=")[0] for option in card.options] == list(card.examples()[0].options())
-
 
 @pytest.mark.parametrize("name", posenc.names())
 def test_cards_are_plain_json(name: str) -> None:

@@ -106,7 +106,8 @@ class Graphormer(Bias):
 
     Args:
         n_heads: Heads of the queries.
-        max_distance: The longest path that the table knows; a longer one is an error, not a guess.
+        max_distance: The longest path that the table knows; a longer one is an error, not a guess. 510 makes a table of
+            512 numbers a head, as the authors have it (num_spatial).
         distances: Of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; ("tree", n) for those of
             `tree(n)`; None leaves them to `on`.
 
@@ -128,7 +129,7 @@ class Graphormer(Bias):
         self,
         *,
         n_heads: int,
-        max_distance: int,
+        max_distance: int = 510,
         distances: Distances | Tensor | Sequence[Any] | None = None,
     ) -> None:
         super().__init__(n_heads=n_heads)
