@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import posenc
 import strategies
 from posenc import registry
+from posenc.cli.listing import NEEDS
 from strategies import check, refuses
 
 
@@ -186,9 +187,18 @@ def test_cards_are_complete(name: str) -> None:
     assert list(card.traits) == list(registry.TRAITS)
     assert card.traits["real_positions"] == card.cls.accepts_real
     assert card.summary.endswith(".")
+    assert card.serves
+    assert set(card.serves) <= set(NEEDS)
     assert 1700 < card.year < 2100
     assert card.arxiv is None or (len(card.arxiv) == 10 and card.arxiv[4] == ".")
     assert [option.partition("=")[0] for option in card.options] == list(card.examples()[0].options())
+
+
+def test_the_toys_of_the_textbooks_serve_nothing_else() -> None:
+    toys = [name for name in posenc.names() if "textbook" in posenc.card(name).serves]
+    assert toys == ["binary", "integer", "normalised", "sine"]
+    assert {posenc.card(name).serves for name in toys} == {("textbook",)}
+
 
 @pytest.mark.parametrize("name", posenc.names())
 def test_cards_are_plain_json(name: str) -> None:

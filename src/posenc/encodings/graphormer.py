@@ -80,6 +80,7 @@ def tree(n: int) -> Distances:
     cost="two look-ups a score",
     aliases=("spatial_encoding", "shortest_path"),
     used_by=("Graphormer",),
+    serves=("graph",),
     example={"n_heads": 4, "max_distance": 12, "distances": ("tree", 64)},
     traits={
         "distinct": {"float32": 2, "bfloat16": 2, "float16": 2},

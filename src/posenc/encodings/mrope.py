@@ -26,6 +26,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("multimodal_rope",),
     used_by=("Qwen2-VL", "Qwen2.5-VL", "GLM-4V", "Qwen3-VL and Qwen3.5 (interleaved)", "Ernie 4.5 VL (time last)"),
+    serves=("video", "image", "text"),
     example={"head_dim": 64, "sections": (8, 12, 12)},
     variants=(
         {"layout": "interleaved", "sections": (12, 10, 10)},

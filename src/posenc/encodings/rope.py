@@ -23,6 +23,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("rotary", "roformer"),
     used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
+    serves=("text",),
     example={"head_dim": 64},
     variants=(
         {"head_dim": 8},
