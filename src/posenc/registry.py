@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CAP = 65_536  # positions that are compared; "distinct" ends here
 _Class = TypeVar("_Class", bound=type)
 _CARDS: dict[str, Card] = {}
-_OF_GRID: dict[str, Any] = {"size": slice(None), "height": 0, "width": 1}  # arguments that ask for a grid, and for which part of it
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Dims:
             known[fact] = known[same_as] if known[fact] is None else known[fact]
         grid = known.pop("grid")
         if grid is not None:
-            known |= {argument: grid[_OF_GRID[argument]] for argument in required if argument in _OF_GRID}
+            known |= {argument: grid[part] for argument, part in _parts_of_a_grid(required).items()}
         return {fact: value for fact, value in known.items() if value is not None}
 
 
@@ -190,10 +189,18 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     return cls(**arguments)
 
 
+def _parts_of_a_grid(arguments: Iterable[str]) -> dict[str, Any]:
+    """Return which arguments ask for a grid, and for which part of it; a width alone is that of something else."""
+    asked = set(arguments)
+    parts: dict[str, Any] = {"size": slice(None)} if "size" in asked else {}
+    return {**parts, "height": 0, "width": 1} if {"height", "width"} <= asked else parts
+
+
 def _what_is_missing(cls: type, missing: list[str]) -> str:
     """Return what to say of arguments that a constructor wants, and an example to start from."""
     give = ", ".join(f"{argument}=..." for argument in missing)
-    facts = dict.fromkeys("grid" if argument in _OF_GRID else argument for argument in missing)
+    of_grid = _parts_of_a_grid(missing)
+    facts = dict.fromkeys("grid" if argument in of_grid else argument for argument in missing)
     known = ", ".join(f"{fact}=..." for fact in facts if fact in asdict(Dims()))
     offer = f", or dims=Dims({known})" if known else ""
     own = card_of(cls)
