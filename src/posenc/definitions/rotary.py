@@ -53,6 +53,28 @@ def rope(
     return turn, turn.copy()
 
 
+def p_rope(
+    p: float,
+    *,
+    head_dim: int,
+    share: float = 0.75,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+) -> tuple[Array, Array]:
+    """The rotation of `rope` in which only the fastest pairs turn; the others pass unchanged.
+
+    Paper: Barbero et al. 2024, "Round and Round We Go!", arXiv 2410.06205, section 6 (p-RoPE): the share of the pairs
+    with the highest frequencies keeps theta_k = base**(-2k/head_dim), k = 0.. floor(share * head_dim / 2) - 1, and the
+    lowest have 0. share 0 is `nope`, 1 `rope`. The paper leaves open how a fraction of a pair is rounded; down is
+    Hugging Face's ("proportional"; Gemma 4).
+
+    p in positions, fractions and negatives allowed; pairing as in `rope`.
+    """
+    k = np.arange(head_dim // 2)
+    theta = np.where(k < math.floor(share * head_dim / 2), base ** (-2 * k / head_dim), 0.0)
+    return rope(p, head_dim=head_dim, pairing=pairing, inv_freq=theta)
+
+
 def xpos(
     p: float,
     *,

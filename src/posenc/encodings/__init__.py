@@ -35,6 +35,7 @@ from posenc.encodings.mrope import MRoPE as MRoPE
 from posenc.encodings.nerf_fourier import NeRFFourier as NeRFFourier
 from posenc.encodings.nope import NoPE as NoPE
 from posenc.encodings.normalised import Normalised as Normalised
+from posenc.encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from posenc.encodings.pope import PoPE as PoPE
 from posenc.encodings.query_temperature import QueryTemperature as QueryTemperature
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
