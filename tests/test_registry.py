@@ -44,7 +44,7 @@ CLASSICS = {
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
-    "retnet fope pope grape_m liere p_rope",
+    "retnet fope pope grape_m liere p_rope mhrope",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox swin swin_v2 beit "
     "graphormer",
@@ -140,6 +140,29 @@ def test_a_grid_is_offered_to_what_cannot_do_without_and_to_no_other_width() -> 
     for name in ("learned_2d", "decomposed_2d"):
         with refuses(TypeError, "or dims=Dims(grid=...)", f"An example to start from: {posenc.card(name).call}"):
             posenc.create(name, dims=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("videorope", posenc.MRoPE(head_dim=64, layout="time_last")),
+        ("hope_video", posenc.MRoPE(head_dim=64, layout="time_unrotated")),
+        ("mmrope", posenc.MRoPE(head_dim=64, layout=(0, 0, 1, 2, 1, 2, 1, 2))),
+        ("ilrope", posenc.MRoPE(head_dim=64, layout="interleaved")),
+        ("omnirope", posenc.MRoPE(head_dim=64)),
+        ("circle_rope", posenc.MRoPE(head_dim=64)),
+        ("v2pe", posenc.RoPE(head_dim=64)),
+    ],
+)
+def test_a_plan_is_a_class_with_the_options_of_a_paper(name: str, wanted: posenc.Encoding) -> None:
+    assert repr(posenc.create(name, dims=TEXT)) == repr(wanted)
+    assert name in posenc.card(name).plans
+    assert name not in posenc.names()
+    assert posenc.create(name, dims=TEXT, base=500.0).base == 500.0
+
+
+def test_an_option_wins_over_a_plan() -> None:
+    assert posenc.create("videorope", head_dim=64, layout="blocks").layout == "blocks"
 
 
 def test_a_class_of_ones_own() -> None:

@@ -7,6 +7,7 @@ the division is attention's own and not part of the definitions.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -153,7 +154,7 @@ def mrope(
     *,
     head_dim: int,
     sections: tuple[int, ...] = (16, 24, 24),
-    layout: Literal["blocks", "interleaved", "time_last"] = "blocks",
+    layout: Literal["blocks", "interleaved", "time_last", "time_unrotated"] | Sequence[int | None] = "blocks",
     base: float = 10000.0,
     rotary_dim: int | None = None,
     rotary_side: Literal["first", "last"] = "first",
@@ -175,6 +176,11 @@ def mrope(
     axis 0 more, so that (16, 24, 24) deals out 22, 21, 21. sections[0] alone decides nothing here.
     layout "time_last" (Hugging Face, ernie4_5_vl_moe, whose files write row, column, time): the axes but 0 take turns
     over the first sections[1] + .. pairs, and axis 0 has the slowest, the last sections[0].
+    The same is VideoRoPE's (Wei et al. 2025, arXiv 2502.05173, low-frequency temporal allocation).
+    layout "time_unrotated" (Li et al. 2025, HoPE, arXiv 2505.20444, hybrid frequency allocation): so, but the pairs of
+    axis 0 have theta 0.
+    layout (a_0, a_1, ..): axis(k) = a_(k mod length), and None is theta 0: MM-RoPE (Yuan et al. 2025, Lumos-1, arXiv
+    2507.08801) repeats (0, 0, 1, 2, 1, 2, 1, 2); sections then only number the axes.
 
     p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; theta_k in radians per
     position; sections add up to rotary_dim/2; inv_freq (rotary_dim/2,) stands for theta when given, and base then
@@ -192,13 +198,43 @@ def mrope(
             "blocks": lambda k: sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
             "interleaved": lambda k: k % n_axes if k < n_axes * sections[k % n_axes] else 0,
             "time_last": lambda k: 1 + k % (n_axes - 1) if k < sum(sections[1:]) else 0,
-        }[layout](k)
+            "time_unrotated": lambda k: 1 + k % (n_axes - 1) if k < sum(sections[1:]) else None,
+            "": lambda k: layout[k % len(layout)],
+        }[layout if isinstance(layout, str) else ""](k)
         x, y = {"half": (k, k + width // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         x, y = start + x, start + y
         theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
-        turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
-        turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
+        angle = 0.0 if axis is None else at[axis] * theta
+        turn[x, x], turn[x, y] = math.cos(angle), -math.sin(angle)
+        turn[y, x], turn[y, y] = math.sin(angle), math.cos(angle)
         turn[[x, y]] *= attention_factor
+    return turn, turn.copy()
+
+
+def mhrope(
+    p: Array,
+    *,
+    head_dim: int,
+    n_kv_heads: int,
+    sections: tuple[int, ...] = (2, 3, 3),
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+) -> tuple[Array, Array]:
+    """The rotation of `rope` in every key head, each head by one axis of the position (time, row, column).
+
+    Paper: Huang et al. 2025, "Revisiting Multimodal Positional Encoding in Vision-Language Models", arXiv 2510.23095
+    (Multi-Head RoPE): heads and not pairs are shared out, so that every axis has all frequencies. The first sections[0]
+    key heads turn by p[0], the next sections[1] by p[1], and so on; the queries of a group turn with their key head.
+    From the authors' code: heads that no section counts do not turn.
+
+    p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; sections count heads and add up
+    to at most n_kv_heads; pairing as in `rope`. Matrices (n_kv_heads, head_dim, head_dim).
+    """
+    turn = np.stack([np.eye(head_dim)] * n_kv_heads)
+    heads = iter(range(n_kv_heads))
+    for axis, n in enumerate(sections):
+        for _ in range(n):
+            turn[next(heads)], _ = rope(np.atleast_1d(p)[axis], head_dim=head_dim, base=base, pairing=pairing)
     return turn, turn.copy()
 
 

@@ -30,6 +30,7 @@ from posenc.encodings.learned import Learned as Learned
 from posenc.encodings.learned_2d import Learned2D as Learned2D
 from posenc.encodings.liere import LieRE as LieRE
 from posenc.encodings.longrope import LongRoPE as LongRoPE
+from posenc.encodings.mhrope import MHRoPE as MHRoPE
 from posenc.encodings.mixed_rope import MixedRoPE as MixedRoPE
 from posenc.encodings.mrope import MRoPE as MRoPE
 from posenc.encodings.nerf_fourier import NeRFFourier as NeRFFourier
