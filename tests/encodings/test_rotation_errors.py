@@ -187,7 +187,7 @@ def test_sections_of_mrope() -> None:
 def test_a_plan_of_axes_that_mrope_cannot_follow() -> None:
     whole = "MRoPE: a layout that is a list must have an axis for each of 4 pairs"
     for bad in ((), (None, None), (0, 1, 2, 0, 1), (0, -1), (0, 4)):
-        with refuses(ValueError, whole, f"got layout={bad}"):
+        with refuses(ValueError, whole, f"got layout=tuple of {len(bad)} entries"):
             build("mrope", layout=bad, sections=None)
     for bad in ((0.0, 1), (True, 1), ("0", 1), ((0,), 1)):
         with refuses(TypeError, "MRoPE: layout must be a word, or a list of axes and None; got layout="):

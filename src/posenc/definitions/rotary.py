@@ -231,10 +231,9 @@ def mhrope(
     to at most n_kv_heads; pairing as in `rope`. Matrices (n_kv_heads, head_dim, head_dim).
     """
     turn = np.stack([np.eye(head_dim)] * n_kv_heads)
-    heads = iter(range(n_kv_heads))
-    for axis, n in enumerate(sections):
-        for _ in range(n):
-            turn[next(heads)], _ = rope(np.atleast_1d(p)[axis], head_dim=head_dim, base=base, pairing=pairing)
+    at = np.repeat(np.atleast_1d(p), sections)  # the coordinate of each head's axis
+    for h in range(len(at)):
+        turn[h], _ = rope(at[h], head_dim=head_dim, base=base, pairing=pairing)
     return turn, turn.copy()
 
 

@@ -5,6 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
+from posenc.config.values import short
 from posenc.families import Rotary, number
 from posenc.kernels.eager import Pairing
 from posenc.registry import register
@@ -64,7 +65,7 @@ class ProportionalRoPE(Rotary):
         if not 0 <= number(self.name, "share", share) <= 1:
             raise ValueError(
                 f"{self.name}: share must be from 0 to 1, because it is the share of the pairs that rotate; got "
-                f"share={share}."
+                f"share={short(share)}."
             )
         self.share, self.base = share, frequencies.check_base(base, self.name)
         rotating = frequencies.proportional(head_dim=head_dim, base=self.base, share=share)
