@@ -38,6 +38,7 @@ OLD_NUMPY = ("numpy<2.3",)  # with later ones the interpreter of their Triton st
 ROWS = [
     Row("2.6.0", "5.23.0", tuple(ROOMS), OLD_NUMPY),
     Row("2.9.1", "5.23.0", tuple(ROOMS), OLD_NUMPY),
+    Row("2.11.0", "5.23.0", tuple(ROOMS)),  # what machines with a GPU have
     Row("2.13.0", "5.23.0", tuple(ROOMS)),
     Row("2.14.1", "5.24.0", tuple(ROOMS)),
     *(Row("2.13.0", version) for version in ("5.0.0", "5.6.2", "5.13.1", "5.16.1", "5.19.0", "5.20.2", "5.24.0")),

@@ -1,6 +1,7 @@
 """posenc.hf.use with rope_parameters: a loaded model with a longer context."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ pytest.importorskip("transformers")
 
 import posenc
 from interop.rotary_models import BASES, DYNAMIC, YARN, built, text
+from posenc.extend.stretch import METHODS, stretch
+from posenc.extend.write import write
 from posenc.verify.configs import judge
 from strategies import refuses
 
@@ -98,6 +101,26 @@ def test_the_declared_length_is_written_with_the_scaling(name, before, given, af
     assert model.config.max_position_embeddings == before
 
 
+HALF = {"base": {"rope_theta": 8e5}, "longrope": {key: LISTS[key] for key in ("short_factor", "long_factor")}}
+
+
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.rope_type])
+def test_a_model_that_is_saved_has_the_fields_that_write_writes(method, tmp_path):
+    model = built("llama", max_position_embeddings=40960)
+    model.config.save_pretrained(tmp_path)
+    longer = stretch(tmp_path, method, factor=4, trained_len=32768, options=HALF.get(method))
+    wanted = json.loads(write(longer, "hf5").text)
+    posenc.hf.use(model, rope_parameters=wanted)
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert {key: saved[key] for key in wanted} == wanted
+    if method in ("yarn", "llama3"):  # whose parameters imply the length
+        posenc.hf.use(model, rope_parameters=longer.parameters)
+        assert model.config.max_position_embeddings == wanted["max_position_embeddings"] == 131072
+    posenc.hf.restore(model)
+    assert model.config.max_position_embeddings == 40960
+
+
 @pytest.mark.parametrize(
     ("name", "given", "kind", "words"),
     [
@@ -108,6 +131,13 @@ def test_the_declared_length_is_written_with_the_scaling(name, before, given, af
         ("llama", {"rope_type": "linear"}, ValueError, "factor"),
         ("gemma3", {"rope_type": "linear", "factor": 2.0}, ValueError, "must be by kind, of full_attention"),
         ("gptj", {"rope_type": "linear", "factor": 2.0}, ValueError, "this model has none"),
+        ("llama", {"rope_parameters": YARN, "vocab_size": 7}, ValueError, "only max_position_embeddings is taken"),
+        (
+            "llama",
+            {"rope_parameters": YARN, "max_position_embeddings": 1},
+            ValueError,
+            "max_position_embeddings must be",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit(name, given, kind, words):

@@ -1,7 +1,6 @@
 """`posenc parity`: what each stack makes of a model's configuration, and how far that lies from what it means."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,8 +8,9 @@ import typer
 from posenc.cli import output
 
 if TYPE_CHECKING:
-    from posenc.config import Source
     from posenc.parity.compare import Compared, Meaning, Parity
+    from posenc.parity.flags import Given
+    from posenc.parity.rules import Rules
 
 _WIDTH = 110
 _LONGEST = 10**12
@@ -34,7 +34,8 @@ def compare_stacks(
         int | None, typer.Option(metavar="N", help="How long the text is, at which the stacks are to serve.")
     ] = None,
     override: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Fields that join the file, in each stack as that stack does it.")
+        str | None,
+        typer.Option(metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers and keys.")] = False,
     list_stacks: Annotated[bool, typer.Option("--list", help="The stacks and versions with rules.")] = False,
@@ -46,6 +47,7 @@ def compare_stacks(
     if list_stacks:
         _list(as_json)
         return
+    from posenc.config.known import find
     from posenc.parity.compare import compare
     from posenc.parity.loading import choose
 
@@ -54,9 +56,17 @@ def compare_stacks(
     stacks, distances = choose(stack), _distances(at)
     if length is not None and not 1 <= length <= _LONGEST:
         raise ValueError(f"parity: --length must be from 1 to {_LONGEST}; got {length}.")
-    fields = None if override is None else _fields(override)
+    given = _given(override, stacks)
     try:
-        found = compare(_source(target), stacks, override=fields, distances=distances, length=length, target=target)
+        found = compare(
+            find(target, "parity")[0],
+            stacks,
+            override=given.fields,
+            flags=given.flags,
+            distances=distances,
+            length=length or given.length,
+            target=target,
+        )
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     if as_json:
@@ -78,20 +88,6 @@ def _list(as_json: bool) -> None:
         output.write("\n".join(f"{row['stack']}@{row['version']}".ljust(22) + row["project"] for row in rows))
 
 
-def _source(target: str) -> "Source":
-    """Return a file, or the configuration of a known model."""
-    from posenc.config.known import known_models
-
-    if Path(target).exists():
-        return target
-    if target in (models := known_models()):
-        fields: dict[str, Any] = models[target]["config"]
-        return fields
-    raise ValueError(
-        f"parity: no configuration is at {target[:200]!r}, and no known model is called so. Known: {', '.join(models)}."
-    )
-
-
 def _distances(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and 1 <= int(part[:14]) <= _LONGEST for part in parts) or len(parts) > 64:
@@ -99,6 +95,22 @@ def _distances(text: str) -> list[int]:
             f"parity: --at takes distances as 100,1000,8000, each from 1 to {_LONGEST}; got {text[:60]!r}."
         )
     return sorted({int(part) for part in parts})
+
+
+def _given(override: str | None, stacks: "Sequence[Rules]") -> "Given":
+    """Return what an override gives: an object of JSON for all stacks, or flags of one."""
+    from posenc.parity import flags
+
+    if override is None:
+        return flags.Given()
+    if override.lstrip()[:1] in ("", "{", "["):
+        return flags.Given(_fields(override))
+    if len(stacks) > 1:
+        raise ValueError(
+            "parity: --override takes a JSON object, or flags of one stack, which --stack names; got "
+            f"{override[:60]!r} for {len(stacks)} stacks."
+        )
+    return flags.parse(override, stacks[0].stack)
 
 
 def _fields(text: str) -> dict[str, Any]:

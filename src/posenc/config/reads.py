@@ -27,6 +27,8 @@ PARAMETERS = {
     "longrope": {"factor", "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"},
 }
 OF_SCALING = set().union(*PARAMETERS.values())
+# parameters that do not depend on the length of the texts: they stay when others are replaced
+KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 # what belongs into the parameters of the rotation and is known by its name wherever it stands
 INSIDE = (OF_SCALING - {"factor", "alpha", "mscale", "truncate"}) | {"rope_type", "mrope_section", "mrope_interleaved"}
 # other keys about positions that are read where they stand

@@ -11,6 +11,7 @@ from posenc.config.models import TYPES
 from posenc.config.reading import Checked
 from posenc.config.rotation import Rotary
 from posenc.parity.evaluate import mean_cos, same
+from posenc.parity.flags import meant
 from posenc.parity.read import Key, Reading, merged, read
 from posenc.parity.rules import Rules
 
@@ -71,6 +72,7 @@ def compare(
     stacks: Sequence[Rules],
     *,
     override: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
     distances: Sequence[int] = DISTANCES,
     length: int | None = None,
     target: str = "",
@@ -81,6 +83,7 @@ def compare(
         source: A configuration, as for `config.read`.
         stacks: The rules of stacks, from `loading.choose`.
         override: Fields that join the configuration; for its meaning key by key, in each stack as that stack does it.
+        flags: What a stack's own flags give, as `flags.Given` has it; for the meaning they join the configuration.
         distances: The distances in positions of `mean_cos`.
         length: The length of the text in positions, at which the stacks are to serve; also a distance. None takes for
             each distance the shortest text that has it.
@@ -98,12 +101,17 @@ def compare(
     [('hf', 1.0), ('mlx-lm', 0.6437), ('tensorrt-llm', 0.6101)]
     """
     fields, override = Checked(config.read(source)), dict(override or {})
-    meanings = mean(Checked(joined(fields.fields, override)))
+    given = override
+    if flags:
+        given = merged(override, meant(fields, mean(fields)[0].rotary.layer_type, flags))
+    meanings = mean(Checked(joined(fields.fields, given)))
     at = sorted({*distances, *([length] if length else [])})
     rows = []
     for rules in stacks:
         found = [
-            _compare(one, read(fields, override, rules, one.rotary, main=i == 0, length=length), at, length)
+            _compare(
+                one, read(fields, override, rules, one.rotary, main=i == 0, length=length, flags=flags), at, length
+            )
             for i, one in enumerate(meanings)
         ]
         rows.append(_worst(found))

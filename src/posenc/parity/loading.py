@@ -211,6 +211,7 @@ def _override(part: _Part) -> Override:
         when=part.take("when", str, words=("file", "loaded")),
         join=part.take("join", str, words=joins),
         inside=part.take("inside", str, words=joins),
+        keeps=frozenset(part.take("keeps", list, [])),
         note=part.note(),
     )
     part.end()

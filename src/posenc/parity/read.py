@@ -80,8 +80,8 @@ class _Reader:
         return any(key in entries for entries in self.sheet.places.values() for key in rule.keys)
 
 
-def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, *, main: bool, length: int | None
-         ) -> Reading:  # fmt: skip
+def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, *, main: bool, length: int | None,
+         flags: Mapping[str, Any] | None = None) -> Reading:  # fmt: skip
     """Return what a stack makes of one kind of layer.
 
     Args:
@@ -91,6 +91,7 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
         meant: The configuration's meaning for the kind, the override included.
         main: Whether the kind is the one that stands for all in a stack which knows one only.
         length: For how many positions the stack is to serve; None for what it takes by itself.
+        flags: What the stack's own flags give, as `flags.Given` has it; of these all kinds have the length only.
     """
     kind, model = meant.layer_type, open_model(source)
     inner = next((override[key] for key, _ in model.outer if isinstance(override.get(key), dict)), None)
@@ -106,6 +107,9 @@ def read(source: Checked, override: sheets.Fields, rules: Rules, meant: Rotary, 
         sheet, lacking = sheets.fill_in(sheet, rules.loads, loader, _name(loader, sheet, None)[0] or "default")
     if rules.override.when == "loaded" and given:
         sheet = sheets.join(sheet, given, how, kind)
+    if flags:
+        reached = dict(flags) if main else {key: flags[key] for key in reads.LENGTHS[:1] if key in flags}
+        sheet = sheets.set_flags(sheet, reached, rules.override.keeps)
     reader = _Reader(rules, sheet, _meant(meant))
     for one in lacking:
         reader.note(one.rule.keys[0], "error", one.rule.note, one.rule.said)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PLACES = ("own", "around", "top", "parameters", "ratio")
+PLACES = ("own", "around", "top", "parameters", "ratio", "flags")
 SKIPS = ("absent", "null", "falsy")
 WORDS = ("max_len", "max_len/original", "class", "error", "unknown")
 FORMULAS = ("plain", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional", "unknown", "error")
@@ -50,7 +50,7 @@ class Lookup:
         keys: Its names in a file, the first before the others.
         at: The places in order: own (the parameters of the kind of layer), around (next to the kinds of layers), top
             (the model's fields), parameters (own, where the object is called rope_parameters), ratio (the longest
-            length over the trained one, where the file has that).
+            length over the trained one, where the file has that), flags (what the stack's own flags give).
         skip: What is passed over: a key that is absent, one that is absent or null, or any falsy value.
         otherwise: What is taken where nothing is found: a value, or one of WORDS.
         null: What an explicit null means where it is not passed over: None (as if not given), or one of WORDS.
@@ -163,12 +163,13 @@ class Loads:
 class Override:
     """How parameters given on the command line join those of the file, before or after it is loaded.
 
-    `inside` is how they join within text_config.
+    `inside` is how they join within text_config; `keeps` names types whose factors no flag of the stack changes.
     """
 
     when: str
     join: str
     inside: str
+    keeps: frozenset[str]
     note: Seen
 
 

@@ -22,10 +22,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The fields of one kind of layer, by place: own, around, top, and parameters.
+    """The fields of one kind of layer, by place: own, around, top, parameters and flags.
 
     Args:
-        places: For each place its entries.
+        places: For each place of the rules its entries.
         name: The model's type.
         default_base: The base that the type has where a file has none; None for a type that is not known.
         unread: Keys of objects that the stack does not read.
@@ -90,6 +90,7 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
             "around": beside,
             "top": top,
             "parameters": entries if key == "rope_parameters" else {},
+            "flags": {},
         },
         name=model.name,
         default_base=base,
@@ -183,4 +184,26 @@ def join(sheet: Sheet, override: Fields, how: str, kind: str) -> Sheet:
         places={**sheet.places, "own": own, "parameters": own, "top": top},
         max_len=length.value if length is not None else sheet.max_len,
         unread=tuple(unread),
+    )
+
+
+def set_flags(sheet: Sheet, flags: Fields, keeps: frozenset[str]) -> Sheet:
+    """Return the sheet after a stack's own flags, which go before what the file has.
+
+    Args:
+        sheet: The fields as they stand in the file.
+        flags: Parameters in the words of rope_parameters, and the longest text.
+        keeps: Types whose factors stay in the file, whatever the flags say.
+    """
+    given = {key: Entry(value, f"flags.{key}") for key, value in flags.items()}
+    length = given.pop("max_position_embeddings", None)
+    top = sheet.places["top"] | ({} if length is None else {"max_position_embeddings": length})
+    own = sheet.places["own"]
+    shipped = {str(own[word].value) for word in ("rope_type", "type") if word in own}
+    kept = bool(shipped & keeps) and bool(given.keys() & {"rope_type", "factor"})
+    return replace(
+        sheet,
+        places={**sheet.places, "own": own | given, "top": top, "flags": given},
+        max_len=sheet.max_len if length is None else length.value,
+        unknown="how flags join factors that the file has as a tensor" if kept else sheet.unknown,
     )

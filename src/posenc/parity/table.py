@@ -10,6 +10,7 @@ _PLACES = {
     "top": "top level",
     "parameters": "rope_parameters",
     "ratio": "max_position_embeddings over the original",
+    "flags": "flags",
 }
 _WORDS = {
     "max_len": "max_position_embeddings",
@@ -30,6 +31,7 @@ _GAINS = {
     "longrope_ratio": "from X / o",
     "one": "1",
 }
+_TYPES = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3", "proportional")
 _LISTS = {
     "text>original": "at each call: long if the longest text of the batch is above o",
     "text>original+1": "at each call: long if any position of the batch is above o",
@@ -51,6 +53,7 @@ def rows(stacks: Sequence[Rules]) -> list[tuple[str, ...]]:
     subjects: list[tuple[str, Callable[[Rules], str]]] = [
         ("parameters stand in", _objects),
         ("the type's word", lambda rules: ", then ".join(rules.words.order) + _conflict(rules)),
+        *((f"type {name}", _formula(name)) for name in _TYPES),
         ("rope_theta", lambda rules: _lookup(rules.types["default"].parameters.get("theta"))),
         *((f"original ({name})", _parameter(name, "original")) for name in ("yarn", "longrope", "llama3")),
         *((f"factor ({name})", _parameter(name, "factor")) for name in ("linear", "yarn", "longrope", "llama3")),
@@ -67,6 +70,16 @@ def rows(stacks: Sequence[Rules]) -> list[tuple[str, ...]]:
     ]
     titles = ("", *(f"{rules.project} {rules.version}" for rules in stacks))
     return [titles, *((subject, *(cell(rules) for rules in stacks)) for subject, cell in subjects)]
+
+
+def _formula(name: str) -> Callable[[Rules], str]:
+    """Return which formula a type has; where a stack does not know it, what it makes of an unknown one."""
+
+    def cell(rules: Rules) -> str:
+        formula = rules.types[name].formula if name in rules.types else rules.other_type
+        return {"error": "refused", "plain": "plain: nothing is scaled"}.get(formula, formula)
+
+    return cell
 
 
 def _of(rule: TypeRule | None, cell: Callable[[TypeRule], str]) -> str:

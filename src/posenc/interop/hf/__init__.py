@@ -81,7 +81,8 @@ def use(model: Model, rope_parameters: object = None) -> Model:
         model: A model of these, any head on top; larger models that hold one too.
         rope_parameters: Other rotary parameters, as in a config.json, to extend the model's context: checked as
             `posenc.config` does and written into its configuration. What they leave out of rope_theta,
-            partial_rotary_factor and the sections of M-RoPE stays. By kind of layer where kinds differ.
+            partial_rotary_factor and the sections of M-RoPE stays. By kind of layer where kinds differ. Or the object
+            that `posenc write --to hf5` writes, which has max_position_embeddings next to rope_parameters.
 
     Returns:
         The same model; `report(model)` says what was replaced, what was left, and why.

@@ -8,19 +8,14 @@ import torch
 from torch import nn
 
 from posenc import config as configs
-from posenc.config.values import short
+from posenc.config.reads import KEPT, LENGTHS
+from posenc.config.values import integer, short
 from posenc.encodings import RoPE
 from posenc.interop.hf import copied, patching, tables
 
-_KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # no matter of length
 _READ = {"rope_parameters", "rope_scaling"}
-_LENGTH, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
-_STRETCHED = (
-    "linear",
-    "yarn",
-    "llama3",
-    "longrope",
-)  # dynamic NTK reads it as the trained length
+_LENGTH, _ORIGINAL = LENGTHS
+_STRETCHED = ("linear", "yarn", "llama3", "longrope")  # dynamic NTK reads it as the trained length
 WHO = "posenc.hf.use"
 
 
@@ -38,21 +33,37 @@ def checked(groups: Mapping[str, Any], rope_parameters: object) -> tuple[Any, di
             'Pass for instance {"rope_type": "yarn", "factor": 4.0}.'
         )
     owner = _one_owner(groups)
+    given, stated = _given(rope_parameters)
     old = patching.before(owner, "config", "rope_parameters")
-    new = _merged(old, configs.read(rope_parameters))
+    new = _merged(old, given)
     changed = copy.deepcopy(owner.config)
     changed.rope_parameters = copy.deepcopy(new)
     length = getattr(changed, "attribute_map", {}).get(_LENGTH, _LENGTH)
     kept = patching.before(owner, "config", length) if length in vars(changed) else None
     if kept is not None:
-        setattr(changed, length, kept)  # of the model as it was, and no longer one of an earlier call
+        setattr(changed, length, stated or kept)  # of the model as it was, and no longer one of an earlier call
     fields = {**tables.plain(changed), "rope_parameters": new}
     kinds: list[str | None] = [name for name, own in new.items() if isinstance(own, dict)]
     for name in kinds or [None]:
         RoPE.from_config(fields, name)  # raises in words of its own
     changed.standardize_rope_params()
-    values = {"rope_parameters": changed.rope_parameters}
-    return owner, values if kept is None else values | {length: _longest(kept, old, changed.rope_parameters)}
+    written = {"rope_parameters": changed.rope_parameters}
+    if kept is not None:
+        written[length] = stated or _longest(kept, old, changed.rope_parameters)
+    return owner, written
+
+
+def _given(rope_parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """Return parameters, and the longest text where they come with it, as `posenc write --to hf5` writes both."""
+    given = configs.read(rope_parameters)
+    if not isinstance(given.get("rope_parameters"), dict):
+        return given, None
+    if unknown := sorted(given.keys() - {"rope_parameters", _LENGTH}):
+        raise ValueError(
+            f"{WHO}: next to rope_parameters only {_LENGTH} is taken; got {short(unknown)}. Leave the others out."
+        )
+    stated = given.get(_LENGTH)
+    return given["rope_parameters"], None if stated is None else integer(WHO, _LENGTH, stated, low=2)
 
 
 def _longest(kept: int, old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
@@ -122,12 +133,12 @@ def _merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, with what is no matter of length as it was."""
     by_kind = {kind: own for kind, own in old.items() if isinstance(own, Mapping)}
     if not by_kind:
-        if {"rope_type", "type"}.isdisjoint(given) and (unread := sorted(given.keys() - {*_KEPT})):
+        if {"rope_type", "type"}.isdisjoint(given) and (unread := sorted(given.keys() - {*KEPT})):
             raise ValueError(
                 f"{WHO}: rope_parameters without a rope_type mean plain RoPE, which does not read {', '.join(unread)}; "
                 f'got {short(dict(given))}. Add for instance "rope_type": "yarn".'
             )
-        return {key: old[key] for key in _KEPT if key in old} | dict(given)
+        return {key: old[key] for key in KEPT if key in old} | dict(given)
     flat = [key for key, own in given.items() if not isinstance(own, Mapping) or key not in by_kind]
     if flat or not given:
         raise ValueError(
