@@ -71,7 +71,7 @@ def videorope_positions(segments: Segments, time_steps: float | Sequence[float] 
             begin += segment
             continue
         frames, rows, columns = segment
-        step = next(steps)
+        step = float(next(steps))
         for t in (begin + step * i for i in range(frames)):
             middle = (rows - 1) // 2, (columns - 1) // 2
             numbered += [[t, t + r - middle[0], t + c - middle[1]] for r in range(rows) for c in range(columns)]
@@ -127,7 +127,7 @@ def circle_positions(
             begin += segment
             continue
         frames, rows, columns = segment
-        step = next(steps)
+        step = float(next(steps))
         cells = [(c - (columns - 1) / 2, r - (rows - 1) / 2) for r in range(rows) for c in range(columns)]
         own = [math.atan2(y, x) for x, y in cells]
         low, high = min(own), max(own)

@@ -87,10 +87,10 @@ class MHRoPE(Rotary):
                 f"sections={self.sections}."
             )
         self.n_axes = len(self.sections)
+        axes = [axis for axis, n in enumerate(self.sections) for _ in range(n)]
+        self._axes = [[axis] for axis in axes] + [[-1]] * (n_kv_heads - len(axes))
 
     def frequencies(self) -> Float64[Tensor, "n_kv_heads n_axes n_pairs"]:
         """Return for each key head a matrix whose row of the head's axis has the frequencies of RoPE."""
         inv_freq = geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
-        axes = [axis for axis, n in enumerate(self.sections) for _ in range(n)]
-        axes += [-1] * (self.n_kv_heads - len(axes))
-        return of_axes(inv_freq, [[axis] for axis in axes], self.n_axes)
+        return of_axes(inv_freq, self._axes, self.n_axes)
