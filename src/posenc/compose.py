@@ -210,10 +210,10 @@ class PerLayer(Encoding):
     def preset(cls, name: str, n_layers: int, *, head_dim: int | None = None, base: float | None = None) -> "PerLayer":
         """Construct a published pattern of layers for a model of your own.
 
-        "smollm3": every fourth layer has no position. "irope" (Llama 4): so, and the queries of that layer grow by
-        `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): so, without growth; the three others are meant
-        to see a window. "gemma4": five layers of RoPE, meant for a window, then one of p-RoPE with a quarter of its
-        pairs; the last layer is of that kind. Windows are the host's.
+        "smollm3": every fourth layer has no position. "irope" (Llama 4): the same, and the queries of that layer grow
+        by `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): as "smollm3", and layers that rotate are
+        meant to see a window. "gemma4": five layers of RoPE, meant for a window, then one of p-RoPE with a quarter of
+        its pairs; the last layer is of that kind. Windows are the host's.
 
         Args:
             name: Of the pattern.

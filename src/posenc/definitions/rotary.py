@@ -62,7 +62,7 @@ def p_rope(
     base: float = 10000.0,
     pairing: Literal["half", "interleaved"] = "half",
 ) -> tuple[Array, Array]:
-    """The rotation of `rope` in which only the fastest pairs turn; the others pass unchanged.
+    """The rotation of `rope` in which only the fastest pairs rotate; the others pass unchanged.
 
     Paper: Barbero et al. 2024, "Round and Round We Go!", arXiv 2410.06205, section 6 (p-RoPE): the share of the pairs
     with the highest frequencies keeps theta_k = base**(-2k/head_dim), k = 0.. floor(share * head_dim / 2) - 1, and the
@@ -224,8 +224,8 @@ def mhrope(
 
     Paper: Huang et al. 2025, "Revisiting Multimodal Positional Encoding in Vision-Language Models", arXiv 2510.23095
     (Multi-Head RoPE): heads and not pairs are shared out, so that every axis has all frequencies. The first sections[0]
-    key heads turn by p[0], the next sections[1] by p[1], and so on; the queries of a group turn with their key head.
-    From the authors' code: heads that no section counts do not turn.
+    key heads rotate by p[0], the next sections[1] by p[1], and so on; the queries of a group rotate as their key head.
+    From the authors' code: heads that no section counts do not rotate.
 
     p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; sections count heads and add up
     to at most n_kv_heads; pairing as in `rope`. Matrices (n_kv_heads, head_dim, head_dim).

@@ -97,9 +97,8 @@ def videorope(
         ValueError: A size or a step below zero, or another number of steps than of pictures and videos.
         TypeError: A part that is neither a number nor three.
 
-    >>> videorope([1, (2, 1, 3), 1]).tolist()
-    [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 2.0], [3.0, 3.0, 2.0], [3.0, 3.0, 3.0], \
-[3.0, 3.0, 4.0], [4.0, 4.0, 4.0]]
+    >>> videorope([1, (2, 1, 3), 1]).int().T.tolist()
+    [[0, 1, 1, 1, 3, 3, 3, 4], [0, 1, 1, 1, 3, 3, 3, 4], [0, 0, 1, 2, 2, 3, 4, 4]]
     """
 
     def place(sizes: tuple[int, int, int], step: float, begin: float) -> tuple[Tensor, float]:
@@ -170,8 +169,8 @@ def circle_rope(
             negative, or an alpha or a grid_share outside 0 to 1.
         TypeError: A part that is neither a number nor three.
 
-    >>> circle_rope([(1, 1, 2)], radius=6**0.5, alpha=0.0).numpy().round(4).tolist()
-    [[0.0, 1.7321, -1.7321], [-0.0, -1.7321, 1.7321]]
+    >>> circle_rope([(1, 1, 2)], radius=2**0.5, alpha=0.0).round().int().tolist()
+    [[0, 1, -1], [0, -1, 1]]
     """
     who = "positions.circle_rope"
     if not 0 <= radius < math.inf:
