@@ -113,7 +113,7 @@ def _write(line: str) -> None:
     lines = PAGE.read_text().splitlines()
     at = next((i for i, old in enumerate(lines) if old.startswith(start)), None)
     if at is None:
-        at = max(i for i, old in enumerate(lines) if old.startswith("|")) + 1
+        at = max(i for i, old in enumerate(lines) if old.count("|") == line.count("|")) + 1
         lines.insert(at, line)
     lines[at] = line
     PAGE.write_text("\n".join(lines) + "\n")
