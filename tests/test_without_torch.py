@@ -78,6 +78,7 @@ def test_there_is_no_torch(bare: Run) -> None:
         (["rule", "rope.layout.mixed"], 0, ["Why it hurts:", "How to fix it:"]),
         (["golden", "--config", "llama-3.1-8b", "--out", "llama"], 0, ["llama: full_attention (", "manifest.json"]),
         (["parity", "llama-3.1-8b"], 0, ["llamacpp", "vllm", "same    1.0000"]),
+        (["plan", "llama-3-8b", "--target-len", "65536"], 0, ["Recommended without training: yarn", "posenc write"]),
         (["write", "qwen3-8b", "--method", "yarn", "--factor", "4", "--to", "llamacpp"], 0, ["--rope-scale 4 --yarn-"]),
         (["--version"], 0, [posenc.__version__]),
         (["doctor"], 1, ["posenc is not installed"]),  # of which there is no metadata there
@@ -166,6 +167,7 @@ def test_python_that_needs_torch_says_so(bare: Run, code: str, who: str) -> None
         ("verify-config llama-3.1-8b", {"numpy", "rich"}),
         ("rule rope.layout.mixed", {"numpy", "rich"}),
         ("parity llama-3.1-8b", {"rich"}),
+        ("plan llama-3-8b --target-len 65536", {"rich"}),
         ("write qwen3-8b --method yarn --factor 4 --to vllm", {"rich"}),
         ("golden --config llama-3.1-8b --positions 0,1 --out new", {"rich"}),
     ],

@@ -47,6 +47,14 @@ def test_the_flag_of_the_ramp_stands_next_to_the_kinds():
     assert longer.after[0].rotary.parameters["truncate"] is False
 
 
+def test_a_proportional_rotation_keeps_its_type():
+    kinds = {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}
+    kinds["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    gemma = {"model_type": "gemma4_text", "head_dim": 256, "num_hidden_layers": 6, "max_position_embeddings": 32768}
+    with pytest.raises(ValueError, match="no position interpolation for a proportional rotation"):
+        stretch(gemma | {"rope_parameters": kinds, "sliding_window": 512}, "linear", factor=4)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [

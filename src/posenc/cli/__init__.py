@@ -30,6 +30,7 @@ COMMANDS = {
     "verify-config": ("verify_config:verify_config", "Check what a model's configuration says about positions."),
     "verify-model": ("verify_model:verify_model", "Compare a model's layers with its configuration."),
     "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
+    "plan": ("plan:plan_extension", "Compare the ways to make a model's context longer."),
     "write": ("write:write_context", "Write the keys or flags with which a stack reads longer texts."),
     "golden": ("golden:app", "Write exact numbers for ports, and check what a port wrote."),
     "explore": ("explore:explore", "See positions in the browser."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posenc.cli import output
+from posenc.cli.parameters import parameters
 
 if TYPE_CHECKING:
     from posenc.extend.stretch import Stretched
@@ -49,7 +50,7 @@ def write_context(
         factor=factor,
         target_len=target_len,
         trained_len=known if trained_len is None else trained_len,
-        options=_options(option or []),
+        options=parameters("write", option or []),
     )
     written = write(stretched, to)
     if out is not None:
@@ -62,37 +63,6 @@ def write_context(
         output.complain(f"write: {to}: remove {', '.join(written.dropped)} from the file, or take --out FILE.")
     for remark in written.remarks:
         output.complain(f"write: {remark}")
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    """Return parameters by name: JSON, a word, or what a file holds."""
-    found = dict[str, Any]()
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not equals or not key or key in found:
-            raise ValueError(f"write: --option takes KEY=VALUE, each key once; got {one[:60]!r}.")
-        found[key] = _file(value[1:]) if value.startswith("@") else _word(value)
-    return found
-
-
-def _word(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _file(name: str) -> Any:
-    from posenc.config.reading import MAX_BYTES, parse
-
-    try:
-        with Path(name).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"write: --option cannot read {name[:200]!r}: {error.strerror or error}.") from None
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"write: --option reads files of at most {MAX_BYTES} bytes; {name[:200]!r} is larger.")
-    return parse(data, repr(name[:200]))
 
 
 def _whole(written: "Written") -> str:

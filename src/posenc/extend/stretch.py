@@ -121,7 +121,12 @@ def stretch(
     before = tuple(mean(fields))
     main, model = before[0].rotary, open_model(fields)
     trained = trained_length(before[0], trained_len)
-    factor, target = _lengths(factor, target_len, trained)
+    factor, target = lengths(factor, target_len, trained)
+    if main.rope_type == "proportional":
+        raise ValueError(
+            f"{WHO}: transformers has no {chosen.title} for a proportional rotation, of which some pairs stand still; "
+            "it only divides by the type's own factor. Write that factor into the file."
+        )
     own = _rotation(chosen, given, factor, trained, before[0])
     found = spelling.spelled(model, main.layer_type)
     own = {**{key: found.own[key] for key in reads.KEPT if key in found.own}, **own}
@@ -159,6 +164,13 @@ def trained_length(meaning: Meaning, given: int | None = None) -> int:
     return found
 
 
+def plain_base(rotary: Rotary) -> float:
+    """Return the base without a scaling; HunYuan's alpha belongs to it, because the model was trained with it."""
+    if rotary.rope_type != "ntk_alpha" or rotary.factor is None:
+        return rotary.base
+    return frequencies.ntk_base(rotary.base, width=rotary.rotary_dim, factor=rotary.factor)
+
+
 def _method(name: str) -> Method:
     if name not in METHODS:
         raise ValueError(f"{WHO}: no method is called {name[:60]!r}. Known: {', '.join(METHODS)}.")
@@ -180,7 +192,7 @@ def _check_options(method: Method, given: Mapping[str, Any]) -> None:
         raise ValueError(f"{WHO}: {method.name} needs {' and '.join(lacking)}; got {', '.join(given) or 'none'}.")
 
 
-def _lengths(factor: float | None, target: int | None, trained: int) -> tuple[float, int]:
+def lengths(factor: float | None, target: int | None, trained: int) -> tuple[float, int]:
     """Return how many times longer, and the length wanted."""
     if factor is None and target is None:
         raise ValueError(f"{WHO}: give a factor or the length wanted.")
@@ -199,15 +211,15 @@ def _rotation(
     method: Method, given: Mapping[str, Any], factor: float, trained: int, meaning: Meaning
 ) -> dict[str, Any]:
     """Return the parameters of the rotation, with the base."""
-    rotary = meaning.rotary
-    own = {"rope_type": method.rope_type, "rope_theta": rotary.base, **_DEFAULTS.get(method.name, {})}
+    rotary, base = meaning.rotary, plain_base(meaning.rotary)
+    own = {"rope_type": method.rope_type, "rope_theta": base, **_DEFAULTS.get(method.name, {})}
     if rotary.rope_type == method.rope_type:  # the ramp and mscale with which the model was trained
         shipped = spelling.spelled(open_model(meaning.source), rotary.layer_type)
         both = {**shipped.around, **shipped.own}
         own |= {key: both[key] for key in method.takes if key in both and key != "attention_factor"}
     own |= given
     if method.name == "ntk":
-        own["rope_theta"] = frequencies.ntk_base(rotary.base, width=rotary.rotary_dim, factor=factor)
+        own["rope_theta"] = frequencies.ntk_base(base, width=rotary.rotary_dim, factor=factor)
     if method.rope_type in ("linear", "dynamic", "yarn", "llama3"):
         own["factor"] = factor
     if method.rope_type in ("yarn", "llama3", "longrope"):

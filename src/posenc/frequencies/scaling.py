@@ -45,6 +45,30 @@ def dynamic_base(base: float, *, width: int, factor: float, seq_len: int, origin
     return ntk_base(base, width=width, factor=factor * longer - (factor - 1))
 
 
+def larger_base(base: float, *, original_max_len: int, target_len: int) -> float:
+    """Return the base with which as many pairs make a full turn within the target as with `base` within training.
+
+    It is the smallest with which slower pairs see no new angles; Liu 2023 (2310.05209) calls it critical.
+
+    Raises:
+        ValueError: The trained length is below 7, more than the fastest pair's turn, or the base is beyond float64.
+
+    >>> round(larger_base(1e4, original_max_len=4096, target_len=16384))
+    71738
+    """
+    if original_max_len < 7:
+        raise ValueError(
+            f"larger_base: original_max_len must be at least 7, a turn of the fastest pair; got {original_max_len}."
+        )
+    power = math.log(target_len / math.tau) / math.log(original_max_len / math.tau)
+    if power * math.log10(base) > 300:
+        raise ValueError(
+            f"larger_base: no float64 holds the base that makes {original_max_len} positions {target_len}; "
+            "take a method that divides frequencies."
+        )
+    return float(base**power)
+
+
 def by_parts(
     inv_freq: Array, *, factor: float, original_max_len: int | float, low_turns: float = 1.0, high_turns: float = 32.0
 ) -> Array:

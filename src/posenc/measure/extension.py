@@ -122,7 +122,7 @@ def _change(
 ) -> float | Array:
     """Return the new base, or new frequencies with the old one."""
     low, high = ramp  # turns in training: below the first pairs are divided, above the second kept
-    width, factor, grown = 2 * len(before), target / trained, math.log(target / math.tau) / math.log(trained / math.tau)
+    width, factor = 2 * len(before), target / trained
     stretch: dict[str, Any] = {"factor": factor, "original_max_len": trained}
     ways: dict[str, Callable[[], float | Array]] = {
         "none": lambda: base,
@@ -134,7 +134,7 @@ def _change(
         "by_parts": lambda: frequencies.by_parts(before, **stretch, low_turns=low, high_turns=high),
         "yarn": lambda: frequencies.yarn(width=width, base=base, **stretch, beta_slow=low, beta_fast=high),
         "llama3": lambda: frequencies.llama3(before, **stretch, low_freq_factor=low, high_freq_factor=high),
-        "larger_base": lambda: base**grown,
+        "larger_base": lambda: frequencies.larger_base(base, original_max_len=trained, target_len=target),
     }
     return ways[method]()
 
