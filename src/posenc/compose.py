@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc import config
-from posenc.configured import by_layer
+from posenc.configured import by_layer, preset
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
@@ -205,6 +205,30 @@ class PerLayer(Encoding):
         parts = by_layer(source, pairing=pairing, seq_len=seq_len)
         made = {id(own): own[0] if len(own) == 1 else Compose(*own) for own in parts}
         return cls([made[id(own)] for own in parts])
+
+    @classmethod
+    def preset(cls, name: str, n_layers: int, *, head_dim: int | None = None, base: float | None = None) -> "PerLayer":
+        """Construct a published pattern of layers for a model of your own.
+
+        "smollm3": every fourth layer has no position. "irope" (Llama 4): the same, and the queries of that layer grow
+        by `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): as "smollm3", and layers that rotate are
+        meant to see a window. "gemma4": five layers of RoPE, meant for a window, then one of p-RoPE with a quarter of
+        its pairs; the last layer is of that kind. Windows are the host's.
+
+        Args:
+            name: Of the pattern.
+            n_layers: How many layers the model has.
+            head_dim: Dimensions of one head, in all layers; None takes the model's own.
+            base: Of the layers that rotate, in "gemma4" of those without a window; None takes the model's own.
+
+        Raises:
+            ValueError: There is no such pattern, no layer, an odd head_dim, or a base not above 1.
+            TypeError: A number is of a wrong kind.
+
+        >>> PerLayer.preset("irope", 8, head_dim=64).index
+        (0, 0, 0, 1, 0, 0, 0, 1)
+        """
+        return cls.from_config(preset(name, n_layers, head_dim=head_dim, base=base))
 
     def __len__(self) -> int:
         return len(self.index)

@@ -18,6 +18,7 @@ from posenc.registry import register
     formula="RoPE with ω_k = base^(-2k/d)·e^(s_k)",
     parameters="rotary_dim / 2",
     cost="two products and one sum for each lane of q and k",
+    serves=("text",),
     example={"head_dim": 64},
     variants=({"pairing": "interleaved", "rotary_dim": 32, "rotary_side": "last"},),
     traits={
