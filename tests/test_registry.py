@@ -48,6 +48,7 @@ CLASSICS = {
     "graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d",
     "score_map": "cope dape",
+    "values": "vo_rope",
 }
 
 

@@ -14,6 +14,7 @@ _INSTEAD = {
     "esm": "adds a learned table to the tokens (posenc.Learned)",
 }
 _EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
+_KEYS_ARE_VALUES = ("deepseek_v4",)  # which rotate once, as keys; outputs rotate back
 
 
 def by_layer(
@@ -85,6 +86,10 @@ def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len
         layout = config.rotary(source, kind, pairing=pairing).layout
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+        if open_model(source).name in _KEYS_ARE_VALUES:
+            options = parts[0].options()
+            same = ("head_dim", "base", "rotary_dim", "rotary_side", "pairing", "inv_freq")
+            parts.append(registry.create("vo_rope", **{name: options[name] for name in same}))
     if (growth := _growth(source, kind, pairing)) is not None:
         parts.append(growth)
     return tuple(parts)

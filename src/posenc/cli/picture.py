@@ -24,7 +24,7 @@ class Picture:
     """What can be drawn of an encoding.
 
     Args:
-        kind: "vectors" (a series a position, over lanes), "scores" or "bias" (over distances), or
+        kind: "vectors" (a series a position, over lanes), "scores", "bias" or "values" (over distances), or
             "none".
         title: What is shown, or why nothing is.
         x: Lanes or distances: one for each value of a series.
@@ -60,7 +60,7 @@ def measure(construct: Callable[[], Any], spelling: str) -> Picture:
         encoding = construct().resolve(N_DISTANCES).eval()  # what training draws is not the encoding's
         if encoding.reads_x:
             return Picture("none", "There is no picture: it depends on the tokens.", [], [], spelling)
-        for door, look in (("embed", _vectors), ("rotate_q", _scores), ("bias", _bias)):
+        for door, look in (("embed", _vectors), ("rotate_q", _scores), ("bias", _bias), ("rotate_v", _values)):
             if getattr(type(encoding), door) is not getattr(Encoding, door):
                 kind, title, x, series = look(encoding)
                 learned = any(True for _ in encoding.parameters())
@@ -101,6 +101,15 @@ def _bias(encoding: Any) -> _Look:
     bias = encoding.bias(q, q[:, :, :1], encoding.place(pos), encoding.place(pos[:1]))[0, :, :, 0]
     title = "bias against distance" + (", for q = k = ones" if encoding.reads_qk else "")
     return "bias", title, list(range(len(pos))), _curves(bias)
+
+
+def _values(encoding: Any) -> _Look:
+    """Multiply a value of ones at position 0 by what queries at all distances get of it."""
+    pos = _line(encoding, N_DISTANCES)
+    v = pos.new_ones(1, 1, 1, getattr(encoding, "head_dim", 64)).float()
+    rotated = encoding.rotate_v(v, encoding.place(pos[:1])).expand(-1, -1, len(pos), -1)
+    products = (encoding.unrotate_out(rotated, encoding.place(pos)) * v)[0].sum(-1)
+    return "values", "v = ones times what a query gets of it, by distance", list(range(len(pos))), _curves(products)
 
 
 def _line(encoding: Any, n: int) -> Any:
