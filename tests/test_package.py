@@ -12,7 +12,7 @@ import pytest
 import posenc
 from posenc import registry
 
-HEAVY = ("torch", "matplotlib", "typer", "triton", "numpy", "pydantic", "jinja2")
+HEAVY = ("torch", "matplotlib", "click", "triton", "numpy", "pydantic", "jinja2")
 
 # the names that design.md promises, as far as this issue goes
 PROMISED = [

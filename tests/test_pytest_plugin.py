@@ -89,7 +89,7 @@ def test_the_plugin_can_be_left_out(project):
 
 
 def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
-    heavy = "[m for m in ('torch', 'typer', 'posenc.verify') if m in sys.modules]"
+    heavy = "[m for m in ('torch', 'click', 'posenc.verify') if m in sys.modules]"
     project.makepyfile(test_others=f"import sys\ndef test_nothing_is_imported(): assert {heavy} == []")
     run = project.runpytest_subprocess("-p", "no:cacheprovider", "test_others.py")
     run.assert_outcomes(passed=1)

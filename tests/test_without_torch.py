@@ -61,7 +61,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_there_is_no_torch(bare: Run) -> None:
-    done = bare("-c", "import numpy, typer, safetensors, posenc; print(posenc.__version__); import torch")
+    done = bare("-c", "import numpy, click, safetensors, posenc; print(posenc.__version__); import torch")
     assert (done.stdout.strip(), done.returncode) == (posenc.__version__, 1)
     assert "No module named 'torch'" in done.stderr
 
@@ -91,10 +91,15 @@ def test_commands_that_need_none(bare: Run, arguments: list[str], code: int, sai
     assert [words for words in said if words not in shown] == []
 
 
-def test_a_picture_is_left_out_with_one_line(bare: Run) -> None:
-    shown = bare("-X", "utf8", "-m", "posenc", "show", "alibi").stdout.splitlines()
-    assert shown[-1] == "The picture needs torch: pip install 'posenc[torch]'"
+def test_pictures_come_from_definitions(bare: Run) -> None:
     picture = json.loads(bare("-m", "posenc", "show", "alibi", "--json").stdout)["picture"]
+    assert (picture["kind"], picture["series"][0]["values"][:3]) == ("bias", [0.0, -0.25, -0.5])
+
+
+def test_a_picture_of_learned_numbers_is_left_out_with_one_line(bare: Run) -> None:
+    shown = bare("-X", "utf8", "-m", "posenc", "show", "t5").stdout.splitlines()
+    assert shown[-1] == "The picture, whose numbers are learned, needs torch: pip install 'posenc[torch]'"
+    picture = json.loads(bare("-m", "posenc", "show", "t5", "--json").stdout)["picture"]
     assert (picture["kind"], picture["title"], picture["series"]) == ("none", shown[-1], [])
 
 
@@ -162,7 +167,10 @@ def test_python_that_needs_torch_says_so(bare: Run, code: str, who: str) -> None
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
+        ("--version", {"numpy", "rich"}),
         ("list", {"numpy", "rich"}),
+        ("show rope", set()),
+        ("show alibi --json", {"rich"}),
         ("inspect llama-3.1-8b", {"rich"}),
         ("verify-config llama-3.1-8b", {"numpy", "rich"}),
         ("rule rope.layout.mixed", {"numpy", "rich"}),
@@ -178,4 +186,4 @@ def test_where_torch_is_installed_they_do_not_import_it(command: str, absent: se
     done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=tmp_path)
     loaded = set(done.stderr.split())
     assert "posenc.cli" in loaded
-    assert not loaded & ({"torch", "jaxtyping", "jinja2", "transformers"} | absent)
+    assert not loaded & ({"torch", "jaxtyping", "jinja2", "transformers", "pydantic"} | absent)

@@ -3,10 +3,10 @@
 from typing import Any
 
 from posenc import config, registry
-from posenc.config import kinds, models, unrotated, values
-from posenc.config.model import WHO, Model, open_model, stacks
+from posenc.config import kinds, models, unrotated
+from posenc.config.growth import growth
+from posenc.config.model import Model, open_model, stacks
 from posenc.config.reading import Checked
-from posenc.config.spelling import spelled
 from posenc.encoding import Encoding
 
 # what the layers of a type do that do not turn, where it is more than nothing and no encoding of a single layer
@@ -87,35 +87,8 @@ def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
         if open_model(source).name in _KEYS_ARE_VALUES:
-            options = parts[0].options()
-            same = ("head_dim", "base", "rotary_dim", "rotary_side", "pairing", "inv_freq")
-            parts.append(registry.create("vo_rope", **{name: options[name] for name in same}))
-    if (growth := _growth(source, kind, pairing)) is not None:
-        parts.append(growth)
+            own, same = parts[0].options(), ("head_dim", "base", "rotary_dim", "rotary_side", "pairing", "inv_freq")
+            parts.append(registry.create("vo_rope", **{name: own[name] for name in same}))
+    if (options := growth(source, kind, pairing=pairing)) is not None:
+        parts.append(registry.create("query_temperature", **options))
     return tuple(parts)
-
-
-def _growth(source: Checked, kind: str, pairing: config.Pairing | None) -> Encoding | None:
-    """Return what lengthens the queries of one kind of layer, None where nothing does."""
-    model = open_model(source)
-    made: Encoding
-    if model.name == "beam" and kind == kinds.NOPE:  # by numbers of its code
-        made = registry.create("query_temperature", law="beam", original_max_len=2048, weight=0.1)
-        return made
-    if model.name == "llama4_text" and kind == kinds.NOPE:
-        told = model.fields.get("attn_temperature_tuning", True)
-        on = told != 0 if isinstance(told, int) else values.flag(WHO, "attn_temperature_tuning", told)  # 4 means true
-        law, keys = "llama4", ("floor_scale", "attn_scale")
-        length, weight = model.fields.get(keys[0], 8192), model.fields.get(keys[1], 0.1) if on else None
-    elif kinds.turns(kind) and (model.name in ("ministral3", "mistral4") or model.name not in models.TYPES):
-        law, keys = "ministral", ("original_max_position_embeddings", "llama_4_scaling_beta")
-        length = config.rotary(source, kind, pairing=pairing).original_max_len
-        weight = spelled(model, kind).own.get(keys[1])
-    else:
-        return None
-    if weight is None:
-        return None
-    length = values.integer(WHO, keys[0], length, low=2)
-    weight = values.number(WHO, keys[1], weight, low=0.0, high=1e4)
-    made = registry.create("query_temperature", law=law, original_max_len=length, weight=weight)
-    return made if weight else None

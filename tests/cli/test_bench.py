@@ -194,7 +194,7 @@ report.measure_row = measure_row
         ("--length ,", "--length: got nothing between the commas"),
         ("--dtype float8", "takes float32, bfloat16, float16; got 'float8'"),
         ("--only nonsense", "no row matches 'nonsense'. The rows are alibi.forward"),
-        ("--full", "No such option: --full"),
+        ("--full", "No such option '--full'"),
         ("more", "unexpected extra argument"),
     ],
 )
@@ -211,7 +211,7 @@ def test_wrong_use_is_one_line(capsys, wrong, said):
         ("--length 4", "lengths are whole numbers from 16"),
         ("--dtype ,", "--dtype: got nothing between the commas"),
         ("--only nonsense", "no row matches 'nonsense'. The rows are long.half, long.interleaved"),
-        ("--explain", "No such option: --explain"),
+        ("--explain", "No such option '--explain'"),
     ],
 )
 def test_wrong_use_of_rotary_is_one_line(capsys, wrong, said):

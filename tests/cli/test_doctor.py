@@ -5,10 +5,10 @@ import sys
 import types
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from posenc import memory
-from posenc.cli import build, doctor
+from posenc.cli import app, doctor
 from posenc.cli.requirements import read_requirements
 
 COST = {"mib": 64, "copy_s": 0.004, "clone_s": 0.026, "ratio": 6.5, "faults": 16384}
@@ -25,7 +25,7 @@ def cost(monkeypatch, request):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(build(), ["doctor", *arguments], env={"COLUMNS": "80"})
+    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "80"})
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_here_everything_required_is_there():
     report = json.loads(done.stdout)
     assert done.exit_code == 0
     assert report["ok"]
-    assert {package["package"] for package in report["required"]} == {"numpy", "typer", "rich", "safetensors"}
+    assert {package["package"] for package in report["required"]} == {"numpy", "click", "rich", "safetensors"}
     assert report["torch"]["threads"] >= 1
 
 

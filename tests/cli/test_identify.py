@@ -138,7 +138,7 @@ def test_what_cannot_be_identified_says_why(identify, code, said):
     ("arguments", "said"),
     [
         (["--convention", "rope"], "--convention must be a convention; got 'rope'"),
-        (["--head-dim", "1"], "greater than or equal to 2"),
+        (["--head-dim", "1"], "1 is not in the range 2<=x<=4096"),
         (["--spec", "x.json"], "No such option"),
     ],
 )

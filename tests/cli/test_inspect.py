@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from posenc.cli import build, run
+from posenc.cli import app, run
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 4}
 CONFIG |= {"max_position_embeddings": 4096, "rope_theta": 10000.0}
@@ -83,4 +83,4 @@ def test_an_unknown_type_is_read_with_a_pairing_of_ones_own(tmp_path, capsys):
 
 
 def test_help_names_it():
-    assert "inspect" in CliRunner().invoke(build(), ["--help"]).output
+    assert "inspect" in CliRunner().invoke(app, ["--help"]).output

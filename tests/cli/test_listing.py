@@ -2,17 +2,17 @@ import json
 from itertools import chain
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from posenc import registry
 from posenc.character import Character, measure
-from posenc.cli import build, table
+from posenc.cli import app, table
 from posenc.cli.listing import order_families
 from posenc.cli.table import share_width
 
 
 def invoke(*arguments, **environment):
-    return CliRunner().invoke(build(), ["list", *arguments], env=environment)
+    return CliRunner().invoke(app, ["list", *arguments], env=environment)
 
 
 def test_every_encoding_stands_on_one_line_with_its_summary():

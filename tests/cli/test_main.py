@@ -69,8 +69,8 @@ def test_as_a_module_it_tells_its_version():
         (["show", "no_such_module:X"], "No module named 'no_such_module'"),
         (["show", "json:JSONDecoder"], "is not a class derived from posenc.Encoding"),
         (["show"], "Missing argument 'NAME'. `posenc show --help`"),
-        (["lst"], "No such command 'lst'"),
-        (["list", "--jsn"], "No such option: --jsn"),
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["list", "--jsn"], "No such option '--jsn'"),
         (["list", "--json", "--table"], "exclude each other"),
         (["study", "--budget", "soon"], "--budget: must be a time above zero"),
     ],
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_quietly(monkeypatch, capsys):
 
     monkeypatch.setattr("posenc.registry.names", interrupt)
     assert run(["list"]) == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.strip() == ""
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import posenc
-from posenc.cli.picture import N_DISTANCES, N_POSITIONS, measure
+from posenc import registry
+from posenc.cli.picture import N_DISTANCES, N_POSITIONS, define, measure
 from posenc.families import Additive, Bias, Rotary
 
 
@@ -119,3 +120,22 @@ def test_where_nothing_is_added_a_token_of_ones_is_shown():
     assert picture.title == "a token of ones at each position"
     assert values(picture, 0) == [1, 1, 1, 1]
     assert values(picture, 1)[:2] == pytest.approx([-0.301169, 1.381773], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_definitions_draw_what_the_code_computes(name):
+    card = registry.card(name)
+    drawn, seen = define(card), measure(lambda: card.cls(**card.example), card.as_dict()["example"])
+    if drawn is None:
+        assert card.traits["learned"]
+        return
+    assert (drawn.drawn_for, drawn.x, drawn.learned) == (seen.drawn_for, seen.x, seen.learned)
+    product = 0.0
+    if card.family == "piecewise":  # whose bias replaces the product of q = k = ones by their score
+        assert (seen.kind, drawn.kind) == ("bias", "scores")
+        product = card.example["head_dim"] ** 0.5
+    else:
+        assert (drawn.kind, drawn.title) == (seen.kind, seen.title)
+    assert [one.label for one in drawn.series] == [one.label for one in seen.series]
+    for ours, theirs in zip(drawn.series, seen.series, strict=True):
+        assert ours.values == pytest.approx([value + product for value in theirs.values], rel=1e-5, abs=2e-5)

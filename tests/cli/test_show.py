@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from posenc import registry
-from posenc.cli import build
+from posenc.cli import app
 from posenc.cli.show import read_arguments
 from posenc.families import Additive
 
@@ -35,7 +35,7 @@ class Demanding(Additive):
 
 
 def invoke(*arguments, **environment):
-    done = CliRunner().invoke(build(), ["show", *arguments], env={"COLUMNS": "80"} | environment)
+    done = CliRunner().invoke(app, ["show", *arguments], env={"COLUMNS": "80"} | environment)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

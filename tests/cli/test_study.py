@@ -92,4 +92,3 @@ def test_durations(text, seconds):
 
 def test_lists_ignore_spaces_and_empty_places():
     assert split_list(["a, b,", "c"]) == ["a", "b", "c"]
-    assert split_list(None) == []

@@ -287,7 +287,7 @@ def test_every_known_model_is_written_or_refused_in_a_sentence(name):
     except ValueError:
         asked = longer("ntk", name)
     said = can_run(asked)
-    assert said["hf5"] == ""
+    assert (said["hf5"] == "") == (name != "gpt-j-6b")  # whose frequencies stand in transformers' code
     assert all(why == "" or why.startswith("write: ") for why in said.values())
 
 

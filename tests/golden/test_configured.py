@@ -67,6 +67,8 @@ def known_name(row):
 @pytest.mark.parametrize("row", [row for row in ROWS if known_name(row) in known_models()], ids=known_name)
 def test_known_models_are_as_the_definitions_say(row, tmp_path):
     found = list(layers(tmp_path, known_name(row)))
+    manifest = json.loads((tmp_path / "manifest.json").read_text("utf-8"))
+    assert manifest["model_type"] == known_models()[known_name(row)]["config"]["model_type"]
     entry, arrays = next((e, a) for e, a in found if len(found) == 1 or e["kind"] == "full_attention")
     inv_freq, gain = defined(row)
     np.testing.assert_allclose(arrays["inv_freq"], inv_freq, rtol=EXACT, atol=0)
@@ -74,7 +76,7 @@ def test_known_models_are_as_the_definitions_say(row, tmp_path):
     assert entry["gain"] == pytest.approx(gain, rel=EXACT)
     wanted = (row["pairing"], row["head_dim"], row["rotary_dim"])
     assert (entry["pairing"], entry["head_dim"], entry["rotary_dim"]) == wanted
-    is_last = row["name"] == "deepseek-v3"  # the known settings of mistral-4 name no latent attention
+    is_last = row["name"] in ("deepseek-v3", "mistral-4")  # latent attention
     at = arrays["positions"].tolist()
     length, longest = row["original_max_len"], row["max_position_embeddings"]
     assert {0, 1, 2, longest - 1, 2**20} <= set(at)

@@ -34,7 +34,7 @@ def test_every_type_is_as_transformers_has_it(name, tmp_path):
     manifest = golden.write_config(written, tmp_path)
     bound = manifest["tolerance"]["float32"]
     for entry in manifest["layers"]:
-        if not entry["files"]:
+        if "cos" not in entry["files"]:
             continue
         arrays = load_file(tmp_path / entry["files"]["cos"])
         cos, sin = tables(theirs, entry["kind"], arrays["positions"])

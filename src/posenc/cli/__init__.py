@@ -5,19 +5,19 @@ Nothing heavy is imported until a command runs, so that `posenc --help` answers 
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
 
-# the function of each command, or its own app of commands, and a line of help
+# where each command stands, and a line of help
 COMMANDS = {
-    "study": ("study:app", "Compare encodings on your own text and on tasks."),
-    "bench": ("bench:app", "Measure on this machine what position costs."),
+    "study": ("study:study_encodings", "Compare encodings on your own text and on tasks."),
+    "bench": ("bench:bench", "Measure on this machine what position costs."),
     "list": ("listing:list_encodings", "List the encodings."),
     "show": ("show:show_encoding", "Show one: formula, paper, options, picture."),
     "plot": ("plot:plot_encoding", "Draw a figure of one into a file."),
@@ -32,53 +32,55 @@ COMMANDS = {
     "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
     "plan": ("plan:plan_extension", "Compare the ways to make a model's context longer."),
     "write": ("write:write_context", "Write the keys or flags with which a stack reads longer texts."),
-    "golden": ("golden:app", "Write exact numbers for ports, and check what a port wrote."),
+    "golden": ("golden:write_golden", "Write exact numbers for ports, and check what a port wrote."),
     "explore": ("explore:explore", "See positions in the browser."),
     "doctor": ("doctor:examine_installation", "Report what is installed and what is missing."),
 }
 
-# Newer versions of typer carry their own copy of click, so its UsageError is found from here.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+class _Commands(click.Group):
+    """The commands; the module of one is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of their help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Return a command.
+
+        Raises:
+            NoSuchCommand: None has this name.
+        """
+        if cmd_name not in COMMANDS:
+            raise click.NoSuchCommand(cmd_name, possibilities=COMMANDS, ctx=ctx)
+        place, said = COMMANDS[cmd_name]
+        module, _, found = place.partition(":")
+        command: click.Command = getattr(import_module(f"posenc.cli.{module}"), found)
+        command.short_help = said
+        return command
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         import posenc
 
         output.write(f"posenc {posenc.__version__}")
-        raise typer.Exit()
+        ctx.exit()
 
 
-def _start(
-    ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
+    context_settings={"show_default": True},
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+              help="Print the version.")  # fmt: skip
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """Position encodings for Transformers: find, look at and compare them."""
     if ctx.invoked_subcommand is None:
         output.write(ctx.get_help())
-
-
-def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return an app of some commands; building all of them takes longer than many a command."""
-    app = typer.Typer(
-        name="posenc",
-        help="Position encodings for Transformers: find, look at and compare them.",
-        epilog="Exit codes: 0 fine, 1 findings, 2 wrong use, 3 cannot tell. Errors go to stderr.",
-        add_completion=False,
-        rich_markup_mode=None,  # plain help: starts without rich, and is the same in a pipe
-        pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without everybody's locals
-    )
-    app.callback(invoke_without_command=True)(_start)
-    for name in names:
-        place, said = COMMANDS[name]
-        module, _, found = place.partition(":")
-        command: Any = getattr(import_module(f"posenc.cli.{module}"), found)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, short_help=said)
-        else:
-            app.command(name, short_help=said)(command)
-    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -86,10 +88,9 @@ def run(arguments: Sequence[str]) -> int:
 
     What the library refuses becomes one line on stderr; a bug keeps its traceback.
     """
-    asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        code = build(asked or COMMANDS)(args=list(arguments), prog_name="posenc", standalone_mode=False)
-    except _UsageError as error:
+        code = app(args=list(arguments), prog_name="posenc", standalone_mode=False)
+    except click.UsageError as error:
         output.complain(output.explain_usage(error))
         return 2
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -108,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
             "`posenc doctor` says what to install."
         )
         return 2
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return 130  # as a shell reports a program that was interrupted
     return code or 0
 

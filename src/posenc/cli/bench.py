@@ -1,9 +1,10 @@
 """`posenc bench`: what attention with a bias and what rotary cost here. Only the arguments are read in this file."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.study import split_list
@@ -14,33 +15,39 @@ INTERRUPTED = 130  # as a shell reports a program that was interrupted
 if TYPE_CHECKING:
     from posenc.bench.rows import Row
 
-Length = Annotated[list[str] | None, typer.Option(metavar="N,...", help="Tokens.", show_default="by row")]
-Dtype = Annotated[
-    list[str] | None, typer.Option(metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row")
-]
-Only = Annotated[
-    str | None, typer.Option(metavar="PATTERN", help="Rows with this in their name: t5, decode, '*.4096.float32'.")
-]
-Quick = Annotated[bool, typer.Option("--quick", help="256 tokens, 2 rounds: shows that it runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as a JSON object.")]
-app = typer.Typer(help="Measure on this machine what position costs.", rich_markup_mode=None)
+_length = click.option("--length", multiple=True, metavar="N,...", help="Tokens.", show_default="by row")
+_dtype = click.option(
+    "--dtype", multiple=True, metavar="NAME,...", help=f"Of {', '.join(DTYPES)}.", show_default="by row"
+)
+_only = click.option("--only", metavar="PATTERN", help="Rows with this in their name: t5, decode, '*.4096.float32'.")
+_quick = click.option("--quick", is_flag=True, help="256 tokens, 2 rounds: shows that it runs.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="The same as a JSON object.")
 
 
-@app.callback(invoke_without_command=True)
-def _start(ctx: typer.Context) -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def bench(ctx: click.Context) -> None:
+    """Measure on this machine what position costs."""
     if ctx.invoked_subcommand is None:
         output.write(ctx.get_help())
 
 
-@app.command("attend", short_help="Attention with each bias next to plain SDPA.")
+@bench.command("attend", short_help="Attention with each bias next to plain SDPA.")
+@_length
+@_dtype
+@_only
+@_quick
+@click.option("--explain", is_flag=True, help="What each backend says; measures nothing.")
+@_as_json
+@click.pass_context
 def bench_attend(
-    ctx: typer.Context,
-    length: Length = None,
-    dtype: Dtype = None,
-    only: Only = None,
-    quick: Quick = False,
-    explain: Annotated[bool, typer.Option("--explain", help="What each backend says; measures nothing.")] = False,
-    as_json: AsJson = False,
+    ctx: click.Context,
+    length: tuple[str, ...],
+    dtype: tuple[str, ...],
+    only: str | None,
+    quick: bool,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """Measure attention with each position bias next to plain SDPA: time and memory.
 
@@ -51,17 +58,22 @@ def bench_attend(
     _run(ctx, "attend", length, dtype, only, quick, as_json, explain=explain)
 
 
-@app.command("rotary", short_help="Rotation of queries and keys next to a copy.")
+@bench.command("rotary", short_help="Rotation of queries and keys next to a copy.")
+@_length
+@_dtype
+@_only
+@click.option("--reuse-pages", is_flag=True, help="Call posenc.reuse_pages() first (Linux, glibc).")
+@_quick
+@_as_json
+@click.pass_context
 def bench_rotary(
-    ctx: typer.Context,
-    length: Length = None,
-    dtype: Dtype = None,
-    only: Only = None,
-    reuse_pages: Annotated[
-        bool, typer.Option("--reuse-pages", help="Call posenc.reuse_pages() first (Linux, glibc).")
-    ] = False,
-    quick: Quick = False,
-    as_json: AsJson = False,
+    ctx: click.Context,
+    length: tuple[str, ...],
+    dtype: tuple[str, ...],
+    only: str | None,
+    reuse_pages: bool,
+    quick: bool,
+    as_json: bool,
 ) -> None:
     """Measure rotation of queries and keys next to a copy of them.
 
@@ -74,10 +86,10 @@ def bench_rotary(
 
 
 def _run(
-    ctx: typer.Context,
+    ctx: click.Context,
     command: str,
-    length: list[str] | None,
-    dtype: list[str] | None,
+    length: Sequence[str],
+    dtype: Sequence[str],
     only: str | None,
     quick: bool,
     as_json: bool,
@@ -118,7 +130,7 @@ def _measure(found: dict[str, Any], chosen: "list[Row]", as_json: bool) -> None:
         write(f"\nInterrupted: {len(found['rows'])} of {found['asked']} rows are above.")
     if as_json:
         output.write_json(found)
-    raise typer.Exit(0 if found["complete"] else INTERRUPTED)
+    raise click.exceptions.Exit(0 if found["complete"] else INTERRUPTED)
 
 
 def _fold(line: str) -> str:
@@ -127,24 +139,24 @@ def _fold(line: str) -> str:
     return line if len(line) <= width else output.wrap(line, width, "    ", "")
 
 
-def _refuse(ctx: typer.Context, option: str, why: str) -> NoReturn:
-    raise typer.BadParameter(why, ctx=ctx, param_hint=option)
+def _refuse(ctx: click.Context, option: str, why: str) -> NoReturn:
+    raise click.BadParameter(why, ctx=ctx, param_hint=option)
 
 
-def _split(ctx: typer.Context, option: str, given: list[str] | None) -> list[str]:
+def _split(ctx: click.Context, option: str, given: Sequence[str]) -> list[str]:
     read = split_list(given)
-    if given is not None and not read:
+    if given and not read:
         _refuse(ctx, option, "got nothing between the commas; name something, or leave the option out.")
     return read
 
 
-def _read_length(ctx: typer.Context, given: str) -> int:
+def _read_length(ctx: click.Context, given: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", given, re.ASCII) or int(given) < 16:
         _refuse(ctx, "--length", f"lengths are whole numbers from 16 with commas between; got {given!r}.")
     return int(given)
 
 
-def _read_dtype(ctx: typer.Context, given: str) -> str:
+def _read_dtype(ctx: click.Context, given: str) -> str:
     if given not in DTYPES:
         _refuse(ctx, "--dtype", f"takes {', '.join(DTYPES)}; got {given!r}.")
     return given

@@ -1,8 +1,8 @@
 """`posenc convert`: weights for code that pairs lanes the other way."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -12,19 +12,14 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def convert_weights(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A model: config.json and *.safetensors.")],
-    pairing: Annotated[str, typer.Option(metavar="PAIRING", help="The new one: half or interleaved.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="A new or empty directory.")],
-    of: Annotated[
-        str | None,
-        typer.Option(metavar="PAIRING", help="The present one.", show_default="what the model type has"),
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The model's config.json, for LoRA factors alone.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was done, as JSON.")] = False,
-) -> None:
+@click.command()
+@click.argument("directory", metavar="DIR", help="A model: config.json and *.safetensors.")
+@click.option("--pairing", required=True, metavar="PAIRING", help="The new one: half or interleaved.")
+@click.option("--out", required=True, metavar="DIR", help="A new or empty directory.")
+@click.option("--of", metavar="PAIRING", help="The present one.", show_default="what the model type has")
+@click.option("--config", metavar="FILE", help="The model's config.json, for LoRA factors alone.")
+@click.option("--json", "as_json", is_flag=True, help="What was done, as JSON.")
+def convert_weights(directory: str, pairing: str, out: str, of: str | None, config: str | None, as_json: bool) -> None:
     """Permute queries and keys, so that code which pairs lanes the other way gives the same."""
     for option, value in (("--pairing", pairing), ("--of", of)):
         if value not in (None, "half", "interleaved"):

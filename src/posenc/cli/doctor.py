@@ -8,9 +8,9 @@ import sysconfig
 import warnings
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.requirements import Requirement, is_at_least, read_requirements, whole
@@ -32,9 +32,9 @@ FEATURES = {
 MUCH = 2.0  # copies that a clone takes, from which on keeping freed memory is worth its side effect
 
 
-def examine_installation(
-    as_json: Annotated[bool, typer.Option("--json", help="The same as a JSON object.")] = False,
-) -> None:
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The same as a JSON object.")
+def examine_installation(as_json: bool) -> None:
     """Tell what is installed, what is missing for which feature, and how to mend it.
 
     Measures what new memory costs, too: on Linux often more than what is
@@ -45,7 +45,7 @@ def examine_installation(
         output.write_json(report)
     else:
         write_report(report)
-    raise typer.Exit(0 if report["ok"] else 1)
+    raise click.exceptions.Exit(0 if report["ok"] else 1)
 
 
 def examine() -> dict[str, Any]:

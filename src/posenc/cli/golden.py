@@ -1,48 +1,42 @@
 """`posenc golden`: exact inputs and outputs for ports in other languages, and the check of what a port wrote."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.verify import FORMATS_HELP, conclude, format_of
 
-app = typer.Typer(invoke_without_command=True)
 _PAIRINGS = (None, "half", "interleaved")
 
 
-@app.callback()
+@click.group(invoke_without_command=True)
+@click.option("--out", metavar="DIR", help="New, empty, or written by this command before.")
+@click.option(
+    "--config",
+    metavar="MODEL",
+    help="A config.json, a directory with one, or a name as llama-3.1-8b: numbers of this model.",
+    show_default="every encoding",
+)
+@click.option("--positions", metavar="P,P,..", help="With --config: at these positions.", show_default="near and far")
+@click.option(
+    "--seq-len", type=int, metavar="N", help="With --config: for a text so long, where frequencies depend on it."
+)
+@click.option(
+    "--format", "form", metavar="NAME", help="With --config: safetensors, npz, npy, json.", show_default="safetensors"
+)
+@click.option("--pairing", help="With --config: half or interleaved, for a model type that posenc does not know.")
+@click.option("--json", "as_json", is_flag=True, help="What was written, as JSON.")
+@click.pass_context
 def write_golden(
-    ctx: typer.Context,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="New, empty, or written by this command before.")
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A config.json, a directory with one, or a name as llama-3.1-8b: numbers of this model.",
-            show_default="every encoding",
-        ),
-    ] = None,
-    positions: Annotated[
-        str | None,
-        typer.Option(metavar="P,P,..", help="With --config: at these positions.", show_default="near and far"),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --config: for a text so long, where frequencies depend on it."),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="NAME", help="With --config: safetensors, npz, npy, json.", show_default="safetensors"
-        ),
-    ] = None,
-    pairing: Annotated[
-        str | None, typer.Option(help="With --config: half or interleaved, for a model type that posenc does not know.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was written, as JSON.")] = False,
+    ctx: click.Context,
+    out: str | None,
+    config: str | None,
+    positions: str | None,
+    seq_len: int | None,
+    form: str | None,
+    pairing: str | None,
+    as_json: bool,
 ) -> None:
     """Write exact numbers for ports in other languages, with a manifest.json that says what each is.
 
@@ -84,21 +78,17 @@ def _read_positions(said: str) -> list[int]:
         ) from None
 
 
-@app.command("check", short_help="Compare what a port wrote with golden vectors of a configuration.")
-def check_port(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="What `posenc golden --config` has written.")],
-    against: Annotated[
-        str, typer.Option(metavar="DIR", help="What the port wrote: files of the same names and formats.")
-    ],
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="In which the port computes: float32 or bfloat16.", show_default="that of each file"
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
-) -> None:
+@write_golden.command("check", short_help="Compare what a port wrote with golden vectors of a configuration.")
+@click.argument("directory", metavar="DIR", help="What `posenc golden --config` has written.")
+@click.option(
+    "--against", required=True, metavar="DIR", help="What the port wrote: files of the same names and formats."
+)
+@click.option(
+    "--dtype", metavar="NAME", help="In which the port computes: float32 or bfloat16.", show_default="that of each file"
+)
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
+def check_port(directory: str, against: str, dtype: str | None, as_json: bool, output_format: str | None) -> None:
     """Report what is wrong in what a port wrote: the first wrong position, and the one cause that explains it.
 
     Exit codes: 0 pass or equivalent, 1 fail, 2 wrong use, 3 cannot tell. Files that are missing are not judged.

@@ -1,8 +1,8 @@
 """`posenc identify`: what position code computes, without a specification."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.verify import announce, repeat, run_here
@@ -14,22 +14,22 @@ _WIDTH = 100
 _LABEL = 20  # columns of a line's name
 
 
+@click.command()
+@click.argument("target", help="FILE.py or package.module:OBJECT; a file has build().")
+@click.option(
+    "--convention", metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"
+)
+@click.option(
+    "--head-dim",
+    type=click.IntRange(2, 4096),
+    metavar="N",
+    help="Head dimension to feed.",
+    show_default="SPEC's, or found",
+)
+@click.option("--json", "as_json", is_flag=True, help="What was found as JSON.")
+@click.option("--in-process", is_flag=True, help="Run the code here, without limits of time and memory.")
 def identify_implementation(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="FILE.py or package.module:OBJECT; a file has build().")
-    ],
-    convention: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"),
-    ] = None,
-    head_dim: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=2, max=4096, help="Head dimension to feed.", show_default="SPEC's, or found"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
-    ] = False,
+    target: str, convention: str | None, head_dim: int | None, as_json: bool, in_process: bool
 ) -> None:
     """Report what position code computes, without a specification; `posenc verify` judges it.
 
@@ -55,7 +55,7 @@ def identify_implementation(
     else:
         output.write(_text(found, target))
     if not found.is_known:
-        raise typer.Exit(3)
+        raise click.exceptions.Exit(3)
 
 
 def _text(found: "Identification", target: str) -> str:

@@ -1,9 +1,9 @@
 """`posenc inspect`: what a model's configuration means for its positions."""
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -16,15 +16,11 @@ _LAYOUTS = {
 }
 
 
-def inspect_model(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name as llama-3.1-8b.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="All numbers, every frequency included.")] = False,
-    pairing: Annotated[
-        str | None, typer.Option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
-    ] = None,
-) -> None:
+@click.command()
+@click.argument("target", help="A config.json, a directory with one, or a name as llama-3.1-8b.")
+@click.option("--json", "as_json", is_flag=True, help="All numbers, every frequency included.")
+@click.option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
+def inspect_model(target: str, as_json: bool, pairing: str | None) -> None:
     """Say of each kind of layer: encoding, frequencies, scaling, and what its pairs of lanes reach.
 
     Exit code 1 if something is odd, though the model runs.
@@ -47,7 +43,7 @@ def inspect_model(
         blocks += [[f"warning: {w['message']} ({w['code']})"] for w in found["warnings"]]
         output.write("\n\n".join("\n".join(block) for block in blocks))
     if found["warnings"]:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _describe(layer: dict[str, Any]) -> list[str]:

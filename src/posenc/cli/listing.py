@@ -3,9 +3,9 @@
 import shutil
 import sys
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -25,21 +25,17 @@ _FAMILIES = {
 }
 
 
-def list_encodings(
-    pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A shell pattern for names, as 'ro*'; quote it.")
-    ] = "*",
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON array of cards.")] = False,
-    table: Annotated[
-        bool, typer.Option("--table", help="All facts, and the character measured now, in tables.")
-    ] = False,
-) -> None:
+@click.command()
+@click.argument("pattern", default="*", help="A shell pattern for names, as 'ro*'; quote it.  [default: *]")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array of cards.")
+@click.option("--table", is_flag=True, help="All facts, and the character measured now, in tables.")
+def list_encodings(pattern: str, as_json: bool, table: bool) -> None:
     """List the encodings whose names match PATTERN; all of them if it is left out."""
     from posenc import registry
 
     if as_json and table:
         output.complain("list: --json and --table exclude each other, and both were given; give one of them.")
-        raise typer.Exit(2)
+        raise click.exceptions.Exit(2)
     cards = []
     for name in registry.names(pattern):
         try:
@@ -50,7 +46,7 @@ def list_encodings(
         output.write_json([card.as_dict() for card in cards])
     if not cards:
         output.complain(_explain_absence(pattern))
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
     if table:
         _write_table([card for members in order_families(cards).values() for card in members])
     elif not as_json:

@@ -10,7 +10,7 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,11 +39,11 @@ def write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
-        raise typer.Exit(0) from None
+        raise click.exceptions.Exit(0) from None
     except OSError as error:
         _discard_stdout()
         complain(f"cannot write to stdout: {error.strerror}.")
-        raise typer.Exit(2) from None
+        raise click.exceptions.Exit(2) from None
 
 
 def write_json(value: Any) -> None:
@@ -101,7 +101,7 @@ def wrap(text: str, width: int, indent: str = "", first: str | None = None) -> s
 
 
 def explain_usage(error: Any) -> str:
-    """Return what typer found wrong with the arguments, and where help is."""
+    """Return what click found wrong with the arguments, and where help is."""
     command = error.ctx.command_path if getattr(error, "ctx", None) else "posenc"
     said = error.format_message().strip()
     return f"{said}{'' if said[-1:] in '.?!' else '.'} `{command} --help` shows what it takes."

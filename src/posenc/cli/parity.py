@@ -1,9 +1,9 @@
 """`posenc parity`: what each stack makes of a model's configuration, and how far that lies from what it means."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -20,25 +20,24 @@ _NOTE = (
 )
 
 
+@click.command()
+@click.argument("target", required=False, help="A config.json, a directory with one, or a name as kimi-k2.")
+@click.option("--stack", metavar="NAMES", help="hf5,vllm@0.33.0,...", show_default="the newest of each")
+@click.option("--at", default="100,1000,8000", metavar="DISTANCES", help="In positions, with commas.")
+@click.option("--length", type=int, metavar="N", help="How long the text is, at which the stacks are to serve.")
+@click.option(
+    "--override", metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."
+)
+@click.option("--json", "as_json", is_flag=True, help="All numbers and keys.")
+@click.option("--list", "list_stacks", is_flag=True, help="The stacks and versions with rules.")
 def compare_stacks(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name as kimi-k2."),
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="hf5,vllm@0.33.0,...", show_default="the newest of each"),
-    ] = None,
-    at: Annotated[str, typer.Option(metavar="DISTANCES", help="In positions, with commas.")] = "100,1000,8000",
-    length: Annotated[
-        int | None, typer.Option(metavar="N", help="How long the text is, at which the stacks are to serve.")
-    ] = None,
-    override: Annotated[
-        str | None,
-        typer.Option(metavar="JSON|FLAGS", help="Fields that join the file as each stack does it, or one's own flags."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All numbers and keys.")] = False,
-    list_stacks: Annotated[bool, typer.Option("--list", help="The stacks and versions with rules.")] = False,
+    target: str | None,
+    stack: str | None,
+    at: str,
+    length: int | None,
+    override: str | None,
+    as_json: bool,
+    list_stacks: bool,
 ) -> None:
     """Report what each stack makes of a configuration: frequencies, gain, length, and the keys that it does not read.
 
@@ -75,7 +74,7 @@ def compare_stacks(
         output.write("\n".join(_describe(found)))
     states = {one.status for one in found.stacks}
     if code := 1 if states & {"differs", "error"} else 3 if "unknown" in states else 0:
-        raise typer.Exit(code)
+        raise click.exceptions.Exit(code)
 
 
 def _list(as_json: bool) -> None:

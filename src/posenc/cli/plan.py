@@ -4,9 +4,9 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.parameters import parameters
@@ -23,19 +23,26 @@ _NOTE = (
 _MEASURED = ("linear", "ntk", "dynamic", "yarn", "llama3")  # which `posenc evaluate` knows
 
 
+@click.command()
+@click.argument("target", help="A config.json, a directory with one, or a name.")
+@click.option("--target-len", type=int, required=True, metavar="N", help="How long texts shall be, in positions.")
+@click.option(
+    "--trained-len",
+    type=int,
+    metavar="N",
+    help="The length of the texts of training.",
+    show_default="as the file names it",
+)
+@click.option("--train/--no-train", help="Whether the model is to be trained on longer texts.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter, for each method that has it; @FILE reads JSON.",
+)
+@click.option("--json", "as_json", is_flag=True, help="All numbers, and each configuration.")
 def plan_extension(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name.")],
-    target_len: Annotated[int, typer.Option(metavar="N", help="How long texts shall be, in positions.")],
-    trained_len: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The length of the texts of training.", show_default="as the file names it"),
-    ] = None,
-    train: Annotated[bool, typer.Option(help="Whether the model is to be trained on longer texts.")] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A parameter, for each method that has it; @FILE reads JSON."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All numbers, and each configuration.")] = False,
+    target: str, target_len: int, trained_len: int | None, train: bool, option: tuple[str, ...], as_json: bool
 ) -> None:
     """Compare the ways to make a model's context longer: new angles, neighbours, temperature, short texts, stacks.
 
@@ -45,16 +52,15 @@ def plan_extension(
     from posenc.extend.plan import plan
 
     source, known = find(target, "plan")
-    words = option or []
-    given = parameters("plan", words)
+    given = parameters("plan", option)
     try:
         found = plan(source, target_len, trained_len=trained_len or known, train=train, options=given)
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     if as_json:
-        output.write_json(_as_json(target, found, words))
+        output.write_json(_as_json(target, found, option))
     else:
-        output.write("\n".join(_describe(target, found, words)))
+        output.write("\n".join(_describe(target, found, option)))
 
 
 def _as_json(target: str, found: "Plan", words: Sequence[str]) -> dict[str, Any]:

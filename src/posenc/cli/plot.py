@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -29,27 +29,32 @@ KINDS = (
 _DIMS = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len": 512}
 
 
-def plot_encoding(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an alias, or package.module:Class.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where to: FILE.svg, .png, .pdf, ...")],
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", help=f"{', '.join(KINDS)}; left out, the one that says most of this encoding."),
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with", metavar="OPTION=VALUE", help="An argument of the constructor, as base=500000; as often as needed."
-        ),
-    ] = None,
-) -> None:
+@click.command()
+@click.argument("name", help="A name, an alias, or package.module:Class.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to: FILE.svg, .png, .pdf, ...",
+)
+@click.option("--kind", help=f"{', '.join(KINDS)}; left out, the one that says most of this encoding.")
+@click.option(
+    "--with",
+    "options",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help="An argument of the constructor, as base=500000; as often as needed.",
+)
+def plot_encoding(name: str, out: Path, kind: str | None, options: tuple[str, ...]) -> None:
     """Draw one figure of an encoding into a file.
 
     Sizes that are not given with --with are those of a small model: d_model=128, 8 heads of 64 lanes.
     """
     figures = _load_figures()
     suffix = check_suffix(out)
-    encoding = construct(name, read_options(options or []))
+    encoding = construct(name, read_options(options))
     with import_module("torch").random.fork_rng(devices=[]):
         figure = figures.draw(encoding, kind)
     if any(True for _ in encoding.parameters()):
@@ -149,4 +154,4 @@ def _load_figures() -> Any:
         raise  # torch itself, say, of which the command line tells
     except ImportError as error:
         output.complain(f"plot: {error}")
-        raise typer.Exit(2) from None
+        raise click.exceptions.Exit(2) from None

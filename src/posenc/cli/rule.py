@@ -1,8 +1,8 @@
 """`posenc rule`: what a code of `posenc verify` means, why it hurts, and how to fix it."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-def explain_rule(
-    code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE", help="As rope.layout.mixed, or a family as rope.", show_default="list them"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+@click.command()
+@click.argument("code", required=False, help="As rope.layout.mixed, or a family as rope.  [default: (list them)]")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain_rule(code: str | None, as_json: bool) -> None:
     """Say what a code is, why it hurts, where it was met, and how to fix it; without one, list all."""
     from posenc.verify import rules
 

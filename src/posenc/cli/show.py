@@ -3,9 +3,9 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.needs import lacks_torch, no_torch
@@ -29,25 +29,19 @@ _TRAITS = {
 }
 
 
-def show_encoding(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name, an alias, or package.module:Class.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The same as numbers: card and picture, or precision.")
-    ] = False,
-    precise: Annotated[
-        bool,
-        typer.Option("--precision", help="Instead: where positions collide, and how wrong angles are, by dtype."),
-    ] = False,
-    formula: Annotated[
-        str | None,
-        typer.Option(
-            "--formula",
-            help="What --precision compares with: float32 (angles formed in it, as most code does; the default), "
-            "bfloat16, float16, or package.module:function of positions (n,) that returns (cos, sin), (n, n_pairs) "
-            "each.",
-        ),
-    ] = None,
-) -> None:
+@click.command()
+@click.argument("name", help="A name, an alias, or package.module:Class.")
+@click.option("--json", "as_json", is_flag=True, help="The same as numbers: card and picture, or precision.")
+@click.option(
+    "--precision", "precise", is_flag=True, help="Instead: where positions collide, and how wrong angles are, by dtype."
+)
+@click.option(
+    "--formula",
+    help="What --precision compares with: float32 (angles formed in it, as most code does; the default), "
+    "bfloat16, float16, or package.module:function of positions (n,) that returns (cos, sin), (n, n_pairs) "
+    "each.",
+)
+def show_encoding(name: str, as_json: bool, precise: bool, formula: str | None) -> None:
     """Show an encoding: formula, paper, options, how to construct it, and a picture; or how precise it is."""
     card, declared = _find(name)
     if formula is not None and not precise:
@@ -104,8 +98,10 @@ def _find_example(name: str, card: "Card | None") -> tuple[Callable[[], Any], st
 
 
 def _take_picture(name: str, card: "Card | None") -> "Picture":
-    from posenc.cli.picture import Picture, measure
+    from posenc.cli.picture import Picture, define, measure
 
+    if card is not None and (picture := define(card)) is not None:
+        return picture
     try:
         construct, spelling = _find_example(name, card)
     except (TypeError, ValueError) as error:
@@ -115,7 +111,7 @@ def _take_picture(name: str, card: "Card | None") -> "Picture":
     except ModuleNotFoundError as error:
         if not lacks_torch(error):
             raise
-        return Picture("none", str(no_torch("The picture")), [], [])
+        return Picture("none", str(no_torch("The picture, whose numbers are learned,")), [], [])
 
 
 def _show_precision(name: str, card: "Card | None", formula: str | None, as_json: bool) -> None:

@@ -3,11 +3,11 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,76 +18,87 @@ _PLAN: dict[str, type] = {  # what a plan may say, and of which kind it is
     "budget": str, "steps": int, "lengths": dict,
 }  # fmt: skip
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's directory.")]
-_Callback = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME,...",
-        help="What hears of a cell that is done: tensorboard, mlflow, wandb, or package.module:function.",
-        show_default=False,
-    ),
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+_PATH = click.Path(path_type=Path)
+_folder = click.argument("folder", type=_PATH, metavar="DIR", help="A study's directory.")
+_callback = click.option(
+    "--callback",
+    multiple=True,
+    metavar="NAME,...",
+    help="What hears of a cell that is done: tensorboard, mlflow, wandb, or package.module:function.",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@app.callback(invoke_without_command=True)
+@click.group(invoke_without_command=True)
+@click.option(
+    "--text",
+    multiple=True,
+    metavar="FILE,...",
+    help="Text files to train and test on.",
+    show_default="the built-in text",
+)
+@click.option(
+    "--task",
+    multiple=True,
+    metavar="NAME,...",
+    help="Such as text, copy, addition:reversed@coupling.",
+    show_default="text",
+)
+@click.option(
+    "--encodings",
+    multiple=True,
+    metavar="NAME,...",
+    help="Names, or package.module:Class for your own.",
+    show_default="a choice from each family",
+)
+@click.option("--size", multiple=True, metavar="WxLxH,...", help="Models: width, layers, heads.", show_default="64x2x4")
+@click.option(
+    "--train-len", type=click.IntRange(1), metavar="N", help="Bytes in a training sequence of text.", show_default="64"
+)
+@click.option(
+    "--test-len",
+    multiple=True,
+    metavar="N,...",
+    help="Lengths to test at.",
+    show_default="1, 2, 4, 8 and 16 times train-len",
+)
+@click.option("--seeds", type=click.IntRange(1), metavar="N", help="Trainings of each encoding.", show_default="2")
+@click.option("--budget", metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="270s")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Training steps of a cell, instead of a budget.")
+@click.option("--plan", type=_PATH, metavar="FILE", help="A plan in TOML; options go before it.")
+@click.option("--dry-run", is_flag=True, help="Print the cells and their cost, and train none.")
+@click.option("--engine", default="local", metavar="NAME", help="local, or ray for a Ray cluster.")
+@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster: auto, or host:port.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Cells at a time; 0 leaves them to `posenc study worker`.",
+    show_default="by cores",
+)
+@_callback
+@click.option("--out", default="study", metavar="DIR", help="Where the report goes.")
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.pass_context
 def study_encodings(
-    ctx: typer.Context,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE,...", help="Text files to train and test on.", show_default="the built-in text"),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help="Such as text, copy, addition:reversed@coupling.", show_default="text"),
-    ] = None,
-    encodings: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Names, or package.module:Class for your own.",
-            show_default="a choice from each family",
-        ),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WxLxH,...", help="Models: width, layers, heads.", show_default="64x2x4"),
-    ] = None,
-    train_len: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Bytes in a training sequence of text.", show_default="64")
-    ] = None,
-    test_len: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N,...", help="Lengths to test at.", show_default="1, 2, 4, 8 and 16 times train-len"),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Trainings of each encoding.", show_default="2")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time for all of it: 240s, 4m, 1h.", show_default="270s")
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Training steps of a cell, instead of a budget.", show_default=False),
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plan in TOML; options go before it.", show_default=False)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their cost, and train none.")] = False,
-    engine: Annotated[str, typer.Option(metavar="NAME", help="local, or ray for a Ray cluster.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster: auto, or host:port.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, help="Cells at a time; 0 leaves them to `posenc study worker`.", show_default="by cores"
-        ),
-    ] = None,
-    callback: _Callback = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes.")] = "study",
-    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+    ctx: click.Context,
+    text: tuple[str, ...],
+    task: tuple[str, ...],
+    encodings: tuple[str, ...],
+    size: tuple[str, ...],
+    train_len: int | None,
+    test_len: tuple[str, ...],
+    seeds: int | None,
+    budget: str | None,
+    steps: int | None,
+    plan: Path | None,
+    dry_run: bool,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    callback: tuple[str, ...],
+    out: str,
+    as_json: bool,
 ) -> None:
     """Train small models with each encoding on short texts and tasks, and test them on longer ones."""
     if ctx.invoked_subcommand:
@@ -95,7 +106,7 @@ def study_encodings(
     lists = {"text": text, "task": task, "encodings": encodings, "size": size, "test_len": test_len}
     asked: dict[str, Any] = {} if plan is None else _read_plan(ctx, plan)
     for name, given in lists.items():
-        if given is not None:
+        if given:
             asked[name] = split_list(given)
             if not asked[name]:
                 _refuse(ctx, name, "got nothing between the commas; name something, or leave the option out.")
@@ -111,11 +122,11 @@ def study_encodings(
     if engine not in ("local", "ray") or (address and engine != "ray"):
         _refuse(ctx, "engine", f"must be local or ray, and --address is of ray; got {engine!r}.")
     asked["test_len"] = [_read_length(ctx, item) for item in asked.get("test_len", ())]
-    raise typer.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
+    raise click.exceptions.Exit(_run(ctx, asked, engine, address, workers, out, split_list(callback), dry_run, as_json))
 
 
 def _run(
-    ctx: typer.Context,
+    ctx: click.Context,
     asked: dict[str, Any],
     engine: str,
     address: str | None,
@@ -150,65 +161,69 @@ def _run(
     return run(config, asked.get("text", ()), out, chosen, **given)
 
 
-@app.command("worker")
-def work(
-    folder: _Folder,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, ...", show_default="a GPU")] = "",
-) -> None:
+@study_encodings.command("worker")
+@_folder
+@click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, ...", show_default="a GPU")
+def work(folder: Path, device: str) -> None:
     """Work on a study's cells until none is left: in any number of processes, on any machines that share DIR."""
     from posenc.study.worker import work as work_on
 
-    raise typer.Exit(0 if work_on(folder, device, say=typer.echo) else 1)
+    raise click.exceptions.Exit(0 if work_on(folder, device, say=click.echo) else 1)
 
 
-@app.command("report")
-def write_report(folder: _Folder, callback: _Callback = None) -> None:
+@study_encodings.command("report")
+@_folder
+@_callback
+def write_report(folder: Path, callback: tuple[str, ...]) -> None:
     """Write DIR's report from the cells that are done."""
     from posenc.study.command import report
 
-    raise typer.Exit(report(folder, split_list(callback)))
+    raise click.exceptions.Exit(report(folder, split_list(callback)))
 
 
-@app.command("status")
-def show_status(folder: _Folder, as_json: _AsJson = False) -> None:
+@study_encodings.command("status")
+@_folder
+@_as_json
+def show_status(folder: Path, as_json: bool) -> None:
     """Say how far a study is: cells done, running, waiting and failed."""
     from posenc.study import status
 
     found = status.status(folder)
     _print(found, status.print_status, as_json)
-    raise typer.Exit(1 if found["failed"] else 0)
+    raise click.exceptions.Exit(1 if found["failed"] else 0)
 
 
-@app.command("compare")
-def compare_studies(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A study's directory.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one's.")],
-    as_json: _AsJson = False,
-) -> None:
+@study_encodings.command("compare")
+@click.argument("a", type=_PATH, help="A study's directory.")
+@click.argument("b", type=_PATH, help="Another one's.")
+@_as_json
+def compare_studies(a: Path, b: Path, as_json: bool) -> None:
     """Compare two studies by the cells that both have."""
     from posenc.study import compare
 
     _print(compare.compare(a, b), compare.print_comparison, as_json)
 
 
-@app.command("export")
-def export_results(folder: _Folder, to: Annotated[str, typer.Option(help="csv or parquet.")] = "csv") -> None:
+@study_encodings.command("export")
+@_folder
+@click.option("--to", default="csv", help="csv or parquet.")
+def export_results(folder: Path, to: str) -> None:
     """Write DIR/results.csv or DIR/results.parquet: a row for each cell, measure and length."""
     from posenc.study.export import export
 
-    typer.echo(str(export(folder, to)))
+    click.echo(str(export(folder, to)))
 
 
 def _print(found: dict[str, Any], show: "Callable[[dict[str, Any], Console], None]", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found))
+        click.echo(json.dumps(found))
     else:
         from rich.console import Console
 
         show(found, Console(highlight=False))
 
 
-def _read_plan(ctx: typer.Context, path: Path) -> dict[str, Any]:
+def _read_plan(ctx: click.Context, path: Path) -> dict[str, Any]:
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -225,13 +240,13 @@ def _read_plan(ctx: typer.Context, path: Path) -> dict[str, Any]:
     return found
 
 
-def split_list(given: list[str] | None) -> list[str]:
+def split_list(given: Sequence[str]) -> list[str]:
     """Split values at commas, whether an option was given once or several times.
 
     >>> split_list(["rope, alibi", "t5"])
     ['rope', 'alibi', 't5']
     """
-    return [item.strip() for value in given or () for item in value.split(",") if item.strip()]
+    return [item.strip() for value in given for item in value.split(",") if item.strip()]
 
 
 def read_seconds(text: str) -> float:
@@ -250,18 +265,18 @@ def read_seconds(text: str) -> float:
     return seconds
 
 
-def _read_duration(ctx: typer.Context, given: str) -> float:
+def _read_duration(ctx: click.Context, given: str) -> float:
     try:
         return read_seconds(given)
     except ValueError as error:
         _refuse(ctx, "budget", str(error))
 
 
-def _read_length(ctx: typer.Context, given: str) -> int:
+def _read_length(ctx: click.Context, given: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", given, re.ASCII):
         _refuse(ctx, "test_len", f"lengths are whole numbers above zero with commas between; got {given!r}.")
     return int(given)
 
 
-def _refuse(ctx: typer.Context, option: str, said: str) -> NoReturn:
-    raise typer.BadParameter(said, ctx=ctx, param_hint=f"--{option.replace('_', '-')}")
+def _refuse(ctx: click.Context, option: str, said: str) -> NoReturn:
+    raise click.BadParameter(said, ctx=ctx, param_hint=f"--{option.replace('_', '-')}")

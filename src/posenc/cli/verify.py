@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 
@@ -20,35 +20,31 @@ FORMATS_HELP = "text, json, github, sarif or junit."
 _SHOWN = 20  # lines of what the user's code printed
 
 
+@click.command()
+@click.argument(
+    "targets",
+    nargs=-1,
+    metavar="[TARGET]...",
+    help="FILE.py or package.module:OBJECT; a file has build(). Or a directory with recorded answers.",
+)
+@click.option(
+    "--convention", metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"
+)
+@click.option("--spec", metavar="FILE", help="What it should be, as JSON; - is stdin.", show_default="the file's SPEC")
+@click.option("--exec", "command", metavar="COMMAND", help="Ask this program, in any language, over JSON lines.")
+@click.option("--array-files", is_flag=True, help="With --exec: pass arrays as .npy files, not in the lines.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
+@click.option("--in-process", is_flag=True, help="Run the code here, without limits of time and memory.")
 def verify_implementation(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TARGET]...",
-            help="FILE.py or package.module:OBJECT; a file has build(). Or a directory with recorded answers.",
-            show_default=False,
-        ),
-    ] = None,
-    convention: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="How it is called: rope_fn, hf_rope, ...", show_default="STYLE, or found"),
-    ] = None,
-    spec: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="What it should be, as JSON; - is stdin.", show_default="the file's SPEC"),
-    ] = None,
-    command: Annotated[
-        str | None,
-        typer.Option("--exec", metavar="COMMAND", help="Ask this program, in any language, over JSON lines."),
-    ] = None,
-    array_files: Annotated[
-        bool, typer.Option("--array-files", help="With --exec: pass arrays as .npy files, not in the lines.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run the code here, without limits of time and memory.")
-    ] = False,
+    targets: tuple[str, ...],
+    convention: str | None,
+    spec: str | None,
+    command: str | None,
+    array_files: bool,
+    as_json: bool,
+    output_format: str | None,
+    in_process: bool,
 ) -> None:
     """Report what position code computes, what it should, which one cause explains it, and how to fix it.
 
@@ -68,7 +64,7 @@ def verify_implementation(
     if command is not None:
         results = [_run_program(command, convention, asked, array_files)]
     else:
-        places = [(target, None if Path(target).is_dir() else parse(target)) for target in targets or ()]
+        places = [(target, None if Path(target).is_dir() else parse(target)) for target in targets]
         results = [_verify_target(*place, convention, asked, in_process) for place in places]
     conclude(wanted, results)
 
@@ -116,13 +112,13 @@ def _known(convention: str | None, where: str) -> str:
     return conventions.named(convention, "convention")
 
 
-def write_cases(
-    spec: Annotated[str, typer.Option(metavar="FILE", help="What is asked for, as JSON; - is stdin.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write questions.jsonl.")],
-    convention: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How the subject is called.", show_default="in the spec")
-    ] = None,
-) -> None:
+@click.command()
+@click.option("--spec", required=True, metavar="FILE", help="What is asked for, as JSON; - is stdin.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where to write questions.jsonl."
+)
+@click.option("--convention", metavar="NAME", help="How the subject is called.", show_default="in the spec")
+def write_cases(spec: str, out: Path, convention: str | None) -> None:
     """Write the questions of `posenc verify` as JSON lines, to be answered by a port on another machine.
 
     Put the answers next to them, as DIR/answers.jsonl; `posenc verify DIR --spec FILE` judges them.
@@ -158,7 +154,7 @@ def conclude(wanted: str, results: "Sequence[Result]") -> None:
         output.write(document)
     ends = {result.status for result in results}
     if code := 1 if "fail" in ends else 3 if "cannot_tell" in ends else 0:
-        raise typer.Exit(code)
+        raise click.exceptions.Exit(code)
 
 
 def _read_spec(source: str) -> dict[str, Any]:

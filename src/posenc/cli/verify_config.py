@@ -1,9 +1,9 @@
 """`posenc verify-config`: what is wrong or odd in a configuration, and how to fix it."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.verify import FORMATS_HELP, conclude, format_of
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-def verify_config(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="TARGET...", help="A config.json, a directory with one, or a name as llama-3.1-8b."),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
-    output_format: Annotated[str | None, typer.Option("--output-format", metavar="FORMAT", help=FORMATS_HELP)] = None,
-    pairing: Annotated[
-        str | None, typer.Option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
-    ] = None,
-) -> None:
+@click.command()
+@click.argument(
+    "targets",
+    nargs=-1,
+    required=True,
+    metavar="TARGET...",
+    help="A config.json, a directory with one, or a name as llama-3.1-8b.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --output-format json.")
+@click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP)
+@click.option("--pairing", help="half or interleaved, for a model type that posenc does not know.")
+def verify_config(targets: tuple[str, ...], as_json: bool, output_format: str | None, pairing: str | None) -> None:
     """Judge what models' configurations say of positions.
 
     Each finding has a code, the key, its value, what is allowed, what each spelling would mean, and how to fix it.

@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.verify import FORMATS_HELP, conclude, format_of
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-def verify_model(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="DIR...", help="Local directories with config.json, and safetensors or no weights."),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    output_format: Annotated[str | None, typer.Option(metavar="FORMAT", help=FORMATS_HELP, show_default="text")] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="Build it small with random weights, even where there are weights.")
-    ] = False,
-) -> None:
+@click.command()
+@click.argument(
+    "targets",
+    nargs=-1,
+    required=True,
+    metavar="DIR...",
+    help="Local directories with config.json, and safetensors or no weights.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--output-format", metavar="FORMAT", help=FORMATS_HELP, show_default="text")
+@click.option("--small", is_flag=True, help="Build it small with random weights, even where there are weights.")
+def verify_model(targets: tuple[str, ...], as_json: bool, output_format: str | None, small: bool) -> None:
     """Hold what a model's layers do to queries and keys against what its configuration says.
 
     transformers' own code runs here, offline; code and pickles of the directory never do. Weights beyond 1 GiB, or

@@ -3,9 +3,9 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from posenc.cli import output
 from posenc.cli.parameters import parameters
@@ -15,25 +15,34 @@ if TYPE_CHECKING:
     from posenc.extend.write import Written
 
 
+@click.command()
+@click.argument("target", help="A config.json, a directory with one, or a name as qwen3-8b.")
+@click.option("--method", required=True, metavar="NAME", help="linear, ntk, dynamic, yarn, llama3, base, longrope.")
+@click.option("--to", required=True, metavar="STACK", help="hf5, hf4, vllm, sglang, llamacpp, gguf, mlx, ...")
+@click.option("--factor", type=float, help="How many times longer than the texts of training.")
+@click.option("--target-len", type=int, metavar="N", help="The length wanted, in positions.")
+@click.option(
+    "--trained-len", type=int, metavar="N", help="The length of the texts of training.", show_default="as known"
+)
+@click.option(
+    "--option", multiple=True, metavar="KEY=VALUE", help="A parameter of the method; @FILE for JSON in a file."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it there; of a config.json the whole."
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--json", "as_json", is_flag=True, help="The text, lengths and remarks as JSON.")
 def write_context(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A config.json, a directory with one, or a name as qwen3-8b.")
-    ],
-    method: Annotated[str, typer.Option(metavar="NAME", help="linear, ntk, dynamic, yarn, llama3, base, longrope.")],
-    to: Annotated[str, typer.Option(metavar="STACK", help="hf5, hf4, vllm, sglang, llamacpp, gguf, mlx, ...")],
-    factor: Annotated[float | None, typer.Option(help="How many times longer than the texts of training.")] = None,
-    target_len: Annotated[int | None, typer.Option(metavar="N", help="The length wanted, in positions.")] = None,
-    trained_len: Annotated[
-        int | None, typer.Option(metavar="N", help="The length of the texts of training.", show_default="as known")
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A parameter of the method; @FILE for JSON in a file.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there; of a config.json the whole.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The text, lengths and remarks as JSON.")] = False,
+    target: str,
+    method: str,
+    to: str,
+    factor: float | None,
+    target_len: int | None,
+    trained_len: int | None,
+    option: tuple[str, ...],
+    out: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write exactly the keys or flags with which a stack reads longer texts; remarks go to stderr.
 
@@ -50,7 +59,7 @@ def write_context(
         factor=factor,
         target_len=target_len,
         trained_len=known if trained_len is None else trained_len,
-        options=parameters("write", option or []),
+        options=parameters("write", option),
     )
     written = write(stretched, to)
     if out is not None:

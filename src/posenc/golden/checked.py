@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from posenc.golden import biased
+from posenc.golden import biased, scaled
 from posenc.golden.configured import SCHEMA
 from posenc.golden.ported import Ported, Rounding
 from posenc.golden.rotations import rotate
@@ -58,7 +58,10 @@ def check(directory: Path, against: Path, *, dtype: str | None = None) -> Report
             continue
         written = _load(layer, directory, against, manifest["tolerance"], dtype, found)
         n_judged += len(written.theirs)
-        (_rotation if "positions" in layer["files"] else biased.judge)(written)
+        if "query_scale" in layer["files"]:
+            scaled.judge(written)
+        if layer["encoding"] != "nope":
+            (_rotation if layer["encoding"] == "rope" else biased.judge)(written)
     if not n_judged and not found.causes:
         found.unknown = f"{against} holds none of the files that the manifest names"
     return found.report(CONVENTION)

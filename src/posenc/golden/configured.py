@@ -13,16 +13,17 @@ import numpy as np
 import posenc
 from posenc import config, frequencies
 from posenc.config import kinds, unrotated
+from posenc.config.growth import growth
 from posenc.config.known import known_models
 from posenc.config.model import open_model, stacks
 from posenc.config.reading import Checked
-from posenc.golden import biases, rotations
+from posenc.golden import biases, rotations, scales
 from posenc.golden.writing import FORMATS, MADE_BY, Array, encoded, made_before, replace
 
 SCHEMA = 1
 FARTHEST = 10**12
 MOST = 1 << 25  # numbers in all files together
-_EMPTY = dict.fromkeys(("pairing", "head_dim", "rotary_dim", "gain", "score_factor"))
+_EMPTY = dict.fromkeys(("pairing", "head_dim", "rotary_dim", "gain", "score_factor", "query_scale"))
 ROUNDING = {
     "float32": {
         "absolute": 2.0**-20,
@@ -43,8 +44,8 @@ ROUNDING = {
     "rule": (
         "|found - expected| <= size * (absolute + per_radian * angle), where angle = |position| * |inv_freq| in "
         "radians and size is the length of the pair after the rotation, and the gain for cos and sin; inv_freq itself "
-        "may be off by per_radian of each frequency; slopes and bias by absolute of the largest; rows of tables by "
-        "one where a logarithm meets an edge."
+        "may be off by per_radian of each frequency; query_scale by absolute of each factor; slopes and bias by "
+        "absolute of the largest; rows of tables by one where a logarithm meets an edge."
     ),
 }
 
@@ -118,8 +119,8 @@ def write_config(
         "model_type": config.read(source).get("model_type", open_model(next(iter(parts.values()))).model_type),
         "format": form,
         "layers": layers,
-        "units": rotations.MEANINGS | biases.MEANINGS,
-        "laws": {"rotation": rotations.LAW, **biases.LAWS},
+        "units": rotations.MEANINGS | scales.MEANINGS | biases.MEANINGS,
+        "laws": {"rotation": rotations.LAW, **scales.LAWS, **biases.LAWS},
         "tolerance": ROUNDING,
     }
     replace(Path(out), manifest, files)
@@ -178,9 +179,14 @@ def _entries(source: Checked, prefix: str, wanted: _Wanted) -> Iterator[Entry]:
     for kind, count in counts:
         if kind is None or kinds.turns(kind):
             yield _rotation(source, kind, prefix, count, wanted)
-        else:
-            entry = {"kind": f"{prefix}{kind}", "count": count, **_EMPTY, "encoding": "nope"}
+            continue
+        entry = {"kind": f"{prefix}{kind}", "count": count, **_EMPTY, "encoding": "nope"}
+        if (law := growth(source, kind, pairing=wanted.pairing)) is None:
             yield entry | {"why": f"layers of {kind} rotate nothing"}, {}
+        else:
+            lengths = [law["original_max_len"], model.size("max_len"), wanted.seq_len]
+            pos = np.array(wanted.positions or rotations.chosen(lengths))
+            yield entry | {"query_scale": law}, {"positions": pos, **scales.arrays(law, pos)}
 
 
 def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None, wanted: _Wanted) -> Entry:
@@ -190,6 +196,7 @@ def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None,
     trained = rotary.original_max_len or wanted.trained
     at = wanted.positions or rotations.chosen([trained, rotary.max_len, wanted.seq_len])
     pos, prompt = rotations.placed(rotary, at)
+    law = growth(source, rotary.layer_type, pairing=wanted.pairing)
     entry = {
         "kind": f"{prefix}{rotary.layer_type}",
         "count": count,
@@ -198,6 +205,7 @@ def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None,
         "rotary_dim": rotary.rotary_dim,
         "gain": found.gain,
         "score_factor": found.score_factor,
+        "query_scale": law,
         "encoding": "rope",
         "direction": "clockwise" if rotary.clockwise else "counter-clockwise",
         "first_dimension": rotations.first_dimension(rotary),
@@ -217,4 +225,4 @@ def _rotation(source: Checked, kind: str | None, prefix: str, count: int | None,
     }
     if not math.isfinite(found.gain) or not np.isfinite(inv_freq).all():
         raise ValueError(f"golden: frequencies of {rotary.layer_type} are not finite. Correct the configuration.")
-    return entry, rotations.arrays(rotary, inv_freq, found.gain, pos)
+    return entry, rotations.arrays(rotary, inv_freq, found.gain, pos) | scales.arrays(law, pos)

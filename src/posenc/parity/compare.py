@@ -1,7 +1,7 @@
 """A configuration's meaning, and how far what each stack makes of it lies from that."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posenc import config, frequencies
@@ -27,11 +27,14 @@ class Meaning:
     rotary: Rotary
     source: Checked
     pairing: config.Pairing | None
+    by_text: dict[int, frequencies.Frequencies] = field(default_factory=dict, compare=False, repr=False)
 
     def at(self, text: int) -> frequencies.Frequencies:
-        """Return frequencies, gain and score factor for a text of a length."""
-        kind = self.rotary.layer_type
-        return frequencies.from_config(self.source, kind, pairing=self.pairing, seq_len=text)
+        """Return frequencies, gain and score factor for a text of a length, read once for all stacks."""
+        if text not in self.by_text:
+            kind = self.rotary.layer_type
+            self.by_text[text] = frequencies.from_config(self.source, kind, pairing=self.pairing, seq_len=text)
+        return self.by_text[text]
 
     def logits(self, text: int) -> float:
         """Return by how much scores are multiplied."""
