@@ -483,6 +483,9 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         },
         optional={"base": bases()},
     ),
+    "vo_rope": st.fixed_dictionaries(
+        {"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2), "inv_freq": st.just([0.3])}
+    ).map(lambda found: found if "inv_freq" not in found else found | {"rotary_dim": 2}),
     "xpos": st.fixed_dictionaries(
         {"head_dim": st.integers(1, 6).map(lambda n: 2 * n)},
         optional={

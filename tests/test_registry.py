@@ -50,6 +50,7 @@ CLASSICS = {
     "graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d",
     "score_map": "cope dape",
+    "values": "vo_rope",
 }
 
 

@@ -85,7 +85,7 @@ class Card:
     def family(self) -> str:
         """The hook that the encoding uses.
 
-        One of none, additive, embedded, rotary, piecewise, bias, content_bias and score_map.
+        One of none, additive, embedded, rotary, piecewise, bias, content_bias, score_map and values.
         """
         return self.declared.family
 

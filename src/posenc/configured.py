@@ -14,6 +14,7 @@ _INSTEAD = {
     "esm": "adds a learned table to the tokens (posenc.Learned)",
 }
 _EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
+_KEYS_ARE_VALUES = ("deepseek_v4",)  # which rotate once, as keys; outputs rotate back
 
 # patterns of layers by name, and the model type whose code has each
 _PRESETS = {"gemma4": "gemma4_text", "irope": "llama4_text", "rnope": "cohere2", "smollm3": "smollm3"}
@@ -122,6 +123,9 @@ def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len
         layout = config.rotary(source, kind, pairing=pairing).layout
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+        if open_model(source).name in _KEYS_ARE_VALUES:
+            own, same = parts[0].options(), ("head_dim", "base", "rotary_dim", "rotary_side", "pairing", "inv_freq")
+            parts.append(registry.create("vo_rope", **{name: own[name] for name in same}))
     if (options := growth(source, kind, pairing=pairing)) is not None:
         parts.append(registry.create("query_temperature", **options))
     return tuple(parts)

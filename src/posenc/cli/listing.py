@@ -21,6 +21,7 @@ _FAMILIES = {
     "bias": "a term joins the scores",
     "content_bias": "a term joins the scores and looks at q and k",
     "score_map": "whole rows of scores become others",
+    "values": "values are rotated, and outputs back",
 }
 
 NEEDS = {

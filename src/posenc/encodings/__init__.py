@@ -57,4 +57,5 @@ from posenc.encodings.tape import TAPE as TAPE
 from posenc.encodings.time2vec import Time2Vec as Time2Vec
 from posenc.encodings.transformer_xl import TransformerXL as TransformerXL
 from posenc.encodings.tupe import TUPE as TUPE
+from posenc.encodings.vo_rope import VORoPE as VORoPE
 from posenc.encodings.xpos import XPos as XPos
