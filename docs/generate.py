@@ -12,7 +12,7 @@ import posenc
 from posenc import laws
 from posenc.character import Character
 from posenc.cli import table
-from posenc.cli.listing import order_families
+from posenc.cli.listing import NEEDS, order_families
 from posenc.cli.show import read_arguments
 from posenc.laws.exceptions import EXCEPTIONS
 from posenc.parity import loading
@@ -25,7 +25,8 @@ def encodings() -> str:
     """Return the page of encodings: what `posenc list --table` prints, and a section for each."""
     cards = [posenc.card(name) for name in posenc.names()]
     facts, reach, form = table.tabulate([card for members in order_families(cards).values() for card in members])
-    lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", "", *_table(facts)]
+    lines = ["# Encodings", "", "Generated from the registry by `python docs/generate.py`.", ""]
+    lines += [*_by_need(cards), "", *_table(facts)]
     lines += ["", "## Character", "", "As `posenc list --table` measures it on each card's example. "]
     lines[-1] += _prose(Character)
     lines += ["", *_table(reach), "", *_table(form), ""]
@@ -38,6 +39,15 @@ def encodings() -> str:
         if card.used_by:
             lines += ["", f"Used by: {', '.join(card.used_by)}."]
     return "\n".join(lines) + "\n"
+
+
+def _by_need(cards: list[posenc.Card]) -> list[str]:
+    """Return a table of what serves each need, as `posenc list --for` chooses it."""
+    lines = ["| `posenc list --for` | what for | encodings |", "|---|---|---|"]
+    for need, meaning in NEEDS.items():
+        links = " ".join(f"[`{card.name}`](#{card.name})" for card in cards if need in card.serves)
+        lines.append(f"| `{need}` | {meaning} | {links} |")
+    return lines
 
 
 def _table(grid: table.Grid) -> list[str]:

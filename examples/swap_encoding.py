@@ -1,7 +1,7 @@
 # %% [markdown]
-"""Swap the position encoding in one's own attention: three doors in the code, one name to change.
+"""Swap the position encoding in one's own attention: three lines in the code, one name to change.
 
-`MyAttention` below is anybody's attention module; the lines marked with a door are all that posenc needs. First it is
+`MyAttention` below is anybody's attention module; the lines marked with a hook are all that posenc needs. First it is
 asked whether it can tell an order at all, then a small language model around it learns Python's help texts, byte by
 byte, once for each name.
 
@@ -45,7 +45,7 @@ class MyAttention(nn.Module):
 
     def forward(self, x, encoding, placed, causal=True):
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
-        out = posenc.attend(q, k, v, encoding, placed, causal=causal)  # doors 2 and 3: turns q and k, adds a bias
+        out = posenc.attend(q, k, v, encoding, placed, causal=causal)  # hooks 2 to 4: rotates q, k and v, adds a bias
         return self.out(out.transpose(1, 2).flatten(2))
 
 
@@ -64,8 +64,8 @@ class MyModel(nn.Module):
         self.head = nn.Linear(D_MODEL, VOCAB)
 
     def forward(self, tokens):
-        placed = self.encoding.place(positions.arange(tokens.shape[1]))  # the step before the doors: once a pass
-        x = self.encoding.embed(self.tokens(tokens), placed)  # door 1: adds to the embeddings
+        placed = self.encoding.place(positions.arange(tokens.shape[1]))  # the step before the hooks: once a pass
+        x = self.encoding.embed(self.tokens(tokens), placed)  # hook 1: adds to the embeddings
         for i in range(LAYERS):
             x = x + self.attention[i](self.norms[2 * i](x), self.encoding, placed)
             x = x + self.mlp[i](self.norms[2 * i + 1](x))

@@ -177,22 +177,28 @@ def _axial_rope(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def _mrope(draw: st.DrawFn) -> dict[str, Any]:
     sections = draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any))
+    n_pairs = sum(sections)
     room = [len(range(axis, sum(sections), len(sections))) for axis in range(len(sections))]
     fits = all(n <= r for n, r in zip(sections[1:], room[1:], strict=True))
     last = sorted(sections[1:], reverse=True) == sections[1:] and sections[1] - sections[-1] <= 1
-    layouts = ["blocks"] + ["interleaved"] * fits + ["time_last"] * last
+    layouts: list[Any] = ["blocks"] + ["interleaved"] * fits + ["time_last", "time_unrotated"] * last
+    layout = draw(st.sampled_from([*layouts, None]))
+    if layout is None:  # a plan of one's own
+        axes = st.sampled_from([*range(min(n_pairs, 3)), None])
+        layout = tuple(draw(st.lists(axes, min_size=n_pairs, max_size=n_pairs).filter(lambda plan: {*plan} != {None})))
+        sections = [layout.count(axis) for axis in range(3)]
     return {
-        "head_dim": 2 * sum(sections) + draw(st.integers(0, 3)),
-        "rotary_dim": 2 * sum(sections),
+        "head_dim": 2 * n_pairs + draw(st.integers(0, 3)),
+        "rotary_dim": 2 * n_pairs,
         "rotary_side": draw(st.sampled_from(["first", "last"])),
         "sections": tuple(sections),
-        "layout": draw(st.sampled_from(layouts)),
+        "layout": layout,
         "base": draw(bases()),
         "pairing": draw(st.sampled_from(["half", "interleaved"])),
         "attention_factor": draw(st.sampled_from([1.0, 1.25])),
         "score_factor": draw(st.sampled_from([1.0, 1.5])),
         "trainable": draw(st.booleans()),
-        **draw(_given(sum(sections))),
+        **draw(_given(n_pairs)),
     }
 
 
@@ -393,9 +399,25 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"window": st.integers(1, 9), "factor": st.sampled_from([1.0, 3.0, 16.0])}
     ).flatmap(_turned),
     "longrope": _longrope(),
+    "mhrope": st.fixed_dictionaries(
+        {"n_kv_heads": st.integers(1, 4), "head_dim": _EVEN},
+        optional={
+            "base": bases(),
+            "sections": st.sampled_from([(1,), (0, 1), (0, 1, 0), (1, 0, 0)]),
+            "pairing": st.sampled_from(["half", "interleaved"]),
+        },
+    ),
     "mixed_rope": st.fixed_dictionaries(
         {"n_kv_heads": st.integers(1, 3), "head_dim": st.sampled_from([4, 8, 12])},
         optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"])},
+    ),
+    "p_rope": st.fixed_dictionaries(
+        {"head_dim": _EVEN},
+        optional={
+            "share": st.sampled_from([0, 0.25, 0.75, 1.0]),
+            "base": bases(),
+            "pairing": st.sampled_from(["half", "interleaved"]),
+        },
     ),
     "pope": st.fixed_dictionaries(
         {"n_kv_heads": st.integers(1, 3), "head_dim": _WIDTH},
@@ -479,6 +501,9 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         },
         optional={"base": bases()},
     ),
+    "vo_rope": st.fixed_dictionaries(
+        {"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2), "inv_freq": st.just([0.3])}
+    ).map(lambda found: found if "inv_freq" not in found else found | {"rotary_dim": 2}),
     "xpos": st.fixed_dictionaries(
         {"head_dim": st.integers(1, 6).map(lambda n: 2 * n)},
         optional={

@@ -1,6 +1,7 @@
 """Cards, names, and constructing encodings by name."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import posenc
 import strategies
 from posenc import registry
+from posenc.cli.listing import NEEDS
 from strategies import check, refuses
 
 
@@ -42,12 +44,13 @@ CLASSICS = {
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
-    "retnet fope pope grape_m liere rope_pp",
+    "retnet fope pope grape_m liere p_rope mhrope rope_pp",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
     "swin swin_v2 beit graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d grape_a",
     "score_map": "cope dape",
+    "values": "vo_rope",
 }
 
 
@@ -103,14 +106,64 @@ def test_options_are_strict() -> None:
 
 
 def test_missing_options_are_named() -> None:
-    with refuses(TypeError, "Learned2D needs height, width; pass height=..., width=...."):
+    with refuses(TypeError, "Learned2D needs height, width; pass height=..., width=..., or dims=Dims(grid=...)."):
         posenc.create("learned_2d", d_model=4)
-    with refuses(TypeError, "pass d_model=..., height=..., width=..., or dims=Dims(d_model=...)."):
+    with refuses(TypeError, "pass d_model=..., height=..., width=..., or dims=Dims(d_model=..., grid=...)."):
         posenc.create("learned_2d")
     with refuses(TypeError, "Learned needs d_model, max_len; pass d_model=..., max_len=..., or dims=Dims("):
         posenc.create("learned")
     with refuses(TypeError, "Learned needs max_len; pass max_len=..."):
         posenc.create("learned", dims=posenc.Dims(d_model=4))
+
+    with refuses(TypeError, "Own needs width; pass width=...."):
+        posenc.create(f"{Own.__module__}:Own")
+
+
+TEXT = posenc.Dims(d_model=512, n_heads=8, head_dim=64, max_len=2048)  # the first example of README
+
+
+@pytest.mark.parametrize("name", posenc.names())
+def test_any_name_is_constructed_of_what_a_host_knows_or_the_error_has_an_example(name: str) -> None:
+    card, dims = posenc.card(name), replace(TEXT, grid=(14, 16))
+    if name != "longrope":  # whose lists come from a search
+        assert type(posenc.create(name, dims=dims)) is card.cls
+        return
+    start = "posenc.LongRoPE(head_dim=4, short_factors=(1.0, 1.5), long_factors=(1.0, 8.0), original_max_len=2048)"
+    with refuses(TypeError, "needs short_factors, long_factors; pass", f"An example to start from: {start}"):
+        posenc.create(name, dims=dims)
+
+
+def test_a_grid_is_offered_to_what_cannot_do_without_and_to_no_other_width() -> None:
+    dims = replace(TEXT, grid=(14, 16))
+    table, decomposed = posenc.create("learned_2d", dims=dims), posenc.create("decomposed_2d", dims=dims)
+    assert (table.height, table.width, decomposed.size) == (14, 16, (14, 16))
+    assert posenc.create("fire", dims=dims).width == posenc.create("fire", dims=TEXT).width
+    for name in ("learned_2d", "decomposed_2d"):
+        with refuses(TypeError, "or dims=Dims(grid=...)", f"An example to start from: {posenc.card(name).call}"):
+            posenc.create(name, dims=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("videorope", posenc.MRoPE(head_dim=64, layout="time_last")),
+        ("hope_video", posenc.MRoPE(head_dim=64, layout="time_unrotated")),
+        ("mmrope", posenc.MRoPE(head_dim=64, layout=(0, 0, 1, 2, 1, 2, 1, 2))),
+        ("ilrope", posenc.MRoPE(head_dim=64, layout="interleaved")),
+        ("omnirope", posenc.MRoPE(head_dim=64)),
+        ("circle_rope", posenc.MRoPE(head_dim=64)),
+        ("v2pe", posenc.RoPE(head_dim=64)),
+    ],
+)
+def test_a_plan_is_a_class_with_the_options_of_a_paper(name: str, wanted: posenc.Encoding) -> None:
+    assert repr(posenc.create(name, dims=TEXT)) == repr(wanted)
+    assert name in posenc.card(name).plans
+    assert name not in posenc.names()
+    assert posenc.create(name, dims=TEXT, base=500.0).base == 500.0
+
+
+def test_an_option_wins_over_a_plan() -> None:
+    assert posenc.create("videorope", head_dim=64, layout="blocks").layout == "blocks"
 
 
 def test_a_class_of_ones_own() -> None:
@@ -158,9 +211,17 @@ def test_cards_are_complete(name: str) -> None:
     assert list(card.traits) == list(registry.TRAITS)
     assert card.traits["real_positions"] == card.cls.accepts_real
     assert card.summary.endswith(".")
+    assert card.serves
+    assert set(card.serves) <= set(NEEDS)
     assert 1700 < card.year < 2100
     assert card.arxiv is None or (len(card.arxiv) == 10 and card.arxiv[4] == ".")
     assert [option.partition("=")[0] for option in card.options] == list(card.examples()[0].options())
+
+
+def test_the_toys_of_the_textbooks_serve_nothing_else() -> None:
+    toys = [name for name in posenc.names() if "textbook" in posenc.card(name).serves]
+    assert toys == ["binary", "integer", "normalised", "sine"]
+    assert {posenc.card(name).serves for name in toys} == {("textbook",)}
 
 
 @pytest.mark.parametrize("name", posenc.names())

@@ -152,7 +152,19 @@ def test_a_gain_that_is_no_size_is_refused(gain: float) -> None:
 
 # ---- other positions
 
-ROTARY = ["rope", "xpos", "mrope", "stretched_rope", "mixed_rope", "grape_m", "retnet", "longrope", "dynamic_ntk"]
+ROTARY = [
+    "rope",
+    "p_rope",
+    "xpos",
+    "mrope",
+    "mhrope",
+    "stretched_rope",
+    "mixed_rope",
+    "grape_m",
+    "retnet",
+    "longrope",
+    "dynamic_ntk",
+]
 
 
 @given(data=st.data(), name=st.sampled_from([*ROTARY, "axial_rope"]))

@@ -69,7 +69,7 @@ def test_there_is_no_torch(bare: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["list"], 0, ["rotary: queries", "  rope    ", "  sinusoidal_nd"]),
+        (["list"], 0, ["textbook: toys", "  rope    ", "  sinusoidal_nd"]),
         (["list", "ro*", "--json"], 0, ['"cls": "RoPE"', '"arxiv": "2104.09864"']),
         (["show", "rotary"], 0, ["score = q_iᵀ R((j - i)·ω) k_j", "base=10000.0", "posenc.RoPE(head_dim=64)"]),
         (["show", "graphormer"], 0, ["bias", "posenc.Graphormer(n_heads=4, max_distance=12, distances=('tree', 64))"]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from posenc.compose import Compose, PerLayer
     from posenc.encoding import Encoding, Placed
     from posenc.encodings import *  # noqa: F403
-    from posenc.families import Additive, Bias, ContentBias, Embedded, Norm, Rotary, ScoreMap
+    from posenc.families import Additive, Bias, ContentBias, Embedded, Norm, Rotary, ScoreMap, ValueRotary
     from posenc.interop import hf
     from posenc.mapped import Mapped, OnAxes
     from posenc.memory import reuse_pages
@@ -29,7 +29,7 @@ _HOMES = {
     "attention": "attend explain",
     "compose": "Compose PerLayer",
     "encoding": "Encoding Placed",
-    "families": "Additive Bias ContentBias Embedded Norm Rotary ScoreMap",
+    "families": "Additive Bias ContentBias Embedded Norm Rotary ScoreMap ValueRotary",
     "mapped": "Mapped OnAxes",
     "memory": "reuse_pages",
     "piecewise": "Piecewise",

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from posenc import config
-from posenc.configured import by_layer
+from posenc.configured import by_layer, preset
 from posenc.encoding import Encoding, Placed, Pos
 from posenc.mapped import Wrapper, as_before, refuse_layers, same
 
 _DOORS = ["place", "parts", "embed", "rotate_q", "rotate_k", "rotate", "bias", "rescore", "score_scale", "layer"]
-_DOORS += ["resolve"]
+_DOORS += ["resolve", "rotate_v", "unrotate_out"]
 
 
 class Compose(Encoding):
@@ -95,6 +95,18 @@ class Compose(Encoding):
             term = encoding.bias(*seen, part, k_part)
             total = term if total is None else total if term is None else total + term
         return total
+
+    def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
+        """Rotate values by each member in order."""
+        for encoding, part in zip(self._members, placed.parts, strict=True):
+            v = encoding.rotate_v(v, part)
+        return v
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        """Rotate outputs back by each member, the last one first."""
+        for encoding, part in reversed(list(zip(self._members, placed.parts, strict=True))):
+            out = encoding.unrotate_out(out, part)
+        return out
 
     def rescore(
         self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
@@ -187,8 +199,9 @@ class PerLayer(Encoding):
         Layers that turn get the RoPE of their kind, or the MRoPE where pictures have axes: `positions.mrope`, for text
         `on_each_axis` (HunYuan-VL, whose axes part the lanes of a pair, gets the RoPE of text). Attention without
         position, and layers that mix tokens otherwise or look at pictures, get NoPE. Queries grow by `QueryTemperature`
-        as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4). Equal encodings are shared; a layer of
-        two attentions has two entries, as in its cache. Windows and what is learned of positions are not here.
+        as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4); values of DeepSeek-V4 rotate by `VORoPE`. Equal
+        encodings are shared; a layer of two attentions has two entries, as in its cache. Windows and what is learned of
+        positions are not here.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
@@ -205,6 +218,30 @@ class PerLayer(Encoding):
         parts = by_layer(source, pairing=pairing, seq_len=seq_len)
         made = {id(own): own[0] if len(own) == 1 else Compose(*own) for own in parts}
         return cls([made[id(own)] for own in parts])
+
+    @classmethod
+    def preset(cls, name: str, n_layers: int, *, head_dim: int | None = None, base: float | None = None) -> "PerLayer":
+        """Construct a published pattern of layers for a model of your own.
+
+        "smollm3": every fourth layer has no position. "irope" (Llama 4): the same, and the queries of that layer grow
+        by `QueryTemperature`. "rnope" (Yang 2025, 2501.18795; Command R7B): as "smollm3", and layers that rotate are
+        meant to see a window. "gemma4": five layers of RoPE, meant for a window, then one of p-RoPE with a quarter of
+        its pairs; the last layer is of that kind. Windows are the host's.
+
+        Args:
+            name: Of the pattern.
+            n_layers: How many layers the model has.
+            head_dim: Dimensions of one head, in all layers; None takes the model's own.
+            base: Of the layers that rotate, in "gemma4" of those without a window; None takes the model's own.
+
+        Raises:
+            ValueError: There is no such pattern, no layer, an odd head_dim, or a base not above 1.
+            TypeError: A number is of a wrong kind.
+
+        >>> PerLayer.preset("irope", 8, head_dim=64).index
+        (0, 0, 0, 1, 0, 0, 0, 1)
+        """
+        return cls.from_config(preset(name, n_layers, head_dim=head_dim, base=base))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -227,23 +264,14 @@ class PerLayer(Encoding):
         """Embed by the first layer's encoding."""
         return self._members[0].embed(x, placed.parts[0])
 
-    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+    def _refuse(self, *given: Any, **named: Any) -> Any:
         """Refuse: which layer is meant?"""
-        raise self._undecided()
+        raise ValueError(
+            "PerLayer: each layer has its own encoding, so choose one first: "
+            "encoding, placed = per_layer.layer(index, placed)."
+        )
 
-    def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
-        """Refuse: which layer is meant?"""
-        raise self._undecided()
-
-    def bias(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> Tensor | None:
-        """Refuse: which layer is meant?"""
-        raise self._undecided()
-
-    def rescore(
-        self, scores: Tensor, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed, mask: Tensor | None
-    ) -> Tensor:
-        """Refuse: which layer is meant?"""
-        raise self._undecided()
+    rotate_q = rotate_k = bias = rescore = rotate_v = unrotate_out = _unrotate = _refuse
 
     def resolve(self, seq_len: int) -> "PerLayer":
         """Resolve each distinct encoding that depends on the length, once; itself if none does."""
@@ -260,15 +288,6 @@ class PerLayer(Encoding):
     @property
     def _members(self) -> list[Encoding]:
         return list(self.distinct)  # type: ignore[arg-type]
-
-    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
-        raise self._undecided()
-
-    def _undecided(self) -> ValueError:
-        return ValueError(
-            "PerLayer: each layer has its own encoding, so choose one first: "
-            "encoding, placed = per_layer.layer(index, placed)."
-        )
 
 
 def _rescales(encoding: Encoding) -> bool:

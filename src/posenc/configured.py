@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from posenc import config, registry
-from posenc.config import kinds, models, unrotated
+from posenc import config, frequencies, registry
+from posenc.config import kinds, models, unrotated, values
 from posenc.config.growth import growth
 from posenc.config.model import Model, open_model, stacks
 from posenc.config.reading import Checked
@@ -14,6 +14,44 @@ _INSTEAD = {
     "esm": "adds a learned table to the tokens (posenc.Learned)",
 }
 _EACH_BASE = ("granite_swa", "granitemoe_swa")  # whose list of bases is one of bases, and not of layers that turn
+_KEYS_ARE_VALUES = ("deepseek_v4",)  # which rotate once, as keys; outputs rotate back
+
+# patterns of layers by name, and the model type whose code has each
+_PRESETS = {"gemma4": "gemma4_text", "irope": "llama4_text", "rnope": "cohere2", "smollm3": "smollm3"}
+
+
+def preset(name: str, n_layers: int, *, head_dim: int | None, base: float | None) -> dict[str, Any]:
+    """Return the configuration of a model with a published pattern of layers.
+
+    Args:
+        name: Of the pattern.
+        n_layers: How many layers the model has.
+        head_dim: Dimensions of one head, in all layers; None takes those of the model that has the pattern.
+        base: Of the layers that see the whole text, or of all where they share it; None takes the model's.
+
+    Raises:
+        ValueError: There is no such pattern, or a number is out of range.
+        TypeError: A number is of a wrong kind.
+
+    >>> preset("smollm3", 4, head_dim=64, base=None)
+    {'model_type': 'smollm3', 'num_hidden_layers': 4, 'head_dim': 64}
+    """
+    who = "PerLayer.preset"
+    if name not in _PRESETS:
+        raise ValueError(f"{who}: name must be one of {', '.join(_PRESETS)}; got {name!r}.")
+    fields: dict[str, Any] = {
+        "model_type": _PRESETS[name],
+        "num_hidden_layers": values.integer(who, "n_layers", n_layers),
+    }
+    if head_dim is not None:
+        fields["head_dim"] = values.integer(who, "head_dim", head_dim)
+    if base is not None:
+        fields["rope_theta"] = frequencies.check_base(base, who)
+    if name != "gemma4":
+        return fields
+    full = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": fields.pop("rope_theta", 1e6)}
+    kinds_of = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    return {**fields, "global_head_dim": fields.get("head_dim", 512), "rope_parameters": kinds_of}
 
 
 def by_layer(
@@ -85,6 +123,9 @@ def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len
         layout = config.rotary(source, kind, pairing=pairing).layout
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))
+        if open_model(source).name in _KEYS_ARE_VALUES:
+            own, same = parts[0].options(), ("head_dim", "base", "rotary_dim", "rotary_side", "pairing", "inv_freq")
+            parts.append(registry.create("vo_rope", **{name: own[name] for name in same}))
     if (options := growth(source, kind, pairing=pairing)) is not None:
         parts.append(registry.create("query_temperature", **options))
     return tuple(parts)

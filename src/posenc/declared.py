@@ -24,6 +24,7 @@ _FAMILIES = {
     "Bias": "bias",
     "ContentBias": "content_bias",
     "ScoreMap": "score_map",
+    "ValueRotary": "values",
 }
 
 

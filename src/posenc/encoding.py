@@ -3,6 +3,7 @@
 One law says what an encoding means (p = place(pos, x)):
 
     scores[i, j] = score_scale * <rotate_q(q_i, p_i), rotate_k(k_j, p_j)> + bias(q_i, k_j, p_i, p_j)
+    out[i] = unrotate_out(sum_j softmax(scores[i])[j] * rotate_v(v_j, p_j), p_i)
 
 and before it, tokens are embedded by `embed(x, p)`; a score map makes other scores of whole rows of these by
 `rescore`, before mask and softmax. Every method is neutral by default: `Encoding` itself is NoPE.
@@ -135,6 +136,20 @@ class Encoding(nn.Module):
         finite.
         """
         return scores
+
+    def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
+        """Rotate values (batch, n_kv_heads, k_len, any width) by the positions of their own tokens (hook 4).
+
+        `attend` does so before any backend runs; a cache holds values that are rotated, as it holds such keys.
+        """
+        return v
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        """Rotate outputs (batch, n_heads, q_len, width of v) back by the positions of their queries (hook 4).
+
+        It undoes `rotate_v` where both have one position, so that a sum of values depends on distances.
+        """
+        return out
 
     def score_scale(self, head_dim: int) -> float:
         """Return what multiplies q . k."""

@@ -70,6 +70,14 @@ class Wrapper(Encoding):
         """Return what the encoding makes of the scores."""
         return self.encoding.rescore(scores, q, k, placed.parts[0], k_placed.parts[0], mask)
 
+    def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
+        """Rotate values by the encoding."""
+        return self.encoding.rotate_v(v, placed.parts[0])
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        """Rotate outputs back by the encoding."""
+        return self.encoding.unrotate_out(out, placed.parts[0])
+
     def score_scale(self, head_dim: int) -> float:
         """Return the encoding's scale."""
         return self.encoding.score_scale(head_dim)

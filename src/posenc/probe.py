@@ -16,7 +16,7 @@ from posenc.private import watching
 
 LENGTH = 1024  # what an encoding that depends on the length is resolved for
 LIMIT = 2**53  # beyond it float64, in which angles are formed, has no room for every integer
-DOORS = ("embed", "rotate_q", "bias", "rescore")  # what shows a position; rotate_k tells the same as rotate_q
+DOORS = ("embed", "rotate_q", "bias", "rescore", "rotate_v")  # what shows a position; rotate_k shows what rotate_q does
 REFUSALS = (ValueError, IndexError, OverflowError, RuntimeError)  # how a position is refused, by us or by torch
 
 
@@ -87,12 +87,12 @@ class Probe:
         """Return what becomes of the same content at each position, as the doors of a model let it through.
 
         Side by side: the embedded token, the turned query, the bias of the query against a key at position 0 for
-        each head, and what a score map makes of a score of zero between the two. A door that the encoding does not use
-        leaves nothing; if it uses none, there is one lane of zeros.
+        each head, what a score map makes of a score of zero between the two, and the rotated value. A door that the
+        encoding does not use leaves nothing; if it uses none, there is one lane of zeros.
 
         Args:
             pos: Positions along axis 0.
-            doors: Which of "embed", "rotate_q", "rotate_k", "bias" and "rescore" count.
+            doors: Which of "embed", "rotate_q", "rotate_k", "bias", "rescore" and "rotate_v" count.
             token: (d_model,); left out, the one that shows most.
         """
         n = len(pos)
@@ -109,6 +109,7 @@ class Probe:
             "rotate_k": lambda: _rows(encoding.rotate_k(key, placed), key),
             "bias": lambda: _rows(encoding.bias(query, key[:, :, :1], placed, first), None),
             "rescore": lambda: _rows(_rescore(encoding, query, key[:, :, :1], placed, first), None),
+            "rotate_v": lambda: _rows(encoding.rotate_v(key, placed), key),
         }
         shown = [rows for door in doors if (rows := looks[door]()) is not None]
         return torch.cat(shown, -1) if shown else query.new_zeros(n, 1)

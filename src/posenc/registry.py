@@ -5,7 +5,7 @@ posenc are read from their files, and a class is imported when it is asked for. 
 which has an entry point (`posenc.offered`) and registers itself under its name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -14,31 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from posenc import declared, offered
+from posenc.cards import TRAITS as TRAITS
+from posenc.cards import Card as Card
+from posenc.cards import Trait as Trait
 from posenc.declared import Declared, parameters
 from posenc.needs import lacks_torch, needs_torch, no_torch
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# What a card declares of an encoding's character; `posenc.character` measures each of them.
-TRAITS = [
-    "distinct",
-    "longest",
-    "real_positions",
-    "smooth",
-    "bounded",
-    "shift_invariant",
-    "symmetric",
-    "recency",
-    "linear_shift",
-    "length_dependent",
-    "learned",
-    "cost",
-]
 CAP = 65_536  # positions that are compared; "distinct" ends here
-Trait = bool | int | str | None | Mapping[str, int]
 _Class = TypeVar("_Class", bound=type)
-_CARDS: dict[str, "Card"] = {}
+_CARDS: dict[str, Card] = {}
 
 
 @dataclass(frozen=True)
@@ -54,89 +41,17 @@ class Dims:
     head_dim: int | None = None
     max_len: int | None = None
     original_max_len: int | None = None  # the trained length, where texts may be longer
+    grid: tuple[int, int] | None = None  # rows and columns of an image, in patches
 
-
-@dataclass(frozen=True)
-class Card:
-    """What is known of an encoding before it runs.
-
-    Args:
-        name: The registry key; equals the file's name in `encodings/`.
-        declared: What the class declares of itself; `cls` is the class, which needs torch.
-        paper: Authors and title; `year` and `arxiv` (an id, or None) stand apart.
-        formula: The mathematics in one line.
-        parameters: How many numbers are learned, as a formula of the dimensions.
-        cost: What it costs at run time, in words.
-        example: Arguments that construct a small one; the laws run on it.
-        variants: Changes to `example` that the laws run as well.
-        traits: What the author declares of the example, and `posenc.character` measures; None where a trait does
-            not apply. `distinct`: how many positions have signatures that all differ, by dtype (65,536 means that or
-            more). `longest`: the largest position that is not refused, or None. `real_positions`: fractional ones are
-            accepted. `smooth`: neighbours are near each other. `bounded`: what is far is no larger than what is near.
-            `shift_invariant`: scores depend on distances alone. `symmetric`: they are blind to direction. `recency`:
-            they fall with distance. `linear_shift`: a shift is one linear map of what is added or turned.
-            `length_dependent`: it must be resolved for a length. `learned`: how many numbers are learned.
-            `cost`: the work grows with "token" or "score", or there is "nothing" of it.
-        used_by: Models that shipped with it.
-    """
-
-    name: str
-    declared: Declared
-    paper: str
-    year: int
-    formula: str
-    parameters: str
-    cost: str
-    example: Mapping[str, Any]
-    traits: Mapping[str, Trait]
-    arxiv: str | None = None
-    aliases: tuple[str, ...] = ()
-    used_by: tuple[str, ...] = ()
-    variants: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def cls(self) -> type:
-        """The class.
-
-        Raises:
-            ModuleNotFoundError: There is no torch.
-        """
-        return self.declared.load()
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The arguments of the constructor, each with its default."""
-        return self.declared.options
-
-    @property
-    def family(self) -> str:
-        """The hook that the encoding uses.
-
-        One of none, additive, embedded, rotary, piecewise, bias, content_bias and score_map.
-        """
-        return self.declared.family
-
-    @property
-    def summary(self) -> str:
-        """The first line of the class's docstring."""
-        return self.declared.docstring.partition("\n")[0]
-
-    def examples(self) -> list[Any]:
-        """Construct the example and each of its variants."""
-        return [self.cls(**{**self.example, **variant}) for variant in ({}, *self.variants)]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the card as plain JSON values."""
-        home = "posenc" if self.declared.module.startswith("posenc.") else self.declared.module
-        plain = {k: v for k, v in asdict(self).items() if k not in {"declared", "example", "variants"}}
-        name = self.declared.cls_name
-        return plain | {
-            "options": self.options,
-            "cls": name,
-            "family": self.family,
-            "summary": self.summary,
-            "example": f"{home}.{name}({', '.join(f'{k}={v!r}' for k, v in self.example.items())})",
-        }
+    def offer(self, required: Iterable[str]) -> dict[str, Any]:
+        """Return what is known, by the arguments that constructors take; of the grid, what one cannot do without."""
+        known = asdict(self)
+        for fact, same_as in {"n_kv_heads": "n_heads", "original_max_len": "max_len"}.items():
+            known[fact] = known[same_as] if known[fact] is None else known[fact]
+        grid = known.pop("grid")
+        if grid is not None:
+            known |= {argument: grid[part] for argument, part in _parts_of_a_grid(required).items()}
+        return {fact: value for fact, value in known.items() if value is not None}
 
 
 def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
@@ -150,8 +65,8 @@ def register(name: str, **facts: Any) -> Callable[[_Class], _Class]:
         card = Card(name=name, declared=Declared.of(cls), **facts)
         own = cls.__module__.startswith("posenc.encodings.")  # whose cards need not be read to compare
         others = (other for other in (_CARDS if own else _cards()).values() if other.name != name)
-        taken = {key for other in others for key in (other.name, *other.aliases)}
-        clash = taken.intersection((name, *card.aliases))
+        taken = {key for other in others for key in other.keys}
+        clash = taken.intersection(card.keys)
         home = cls.__module__, cls.__qualname__
         old = _CARDS.get(name)
         shipped = name in declared.names() and home[0] != f"posenc.encodings.{name}"
@@ -188,7 +103,7 @@ def card(name: str) -> Card:
     if name in _names():
         return _card(name)
     cards = _cards()
-    keys = {key: c for c in cards.values() for key in (c.name, *c.aliases, c.declared.cls_name)}
+    keys = {key: c for c in cards.values() for key in (*c.keys, c.declared.cls_name)}
     if name in keys:
         return keys[name]
     offered = _offered()
@@ -240,14 +155,15 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
     """Construct an encoding by name.
 
     Args:
-        name: A registered name or alias, or `package.module:Class` for a class of your own.
-        dims: Facts of the host model. A constructor takes from them what it has arguments for;
-            an option given by name wins.
+        name: A registered name or alias, the name of a plan (a paper's options of another class: `Card.plans`), or
+            `package.module:Class` for a class of your own.
+        dims: Facts of the host model. A constructor takes from them what it has arguments for; the grid gives a
+            size, or a height and a width, that it cannot do without. An option given by name wins.
         options: Arguments of the constructor, strict: an unknown one is an error.
 
     Raises:
         ValueError: Unknown name, or the constructor refuses a value.
-        TypeError: Unknown or missing option.
+        TypeError: Unknown or missing option; the message has an example to start from.
 
     >>> create("alibi", dims=Dims(n_heads=8))
     ALiBi(n_heads=8, slopes='authors', bias_max=8.0, sides='symmetric', scale=1.0)
@@ -262,18 +178,34 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
                 + (f"; did you mean {near[0]!r}?" if near else ";")
                 + f" It takes: {', '.join(accepted) or 'no options'}."
             )
-    facts = asdict(dims or Dims())
-    for fact, same_as in {"n_kv_heads": "n_heads", "original_max_len": "max_len"}.items():
-        facts[fact] = facts[same_as] if facts[fact] is None else facts[fact]
-    offered = {k: v for k, v in facts.items() if v is not None and k in accepted}
-    arguments = offered | options
-    missing = [p.name for p in accepted.values() if p.default is p.empty and p.name not in arguments]
+    plan = {} if ":" in name else card(name).plans.get(name, {})
+    options = {**plan, **options}
+    required = [p.name for p in accepted.values() if p.default is p.empty]
+    known = (dims or Dims()).offer(required)
+    arguments = {fact: value for fact, value in known.items() if fact in accepted} | options
+    missing = [argument for argument in required if argument not in arguments]
     if missing:
-        give = ", ".join(f"{m}=..." for m in missing)
-        known = ", ".join(f"{m}=..." for m in missing if m in asdict(Dims()))
-        offer = f", or dims=Dims({known})" if known else ""
-        raise TypeError(f"{cls.__name__} needs {', '.join(missing)}; pass {give}{offer}.")
+        raise TypeError(_what_is_missing(cls, missing))
     return cls(**arguments)
+
+
+def _parts_of_a_grid(arguments: Iterable[str]) -> dict[str, Any]:
+    """Return which arguments ask for a grid, and for which part of it; a width alone is that of something else."""
+    asked = set(arguments)
+    parts: dict[str, Any] = {"size": slice(None)} if "size" in asked else {}
+    return {**parts, "height": 0, "width": 1} if {"height", "width"} <= asked else parts
+
+
+def _what_is_missing(cls: type, missing: list[str]) -> str:
+    """Return what to say of arguments that a constructor wants, and an example to start from."""
+    give = ", ".join(f"{argument}=..." for argument in missing)
+    of_grid = _parts_of_a_grid(missing)
+    facts = dict.fromkeys("grid" if argument in of_grid else argument for argument in missing)
+    known = ", ".join(f"{fact}=..." for fact in facts if fact in asdict(Dims()))
+    offer = f", or dims=Dims({known})" if known else ""
+    own = card_of(cls)
+    example = f" An example to start from: {own.call}." if own else ""
+    return f"{cls.__name__} needs {', '.join(missing)}; pass {give}{offer}.{example}"
 
 
 def _names() -> set[str]:
@@ -291,7 +223,7 @@ def _card(name: str) -> Card:
 
 def _offered() -> dict[str, "EntryPoint"]:
     """Return the encodings of installed packages by name; posenc's own names and aliases are taken."""
-    return offered.points(lambda: [key for card in map(_card, declared.names()) for key in (card.name, *card.aliases)])
+    return offered.points(lambda: [key for card in map(_card, declared.names()) for key in card.keys])
 
 
 def _loaded(point: "EntryPoint") -> Card:

@@ -42,6 +42,29 @@ class Waves(posenc.Bias):
         return total
 
 
+class Values(posenc.Encoding):
+    """Rotates the first two lanes of values of any width, at a learned frequency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freq = torch.nn.Parameter(torch.empty(()))
+
+    def parts(self, pos: Tensor, x: Tensor | None, past: Any, dtype: torch.dtype) -> tuple[Tensor]:
+        return (pos.to(dtype),)
+
+    def rotate_v(self, v: Tensor, placed: posenc.Placed) -> Tensor:
+        return self._rotate(v, placed.parts[0])
+
+    def unrotate_out(self, out: Tensor, placed: posenc.Placed) -> Tensor:
+        return self._rotate(out, -placed.parts[0])
+
+    def _rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        angle = (pos * self.freq)[..., None, :, None]
+        first, second, rest = x[..., :1], x[..., 1:2], x[..., 2:]
+        rotated = first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()
+        return torch.cat((*rotated, rest), -1).to(x.dtype)
+
+
 def made(name: str) -> posenc.Encoding:
     """One encoding for each way in which scores are joined, with parameters that are not small."""
     kinds: dict[str, Any] = {
@@ -69,6 +92,9 @@ def made(name: str) -> posenc.Encoding:
         "two vectors, turned": lambda: Compose(
             posenc.KERPLE(n_heads=HEADS), posenc.RoPE(head_dim=LANES), posenc.T5(n_heads=HEADS)
         ),
+        "values, turned, and a vector": lambda: Compose(
+            posenc.RoPE(head_dim=LANES), posenc.T5(n_heads=HEADS), Values()
+        ),
         "product and vector": lambda: Compose(
             posenc.TUPE(n_heads=HEADS, head_dim=LANES, max_len=3 * N), posenc.T5(n_heads=HEADS)
         ),
@@ -87,7 +113,7 @@ def made(name: str) -> posenc.Encoding:
 
 NAMES = ["nope", "rope", "alibi", "t5", "kerple", "waves", "shaw", "transformer_xl", "fire", "fox", "tupe"]
 NAMES += ["dape", "dynamic_position_bias", "graphormer", "swin", "swin_v2", "beit", "decomposed_2d"]
-NAMES += ["deberta", "cope", "rerope", "two vectors, turned"]
+NAMES += ["deberta", "cope", "rerope", "two vectors, turned", "values, turned, and a vector"]
 NAMES += ["product and vector", "vector and rows", "content and vector"]
 TABLES = ("tupe", "product and vector", "graphormer")  # positions end
 OF_CELLS = ("swin", "swin_v2", "beit", "decomposed_2d")

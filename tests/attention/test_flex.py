@@ -235,6 +235,7 @@ def test_what_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ((q[:0], k[:0], v[:0]), NOPE, "nothing to compile for tensors without elements"),
         ((q, k, v), BIASES["t5"], "has no backward pass on a CPU. Call it under torch.no_grad()"),
         ((q.clone().requires_grad_(), k, v), NOPE, "has no backward pass on a CPU"),
+        ((q, k, v), posenc.RoPE(head_dim=8, trainable=True), "has no backward pass on a CPU"),
     ]
     for given, encoding, reason in others:
         with refuses(ValueError, reason):

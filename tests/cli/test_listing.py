@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -7,7 +8,7 @@ from click.testing import CliRunner
 from posenc import registry
 from posenc.character import Character, measure
 from posenc.cli import app, table
-from posenc.cli.listing import order_families
+from posenc.cli.listing import order_families, order_needs
 from posenc.cli.table import share_width
 
 
@@ -29,10 +30,37 @@ def test_a_pattern_chooses():
     assert "alibi" not in shown
 
 
+def shown(*arguments):
+    return [line.split()[0] for line in invoke(*arguments).stdout.splitlines() if line.startswith("  ")]
+
+
+def test_a_need_chooses():
+    assert shown("--for", "graph") == ["graphormer"]
+    assert {"rope", "mrope", "learned", "binary"} & set(shown("--for", "text")) == {"rope", "mrope", "learned"}
+    assert shown("--for", "image", "swin*") == ["swin", "swin_v2"]
+    nothing = invoke("--for", "graph", "ro*")
+    assert nothing.exit_code == 1
+    assert "no encoding whose name matches 'ro*' serves graph: the nodes of a graph." in nothing.stderr
+
+
+def test_needs_are_a_closed_list():
+    assert "--for must be one of text, long, image, video, graph, camera, textbook; got images" in str(
+        invoke("--for", "images").exception
+    )
+
+
+def test_encodings_stand_under_the_need_that_they_serve_first_and_toys_last():
+    lines = invoke().stdout.splitlines()
+    groups = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
+    assert groups == ["text", "long", "image", "video", "graph", "camera", "textbook"]
+    toys = lines[lines.index("textbook: toys of the textbooks, which show an idea and serve no model") + 1 :]
+    assert [line.split()[0] for line in toys] == ["binary", "integer", "normalised", "sine"]
+
+
 def test_json_is_the_cards():
     cards = json.loads(invoke("--json").stdout)
     assert [card["name"] for card in cards] == registry.names()
-    wanted = {"name", "family", "paper", "year", "aliases", "traits", "parameters", "cost", "used_by"}
+    wanted = {"name", "family", "paper", "year", "aliases", "traits", "parameters", "cost", "used_by", "serves"}
     assert all(wanted <= set(card) for card in cards)
     assert next(c for c in cards if c["name"] == "alibi")["year"] == 2021
 
@@ -93,6 +121,15 @@ def test_families_come_in_the_order_in_which_a_model_meets_them():
     ordered = order_families(cards)
     assert list(ordered) == ["additive", "rotary", "bias"]
     assert [card.name for card in ordered["bias"]] == ["t5", "alibi"]
+
+
+def test_what_does_not_say_its_need_comes_last():
+    cards = [registry.card(name) for name in ("rope", "graphormer")]
+    ordered = order_needs([replace(cards[0], serves=()), cards[1]])
+    assert {need: [card.name for card in members] for need, members in ordered.items()} == {
+        "graph": ["graphormer"],
+        "other": ["rope"],
+    }
 
 
 def test_width_goes_to_the_fullest_column():

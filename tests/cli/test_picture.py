@@ -48,6 +48,13 @@ def test_rope_scores_are_the_sum_of_cosines():
     assert values(picture, 0) == pytest.approx(wanted, abs=1e-5)
 
 
+def test_values_of_vo_rope_are_the_sum_of_cosines():
+    picture = measure(lambda: posenc.VORoPE(head_dim=4), "")
+    wanted = [2 * (math.cos(d) + math.cos(d / 100)) for d in range(N_DISTANCES)]
+    assert (picture.kind, picture.x) == ("values", list(range(N_DISTANCES)))
+    assert values(picture, 0) == pytest.approx(wanted, abs=1e-5)
+
+
 def test_xpos_decays_with_distance_not_before_it():
     """The query is the later of the two: the other way round, scores would grow."""
     scores = values(measure(lambda: posenc.XPos(head_dim=2, scale_base=16.0), ""), 0)

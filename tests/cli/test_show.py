@@ -72,7 +72,7 @@ def test_json_is_the_card_and_the_picture(name):
     shown = json.loads(invoke(name, "--json").stdout)
     picture = shown.pop("picture")
     assert shown == json.loads(json.dumps(registry.card(name).as_dict()))
-    assert picture["kind"] in {"none", "vectors", "scores", "bias"}
+    assert picture["kind"] in {"none", "vectors", "scores", "bias", "values"}
     assert all(len(series["values"]) == len(picture["x"]) for series in picture["series"])
 
 

@@ -19,9 +19,10 @@ from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfi
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 
-from posenc.definitions.rotary import Array, mrope, rope
+from posenc.definitions.rotary import Array, mhrope, mrope, rope
 
-LAYOUTS = pytest.mark.parametrize("layout", ["blocks", "interleaved", "time_last"])
+MM_ROPE = (0, 0, 1, 2, 1, 2, 1, 2)
+LAYOUTS = pytest.mark.parametrize("layout", ["blocks", "interleaved", "time_last", MM_ROPE])
 BOTH_PAIRINGS = pytest.mark.parametrize("pairing", ["half", "interleaved"])
 
 
@@ -103,10 +104,25 @@ def test_default_base_sections_and_given_inv_freq() -> None:
         ("time_last", (2, 3, 3), [1, 2, 1, 2, 1, 2, 0, 0]),
         ("time_last", (0, 3, 3, 2), [1, 2, 3, 1, 2, 3, 1, 2]),
         ("time_last", (8,), [0] * 8),
+        ("time_unrotated", (2, 3, 3), [1, 2, 1, 2, 1, 2, -1, -1]),  # -1: it does not move
+        ("time_unrotated", (0, 4, 4), [1, 2] * 4),
+        (MM_ROPE, (2, 3, 3), [0, 0, 1, 2, 1, 2, 1, 2]),
+        ((0, 1, None), (3, 3), [0, 1, -1, 0, 1, -1, 0, 1]),
     ],
 )
-def test_axes_typed(layout: str, sections: tuple[int, ...], want: list[int]) -> None:
+def test_axes_typed(layout: Any, sections: tuple[int, ...], want: list[int]) -> None:
     assert axes_read(16, sections=sections, layout=layout) == want
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_each_head_of_mhrope_is_rope_by_its_axis(pairing: Any) -> None:
+    """Of six key heads one is for time, two for the row, two for the column, and one is left."""
+    p, wanted = np.array([3.0, -2.0, 7.5]), np.zeros((6, 8, 8))
+    for head, coordinate in enumerate([3.0, -2.0, -2.0, 7.5, 7.5, 0.0]):
+        wanted[head] = rope(coordinate, head_dim=8, base=500.0, pairing=pairing)[0]
+    for got in mhrope(p, head_dim=8, n_kv_heads=6, sections=(1, 2, 2), base=500.0, pairing=pairing):
+        np.testing.assert_array_equal(got, wanted)
+    assert mhrope(p, head_dim=8, n_kv_heads=8)[0].shape == (8, 8, 8)  # (2, 3, 3)
 
 
 def test_shares_of_the_models() -> None:

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from posenc.definitions.rotary import Array, axial_rope, rope, xpos
+from posenc.definitions.rotary import Array, axial_rope, p_rope, rope, xpos
 
 POSITIONS = [0.0, 1.0, 2.0, 7.25, -4.0, 300.0]
 
@@ -52,6 +52,18 @@ def test_rope_is_exponential_of_its_generator(p: float, pairing: Any) -> None:
     want = exponential(p, 8, pairs_of(8, pairing), [1.0, 0.1, 0.01, 0.001])
     for turn in rope(p, head_dim=8, pairing=pairing):
         np.testing.assert_allclose(turn, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize(
+    ("share", "thetas"),
+    [(0.5, [1, 0.1, 0, 0]), (0.7, [1, 0.1, 0, 0]), (0.75, [1, 0.1, 0.01, 0]), (0, [0] * 4), (1, [1, 0.1, 0.01, 0.001])],
+)
+def test_p_rope_is_exponential_of_its_generator(share: float, thetas: list[float], pairing: Any) -> None:
+    """0.7 of four pairs are two: Hugging Face rounds down."""
+    for p in POSITIONS:
+        for turn in p_rope(p, head_dim=8, share=share, pairing=pairing):
+            np.testing.assert_allclose(turn, exponential(p, 8, pairs_of(8, pairing), thetas), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])

@@ -37,6 +37,8 @@ VALID: dict[str, dict[str, Any]] = {
     "liere": {**EIGHT, "n_axes": 2, "block": 4, "init_std": 1.0},
     "dynamic_ntk": {**NTK, "base": 1e4, "rotary_dim": 8, "rotary_side": "first", "pairing": "half", "length": 200},
     "longrope": {**LONG, "base": 1e4, "rotary_dim": 8, "rotary_side": "first", "pairing": "half", "length": 200},
+    "p_rope": {**EIGHT, "share": 0.5, "base": 1e4, "pairing": "half"},
+    "mhrope": {**HEADS, "sections": (1, 0, 1), "base": 1e4, "pairing": "half"},
 }
 VALID["rope"] |= {"trainable": False, "attention_factor": 1.0, "score_factor": 1.0}
 VALID["stretched_rope"] |= {"inv_freq": None}
@@ -184,13 +186,29 @@ def test_sections_of_mrope() -> None:
     for bad in ((2.0, 1, 1), (2, True, 1), ("2", 1, 1), (NAN, 1, 1), [[2, 1, 1]]):
         with refuses(TypeError, "MRoPE: sections must be whole numbers of pairs; got sections="):
             build("mrope", sections=bad)
-    for bad in (4, None, "211", {2, 1}):
+    for bad in (4, "211", {2, 1}):
         with refuses(TypeError, "MRoPE: sections must be a list of numbers; got sections="):
             build("mrope", sections=bad)
-    with refuses(ValueError, "MRoPE: layout must be 'blocks' or 'interleaved' or 'time_last'; got 'rows'"):
+    with refuses(ValueError, "MRoPE: layout must be 'blocks' or 'interleaved' or", "'time_unrotated'; got 'rows'"):
         build("mrope", layout="rows")
     for layout, sections in (("interleaved", (0, 2, 2)), ("time_last", (1, 1, 2))):
         with refuses(ValueError, "MRoPE: axes that take turns have", f"got sections={sections} and layout='{layout}'"):
+            build("mrope", layout=layout, sections=sections)
+
+
+def test_a_plan_of_axes_that_mrope_cannot_follow() -> None:
+    whole = "MRoPE: a layout that is a list must have an axis for each of 4 pairs"
+    for bad in ((), (None, None), (0, 1, 2, 0, 1), (0, -1), (0, 4)):
+        with refuses(ValueError, whole, f"got layout=tuple of {len(bad)} entries"):
+            build("mrope", layout=bad, sections=None)
+    for bad in ((0.0, 1), (True, 1), ("0", 1), ((0,), 1)):
+        with refuses(TypeError, "MRoPE: layout must be a word, or a list of axes and None; got layout="):
+            build("mrope", layout=bad, sections=None)
+    for bad in (4, {0, 1}, None):
+        with refuses(TypeError, "MRoPE: layout must be a list of numbers; got layout="):
+            build("mrope", layout=bad, sections=None)
+    for layout, sections, counts in (((0, 1), (1, 3), (2, 2)), ((0, 2, None), (2, 1), (2, 0)), ((1,), (4, 0), (0, 4))):
+        with refuses(ValueError, f"must count the pairs of each axis in layout, {counts}; got sections={sections}"):
             build("mrope", layout=layout, sections=sections)
 
 
@@ -217,6 +235,13 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: posenc.FoPE(**FOPE, init_gain="0.3"), TypeError, "FoPE: init_gain must be a number; got init_gain='0.3'"),
     (lambda: posenc.PoPE(**HEADS, phase_init="one"), ValueError, "phase_init must be 'zero' or 'uniform'; got 'one'"),
     (lambda: posenc.DynamicNTK(**NTK | {"factor": 0.5}), ValueError, "DynamicNTK: factor must be at least 1, because"),
+    (lambda: posenc.ProportionalRoPE(head_dim=8, share=1.1), ValueError, "ProportionalRoPE: share must be from 0 to 1"),
+    (lambda: posenc.ProportionalRoPE(head_dim=8, share=NAN), ValueError, "it is the share of the pairs that rotate"),
+    (lambda: posenc.ProportionalRoPE(head_dim=8, share="1"), TypeError, "ProportionalRoPE: share must be a number"),
+    (lambda: posenc.MHRoPE(**HEADS, sections=(1, 1, 1)), ValueError, "at most n_kv_heads=2; got sections=(1, 1, 1)"),
+    (lambda: posenc.MHRoPE(**HEADS, sections=()), ValueError, "MHRoPE: sections must be numbers of heads that add up"),
+    (lambda: posenc.MHRoPE(**HEADS, sections=(-1, 2)), ValueError, "sections must be numbers of heads that add"),
+    (lambda: posenc.MHRoPE(**HEADS, sections=(1.0,)), TypeError, "MHRoPE: sections must be whole numbers of heads"),
     (lambda: posenc.XPos(head_dim=8, gamma=INF), ValueError, "scale_base and gamma must be positive and finite"),
     (lambda: posenc.XPos(head_dim=8, scale_base=NAN), ValueError, "got scale_base=nan, gamma=0.4"),
     (lambda: posenc.XPos(head_dim=8, gamma="0.4"), TypeError, "XPos: gamma must be a number; got gamma='0.4'"),
@@ -230,7 +255,7 @@ def test_other_refusals(construct: Callable[[], Any], kind: type[Exception], wor
         construct()
 
 
-@pytest.mark.parametrize("name", ["retnet", "fope", "xpos", "grape_m", "mixed_rope", "axial_rope"])
+@pytest.mark.parametrize("name", ["retnet", "fope", "xpos", "grape_m", "mixed_rope", "axial_rope", "p_rope", "mhrope"])
 def test_nobody_is_told_to_pass_what_the_constructor_does_not_take(name: str) -> None:
     with pytest.raises(ValueError, match="got head_dim=7") as caught:
         build(name, head_dim=7, **({"n_planes": None} if name == "grape_m" else {}))
@@ -274,10 +299,10 @@ def test_queries_and_keys_of_other_shapes_and_kinds(name: str) -> None:
                 turn(torch.ones(1, 2, 5, 8, dtype=dtype), placed)
 
 
-@pytest.mark.parametrize("name", ["mixed_rope", "retnet", "fope", "pope", "grape_m"])
+@pytest.mark.parametrize("name", ["mixed_rope", "retnet", "fope", "pope", "grape_m", "mhrope"])
 def test_heads_that_do_not_fit(name: str) -> None:
     encoding = build(name)
-    pos = positions.arange(5) if encoding.n_axes == 1 else positions.grid(1, 5)
+    pos = positions.on_each_axis(positions.arange(5), encoding.n_axes)
     placed = encoding.place(pos)
     for shape in ((1, 3, 5, 8), (1, 1, 5, 8), (1, 0, 5, 8), (2, 5, 8)):
         with refuses(ValueError, f"{encoding.name}: has numbers of its own for n_kv_heads=2 key heads", f"{shape}"):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import posenc
-from posenc import ALiBi, Compose, FoX, PerLayer, ReRoPE, RoPE, Sinusoidal, measure, registry
+from posenc import ALiBi, Compose, FoX, PerLayer, ReRoPE, RoPE, Sinusoidal, VORoPE, measure, registry
 from posenc.explorer import start, views
 from posenc.explorer.targets import Target
 from posenc.explorer.views import fitting
@@ -18,6 +18,9 @@ MIXED = [
     Compose(RoPE(head_dim=4), RoPE(head_dim=4, base=100.0)),
     Compose(ReRoPE(head_dim=4, window=3), ALiBi(n_heads=2)),
     Compose(FoX(d_model=8, n_heads=2), RoPE(head_dim=4)),
+    Compose(RoPE(head_dim=4), VORoPE(head_dim=4)),
+    Compose(ALiBi(n_heads=2), VORoPE(head_dim=4)),
+    Compose(VORoPE(head_dim=4), VORoPE(head_dim=4, base=100.0)),
     PerLayer([RoPE(head_dim=4), ALiBi(n_heads=2)]),
     PerLayer([ALiBi(n_heads=2), RoPE(head_dim=4)]),
 ]

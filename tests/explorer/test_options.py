@@ -106,10 +106,17 @@ def test_help_comes_from_the_docstring(mine):
 
 
 def test_a_whole_example_stands_where_the_constructors_own_values_do_not_fit():
-    card = posenc.card("mrope")
-    assert options.defaults(card.cls, card.example) == dict(card.example)
-    control = next(c for c in options.controls(card.cls, card.example) if c["name"] == "sections")
-    assert control["default"] == ",".join(map(str, card.example["sections"]))
+    class Sections:
+        """Share pairs out."""
+
+        def __init__(self, *, head_dim: int, sections: Sequence[int] = (16, 24, 24)) -> None:
+            if 2 * sum(sections) != head_dim:
+                raise ValueError
+
+    example = {"head_dim": 64, "sections": (8, 12, 12)}
+    assert options.defaults(Sections, example) == example
+    assert options.defaults(Sections, {"head_dim": 128, "sections": (32, 16, 16)}) == {"head_dim": 128}
+    assert [control["default"] for control in options.controls(Sections, example)] == [64, "8,12,12"]
 
 
 def test_what_cannot_be_written_stands_as_in_the_example():

@@ -74,7 +74,7 @@ def test_every_view_opens_for_an_encoding_that_fits(tab, start, view):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["additive", "embedded", "content_bias", "score_map", "piecewise", "none"])
+@pytest.mark.parametrize("family", ["additive", "embedded", "content_bias", "score_map", "piecewise", "values", "none"])
 def test_an_encoding_of_every_family_opens_at_its_first_view(tab, start, family):
     name = next(encoding["name"] for encoding in start["encodings"] if encoding["family"] == family)
     tab.open(f"a={name}")

@@ -95,6 +95,15 @@ def again(found, case, groups):
         return {"code": code, "embedded": inputs["x"] + code}
     if family == "embedded":
         return {"embedded": define(inputs["x"], inputs["pos"], **given)}
+    if family == "values":
+        given["head_dim"] = inputs["v"].shape[-1]
+        rotated, out = np.zeros_like(inputs["v"]), inputs["weights"] @ np.zeros_like(inputs["v"])
+        for j, p in enumerate(inputs["k_pos"]):
+            rotated[0, j] = define(float(p), **given)[0] @ inputs["v"][0, j]
+        for i, p in enumerate(inputs["q_pos"]):
+            for h in range(len(out)):
+                out[h, i] = define(float(p), **given)[1] @ (inputs["weights"][h, i] @ rotated[0])
+        return {"rotated_v": rotated, "out": out}
     q, k, q_pos, k_pos = (inputs[key] for key in ("q", "k", "q_pos", "k_pos"))
     wide = np.repeat(k, len(q) // len(k), axis=0)
     if family == "rotary":

@@ -378,3 +378,27 @@ class TakesAnyNegativeRow(posenc.BEiT):
     def parts(self, pos: Tensor, *rest: Any) -> Any:
         inside = (pos >= 0).all(-1, keepdim=True)
         return super().parts(pos.where(inside, -1), *rest)
+
+
+class CubesValues(posenc.VORoPE):
+    """Attention mixes cubes of values: the root undoes them for one value, and not for a sum."""
+
+    def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
+        return super().rotate_v(v, placed) ** 3
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        return super().unrotate_out(out.sign() * out.abs() ** (1 / 3), placed)
+
+
+class ForgetsTheOutput(posenc.VORoPE):
+    """Values rotate and outputs do not, so that these depend on where a text stands."""
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        return out
+
+
+class RotatesForwardsTwice(posenc.VORoPE):
+    """Outputs rotate the way that values do."""
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        return self.rotate_v(out, placed)

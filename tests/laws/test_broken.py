@@ -16,6 +16,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     "definition": [
         (broken.AttractsTheFar, {"n_heads": 4}, "differs by"),
         (broken.TurnsBothBack, {"head_dim": 8}, "turned q differs by"),
+        (broken.RotatesForwardsTwice, {"head_dim": 8}, "the output differs by"),
         (broken.ForgetsZeros, {"n_heads": 4, "max_distance": 16}, "with zeros among what is learned it differs by"),
         (
             broken.TakesAnyNegativeRow,
@@ -25,6 +26,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     ],
     "traits": [
         (broken.SeesPlaces, {"n_heads": 4}, "declared shift_invariant, but moving all positions changes scores"),
+        (broken.ForgetsTheOutput, {"head_dim": 8}, "declared shift_invariant, but moving all positions changes scores"),
         (broken.RoundsPositions, {"n_heads": 4}, "takes real positions and ignores them"),
         (broken.LearnsARowMore, {"n_heads": 4, "max_distance": 16}, "declared learned="),
         (broken.EndsTooEarly, {"d_model": 32}, "declared longest="),
@@ -32,7 +34,10 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
         (broken.HidesItsVectors, {"head_dim": 8}, "because by_distance is False"),
     ],
     "integer kinds": [(broken.KeepsTheKind, {"n_heads": 4}, "torch.uint8 positions give another result")],
-    "inverse": [(broken.TurnsBackTooLittle, {"head_dim": 8}, "q differs by")],
+    "inverse": [
+        (broken.TurnsBackTooLittle, {"head_dim": 8}, "q differs by"),
+        (broken.ForgetsTheOutput, {"head_dim": 8}, "v differs by"),
+    ],
     "sincere errors": [
         (broken.TakesAnything, {"head_dim": 8}, "half-precision positions: raised nothing"),
         (broken.MumblesErrors, {"n_heads": 4}, "q of other heads: the message names neither"),
@@ -48,6 +53,7 @@ PLANTED: dict[str, list[tuple[type[posenc.Encoding], dict[str, Any], str]]] = {
     ],
     "padding in gradients": [(posenc.ALiBi, {"n_heads": 4}, "leaky: the gradient of k is not finite")],
     "backends": [(posenc.ALiBi, {"n_heads": 4}, "forgetful, window")],
+    "values": [(broken.CubesValues, {"head_dim": 8}, "differs by")],
     "nothing there": [(broken.SizesATable, {"d_model": 32, "max_len": 64}, "raised ")],
     "compose": [(broken.TurnsOnlyTogether, {}, "Compose(e, NoPE) gives another result")],
     "no memory": [(broken.RemembersTheLongest, {"head_dim": 8}, "the second short sequence")],

@@ -47,6 +47,11 @@ def test_of_equal_scores_the_weights_are_even_and_causal() -> None:
     np.testing.assert_allclose(maps[0, 0], [[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]], atol=1e-15)
 
 
+def test_rotated_values_leave_weights_as_they_are() -> None:
+    made, plain = model("vo_rope", 1), model("nope", 1)
+    np.testing.assert_allclose(attention_maps(made, TOKENS), attention_maps(plain, TOKENS), rtol=0, atol=1e-15)
+
+
 def test_where_only_the_bias_speaks_the_weights_are_its_softmax() -> None:
     made = model("alibi", 1)
     made.blocks[0].attention.q.weight.data.zero_()

@@ -15,7 +15,7 @@ from posenc import Compose, Mapped, PerLayer, measure
 NAMES = posenc.names()
 ADDED = [n for n in NAMES if posenc.card(n).family in ("additive", "embedded")]
 PAIRED = [n for n in NAMES if posenc.card(n).family == "rotary" and n not in ("liere", "query_temperature")]
-OTHERS = [n for n in NAMES if n not in ADDED + PAIRED]
+OTHERS = [n for n in NAMES if n not in ADDED + PAIRED and posenc.card(n).family != "values"]
 WAVES = ("complex_order", "gaussian_fourier", "nerf_fourier", "sinusoidal", "sinusoidal_nd", "tape")
 N_POSITIONS = 9
 
@@ -211,3 +211,14 @@ def test_half_precision_and_tensors_are_read() -> None:
     half = posenc.Learned(d_model=4, max_len=8).half()
     found = measure.heat_map(half, torch.tensor([2, 7]))
     np.testing.assert_array_equal(found, half.weight.detach().double().numpy()[[2, 7]])
+
+
+def test_values_that_rotate_are_shown_as_what_rotates_them() -> None:
+    """Next to a rotation of queries and keys it is this one that is shown."""
+    vo, rope, alibi = posenc.VORoPE(head_dim=4), posenc.RoPE(head_dim=4, base=9.0), posenc.ALiBi(n_heads=2)
+    n = np.arange(9)
+    wanted = np.stack([np.cos(n), np.cos(n / 100), np.sin(n), np.sin(n / 100)], 1)
+    for encoding in (vo, Compose(alibi, vo)):
+        np.testing.assert_allclose(measure.heat_map(encoding, n), wanted, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(measure.heat_map(Compose(vo, rope), n), measure.heat_map(rope, n))
+    np.testing.assert_allclose(measure.frequencies_of(vo), [[1.0, 0.01]], rtol=1e-15)

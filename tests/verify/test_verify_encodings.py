@@ -41,6 +41,12 @@ class Same(posenc.RoPE):
     pass
 
 
+class Slower(posenc.ValueRotary):
+    def __init__(self, *, head_dim=8):
+        super().__init__(posenc.RoPE(head_dim=head_dim, base=500.0))
+        self.head_dim = head_dim
+
+
 def test_a_law_that_does_not_hold_is_a_cause_and_the_others_follow_from_it():
     cause = report(ByLength(head_dim=16)).causes[0]
     assert cause.code == "laws.cache"
@@ -106,3 +112,11 @@ def test_a_way_that_differs_is_a_cause():
     assert cause.code == "laws.ways"
     assert "score_mod" in cause.message
     assert cause.evidence > 1e-3
+
+
+def test_values_of_an_unregistered_class_are_compared_too():
+    """Scores of both are those of NoPE."""
+    wrong = report(Slower(), encoding="vo_rope").causes[0]
+    assert wrong.code == "laws.definition"
+    assert "gives other scores or values than 'vo_rope'" in wrong.message
+    assert report(Slower(), encoding="vo_rope", base=500.0).status == "pass"

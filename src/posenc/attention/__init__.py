@@ -55,10 +55,12 @@ def attend(
         q: Queries (batch, n_heads, q_len, head_dim).
         k: Keys (batch, n_kv_heads, k_len, head_dim); n_kv_heads divides n_heads.
         v: Values (batch, n_kv_heads, k_len, any width).
-        encoding: Any `Encoding`; its embedding is not applied here, its rotation and bias are.
+        encoding: Any `Encoding`; its embedding is not applied here; its rotations, of values and outputs too, and its
+            bias are.
         pos: Positions of the queries, or what `encoding.place` made of them.
         k_pos: The same for the keys; those of the queries if left out.
-        rotated: True if q and k went through `encoding.rotate` already, as cached keys have.
+        rotated: True if q and k went through `encoding.rotate` already, and v through `encoding.rotate_v` at the
+            positions of the keys, as what a cache holds has; outputs are rotated back all the same.
         causal: Query i sees key j if j <= i + k_len - q_len: by index, aligned at the end.
         mask: Boolean, True where attention is allowed, or floating, added to the scores;
             broadcast to (batch, n_heads, q_len, k_len).
@@ -156,15 +158,21 @@ def _compute(call: Call) -> Tensor:
 
 
 def _run(backend: Backend, call: Call) -> Tensor:
-    """Compute a call by a backend that does not refuse."""
+    """Compute a call by a backend that does not refuse: values rotate before it, and outputs back behind it."""
+    out_dtype = call.out_dtype
     if isinstance(backend, Blocked) and compiled.fits(call):
-        return compiled.run(call)
+        out = compiled.run(call.valued())
+        return call.encoding.unrotate_out(out, call.placed).to(out_dtype)
     call, spoiled = finite.without(call, backend.name)
+    if isinstance(backend, Reference):  # before any rotation, which would round
+        call = backend.widened(call)
+    call = call.valued()
     if isinstance(backend, Blocked) and not (call.q.numel() and call.is_plain):
         with no_autocast(call.q.device):
             out = compiled.traced(call)
     else:
         out = backend.run(call)
+    out = call.encoding.unrotate_out(out, call.placed).to(out_dtype)
     return out if spoiled is None else out.masked_fill(spoiled[..., None], torch.nan)
 
 

@@ -61,6 +61,11 @@ class Call:
             return self.q, self.k
         return self.encoding.rotate(self.q, self.k, self.placed, self.k_placed)
 
+    def valued(self) -> "Call":
+        """Return the call with rotated values: itself where the encoding leaves them, or they came rotated."""
+        v = self.v if self.rotated else self.encoding.rotate_v(self.v, self.k_placed)
+        return self if v is self.v else replace(self, v=v)
+
     def given(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return q and k after the rotation, and v, in the dtype of the result."""
         q, k = self.turned()
@@ -130,7 +135,7 @@ class Call:
 
 @runtime_checkable
 class Backend(Protocol):
-    """One way to compute a call."""
+    """One way to compute a call, whose values are rotated already."""
 
     name: str
 

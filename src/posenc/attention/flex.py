@@ -156,7 +156,8 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
     learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
     learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
-    trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v))
+    rotates = *call.encoding.parameters(), *tensors((call.placed, call.k_placed))  # q, k and v, perhaps as it learned
+    trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v, *rotates))
     if call.q.device.type == "cpu":
         return "FlexAttention has no backward pass on a CPU. Call it under torch.no_grad()." if trains else None
     if named or not trains:

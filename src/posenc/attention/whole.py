@@ -121,24 +121,28 @@ class Reference:
         batch, n_heads, q_len, k_len = call.shape
         return 3 * batch * n_heads * q_len * k_len * self._dtype(call).itemsize
 
+    def widened(self, call: Call) -> Call:
+        """Return a call whose tensors and result have the precision of this backend."""
+        dtype = self._dtype(call)
+        q, k, v = (t.to(dtype) for t in (call.q, call.k, call.v))
+        return replace(call, q=q, k=k, v=v, out_dtype=dtype)
+
     def run(self, call: Call) -> Tensor:
-        """Compute the law."""
-        dtype, out_dtype = self._dtype(call), call.out_dtype
+        """Compute the law for a call that is `widened`."""
         with no_autocast(call.q.device):
             call, allowed = call.blanked()
-            call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype))  # before the rotation, which would round
-            q, k, v = *call.turned(), call.v.to(dtype)
+            q, k, v = *call.turned(), call.v
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             scores = call.scale * (q @ k.transpose(-1, -2))
             for term in call.terms():
-                scores = scores + term.to(dtype)
+                scores = scores + term.to(call.out_dtype)
             if call.encoding.rescores:
                 scores = call.encoding.rescore(scores, *call.before(), call.placed, call.k_placed, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
             weights = F.dropout(softmax(scores), call.dropout_p)
-            return zero_empty_rows(weights @ v, allowed).to(out_dtype)
+            return zero_empty_rows(weights @ v, allowed)
 
     def _dtype(self, call: Call) -> torch.dtype:
         return torch.float64 if self.exact or call.q.dtype == torch.float64 else torch.float32

@@ -32,10 +32,10 @@ _MISSING = object()
 class Character:
     """What was measured of an encoding; None where it cannot be measured or does not apply.
 
-    A position's signature is what becomes of the same content there: the vector of a token, a turned query, or, one
-    number a head, the bias of a query against a key at position 0, and what a score map makes of a score of zero
-    between them. With several axes, axis 0 moves and the others stay at 0. What depends on the length is resolved for
-    1,024.
+    A position's signature is what becomes of the same content there: the vector of a token, a turned query, a rotated
+    value, or, one number a head, the bias of a query against a key at position 0, and what a score map makes of a score
+    of zero between them. With several axes, axis 0 moves and the others stay at 0. What depends on the length is
+    resolved for 1,024.
 
     Args:
         distinct: How many positions from 0 on (for a bias: distances) have signatures that all differ, as stored in
@@ -46,10 +46,10 @@ class Character:
         step: The largest of those steps between neighbours, as a part of the diameter.
         bounded: No lane of a signature up to position 1,000,000 is beyond 1.5 times the largest below 1,024; up to
             10,000, of an encoding that reads the tokens.
-        shift_invariant: Scores stay as they are when all positions move.
-        symmetric: Scores stay as they are when query and key change places and keep their content: blind to direction.
+        shift_invariant: Scores, and what queries get of values, stay as they are when all positions move.
+        symmetric: They stay as they are when query and key change places and keep their content: blind to direction.
         recency: Looking back, the score of the same content never rises with distance, and falls, in every draw.
-        linear_shift: There is a matrix T(k) with PE(p + k) = T(k) PE(p), for vectors and turned queries.
+        linear_shift: There is a matrix T(k) with PE(p + k) = T(k) PE(p), of vectors, turned queries or values.
         residual: What such a matrix, fitted by least squares, leaves over on other positions, as a part of their size.
         length_dependent: It must be resolved for a length, or means different things at different lengths.
         learned: How many numbers are learned, by all layers of a `PerLayer`.

@@ -1,10 +1,11 @@
-"""What the scores of pairs of tokens show, and what it costs to form them."""
+"""What scores and values of pairs of tokens show, and what it costs to form them."""
 
 import torch
 from torch import Tensor
 
 from posenc.character.signatures import CAP
 from posenc.encoding import Placed
+from posenc.families import of_each_head
 from posenc.probe import REFUSALS, Probe, count_numbers
 
 EXACT = 1e-9  # of the largest score, in float64
@@ -12,28 +13,28 @@ MOVES = ((9, 21), (5, 3), (2, 1))  # positions looked at, and how far they move;
 
 
 def shift_change(probe: Probe) -> float | None:
-    """Return how much scores change when all positions move on all axes, as a part of the largest.
+    """Return how much scores, and what queries get of values, change when all positions move on all axes.
 
-    None if the encoding has no room to move.
+    As a part of the largest; None if the encoding has no room to move.
     """
     for n, move in MOVES:
         if probe.longest is None or probe.longest >= n - 1 + move:
             pos = probe.along(probe.line(n))
             x = probe.normal(1, n, probe.d_model)
             try:
-                here, there = _scores(probe, x, x, pos), _scores(probe, x, x, pos + move)
+                here, there = _of_pairs(probe, x, x, pos), _of_pairs(probe, x, x, pos + move)
             except REFUSALS:  # another axis has less room
                 continue
-            return float((here - there).abs().max() / here.abs().max())
+            return max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(here, there, strict=True))
     return None
 
 
 def is_symmetric(probe: Probe) -> bool:
-    """Whether query and key may change places: the matrix of scores, one content in q and one in k, is symmetric."""
+    """Whether query and key may change places: with one content each, scores and what values give are symmetric."""
     pos = probe.along(probe.line(48))
     tokens = probe.normal(2, 1, 1, probe.d_model).expand(-1, -1, len(pos), -1)
-    scores = _scores(probe, tokens[0], tokens[1], pos)
-    return bool((scores - scores.mT).abs().max() <= EXACT * scores.abs().max())
+    found = _of_pairs(probe, tokens[0], tokens[1], pos)
+    return all(bool((t - t.mT).abs().max() <= EXACT * t.abs().max()) for t in found)
 
 
 def falls_with_distance(probe: Probe) -> bool:
@@ -68,6 +69,7 @@ def _doors(probe: Probe, x: Tensor, placed: Placed) -> None:
     probe.encoding.embed(x, placed)
     q = x.new_zeros(()).expand(1, probe.n_heads, x.shape[1], probe.head_dim)
     encoding.rotate(q, q, here)
+    encoding.unrotate_out(encoding.rotate_v(q, here), here)
     encoding.bias(q, q, here, here)
     if encoding.rescores:
         scores = q.new_zeros(()).expand(*q.shape[:3], x.shape[1])
@@ -80,3 +82,21 @@ def _scores(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> Tens
         placed = probe.place(pos, of_query)
         q, k = probe.project(of_query, placed)[0], probe.project(of_key, placed)[1]
         return probe.scores(q, k, placed)
+
+
+def _of_pairs(probe: Probe, of_query: Tensor, of_key: Tensor, pos: Tensor) -> list[Tensor]:
+    """Return the scores, and where values rotate what queries get of each, (width, n_heads, n, n)."""
+    return [_scores(probe, of_query, of_key, pos), *_received(probe, of_key, pos)]
+
+
+@torch.no_grad()
+def _received(probe: Probe, of_key: Tensor, pos: Tensor) -> list[Tensor]:
+    placed = probe.place(pos, of_key)
+    v = probe.project(of_key, placed)[2]
+    encoding, placed = probe.encoding.layer(probe.index, placed)
+    rotated = encoding.rotate_v(v, placed)
+    if rotated is v:
+        return []
+    by_key = of_each_head(rotated, probe.n_heads)[0].transpose(0, 1)[:, :, None]  # each key is an item of a batch
+    outs = encoding.unrotate_out(by_key.expand(-1, -1, len(pos), -1), placed)
+    return [outs.permute(3, 1, 2, 0)]

@@ -81,11 +81,11 @@ def is_bounded(probe: Probe) -> bool:
 def shift_residual(probe: Probe) -> float | None:
     """Return what the best matrix T(k) leaves over of PE(p + k) on held-out positions, as a part of its size.
 
-    Fitted by least squares in float64; the worst of several k. None for what is neither embedded nor turned, for
+    Fitted by least squares in float64; the worst of several k. None for what is neither embedded nor rotated, for
     what is the same everywhere or depends on the neighbours, and where there are too few positions to tell a law
     from a coincidence.
     """
-    doors = ("embed", "rotate_q")
+    doors = ("embed", "rotate_q", "rotate_v")
     alone = probe.signatures(probe.line(1), doors)
     if not torch.allclose(alone, probe.signatures(probe.line(2), doors)[:1]):
         return None

@@ -32,6 +32,7 @@ COMMANDS = {
     "parity": ("parity:compare_stacks", "Compare what each stack makes of a configuration."),
     "plan": ("plan:plan_extension", "Compare the ways to make a model's context longer."),
     "write": ("write:write_context", "Write the keys or flags with which a stack reads longer texts."),
+    "evaluate": ("evaluate:evaluate_models", "Measure how well a model reads longer texts."),
     "golden": ("golden:write_golden", "Write exact numbers for ports, and check what a port wrote."),
     "explore": ("explore:explore", "See positions in the browser."),
     "doctor": ("doctor:examine_installation", "Report what is installed and what is missing."),

@@ -21,17 +21,31 @@ _FAMILIES = {
     "bias": "a term joins the scores",
     "content_bias": "a term joins the scores and looks at q and k",
     "score_map": "whole rows of scores become others",
+    "values": "values are rotated, and outputs back",
+}
+
+NEEDS = {
+    "text": "text and other sequences",
+    "long": "texts longer than the trained ones",
+    "image": "the patches of an image",
+    "video": "frames of a video, and text among pictures",
+    "graph": "the nodes of a graph",
+    "camera": "points in space, and the rays of cameras",
+    "textbook": "toys of the textbooks, which show an idea and serve no model",
 }
 
 
 @click.command()
 @click.argument("pattern", default="*", help="A shell pattern for names, as 'ro*'; quote it.  [default: *]")
+@click.option("--for", "need", metavar="NEED", help=f"Only what serves a need: {', '.join(NEEDS)}.", show_default="all")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array of cards.")
 @click.option("--table", is_flag=True, help="All facts, and the character measured now, in tables.")
-def list_encodings(pattern: str, as_json: bool, table: bool) -> None:
+def list_encodings(pattern: str, need: str | None, as_json: bool, table: bool) -> None:
     """List the encodings whose names match PATTERN; all of them if it is left out."""
     from posenc import registry
 
+    if need is not None and need not in NEEDS:
+        raise ValueError(f"list: --for must be one of {', '.join(NEEDS)}; got {need}.")
     if as_json and table:
         output.complain("list: --json and --table exclude each other, and both were given; give one of them.")
         raise click.exceptions.Exit(2)
@@ -41,15 +55,17 @@ def list_encodings(pattern: str, as_json: bool, table: bool) -> None:
             cards.append(registry.card(name))
         except ValueError as error:  # another package is broken, which hides none of the others
             output.complain(str(error))
+    if need is not None:
+        cards = [card for card in cards if need in card.serves]
     if as_json:
         output.write_json([card.as_dict() for card in cards])
     if not cards:
-        output.complain(_explain_absence(pattern))
+        output.complain(_explain_absence(pattern, need))
         raise click.exceptions.Exit(1)
     if table:
         _write_table([card for members in order_families(cards).values() for card in members])
     elif not as_json:
-        _write_lines(cards)
+        _write_lines(order_needs(cards) if need is None else order_families(cards))
 
 
 def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
@@ -59,17 +75,25 @@ def order_families(cards: "list[Card]") -> "dict[str, list[Card]]":
     return {f: [c for c in cards if c.family == f] for f in [*known, *sorted(found.difference(known))]}
 
 
-def _write_lines(cards: "list[Card]") -> None:
+def order_needs(cards: "list[Card]") -> "dict[str, list[Card]]":
+    """Group cards by what they serve first; those that do not say it come last."""
+    grouped: dict[str, list[Card]] = {need: [] for need in NEEDS}
+    for card in cards:
+        grouped.setdefault(card.serves[0] if card.serves else "other", []).append(card)
+    return {need: members for need, members in grouped.items() if members}
+
+
+def _write_lines(groups: "dict[str, list[Card]]") -> None:
     """One line an encoding, so that grep finds it; only a terminal's edge breaks it."""
     is_terminal, width = (
         bool(sys.stdout and sys.stdout.isatty()),
         shutil.get_terminal_size().columns,
     )  # rich takes time to start
-    column = max(len(card.name) for card in cards) + 4
+    column = max(len(card.name) for members in groups.values() for card in members) + 4
     lines = []
-    for family, members in order_families(cards).items():
-        meaning = _FAMILIES.get(family)
-        lines.append(f"{family}: {meaning}" if meaning else family)
+    for group, members in groups.items():
+        meaning = NEEDS.get(group) or _FAMILIES.get(group)
+        lines.append(f"{group}: {meaning}" if meaning else group)
         for card in members:
             first = f"  {card.name:<{column - 2}}"
             wrapped = output.wrap(card.summary, width, " " * column, first)
@@ -85,14 +109,16 @@ def _write_table(cards: "list[Card]") -> None:
     output.write_rich(*(line for drawn in tables for line in (drawn, "")), output.wrap(table.NOTE, width))
 
 
-def _explain_absence(pattern: str) -> str:
+def _explain_absence(pattern: str, need: str | None) -> str:
     from posenc import registry
 
     homes = {}
     for name in registry.names():
         card = registry.card(name)
-        homes.update(dict.fromkeys((*card.aliases, card.declared.cls_name.lower(), name), name))
+        homes.update(dict.fromkeys((*card.keys, card.declared.cls_name.lower()), name))
     wanted = pattern.lower().strip("*?")
+    if need is not None and registry.names(pattern):
+        return f"no encoding whose name matches {pattern!r} serves {need}: {NEEDS[need]}."
     if wanted in homes:
         return f"no encoding's name matches {pattern!r}, which is another name of {homes[wanted]}."
     nearest = list(dict.fromkeys(homes[key] for key in get_close_matches(wanted, homes, n=3)))

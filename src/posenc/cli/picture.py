@@ -22,6 +22,7 @@ _TITLES = {
     "vectors": "the vector added at each position",
     "scores": "score of q = k = ones against distance",
     "bias": "bias against distance",
+    "values": "v = ones times what a query gets of it, against distance",
 }
 _NOTHING = "There is nothing to draw: no position enters the model."
 
@@ -39,7 +40,7 @@ class Picture:
     """What can be drawn of an encoding.
 
     Args:
-        kind: "vectors" (a series a position, over lanes), "scores" or "bias" (over distances), or
+        kind: "vectors" (a series a position, over lanes), "scores", "bias" or "values" (over distances), or
             "none".
         title: What is shown, or why nothing is.
         x: Lanes or distances: one for each value of a series.
@@ -87,6 +88,13 @@ def _turned(turns: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDAr
     return np.stack([(of_q @ ones * key).sum(-1) for of_q, _ in matrices], -1) / math.sqrt(head_dim)
 
 
+def _given(rotates: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
+    """Multiply a value of ones at position 0 by what queries at all distances get of it, (n_distances,)."""
+    ones = np.ones(head_dim)
+    rotated = rotates(0.0)[0] @ ones
+    return np.stack([ones @ rotates(float(p))[1] @ rotated for p in pos])
+
+
 def _whole(scores: Callable[..., Any], pos: NDArray[Any], head_dim: int) -> NDArray[Any]:
     """Score the same queries and key where a definition has whole scores."""
     ones = np.ones((1, len(pos), head_dim))
@@ -98,6 +106,7 @@ _DEFINED: dict[str, tuple[str, Callable[..., NDArray[Any]]]] = {  # by family: t
     "rotary": ("scores", _turned),
     "piecewise": ("scores", _whole),
     "bias": ("bias", lambda bias, pos, _: bias(pos, pos[:1])[:, :, 0]),
+    "values": ("values", _given),
 }
 
 
@@ -116,7 +125,7 @@ def measure(construct: Callable[[], Any], spelling: str) -> Picture:
         encoding = construct().resolve(N_DISTANCES).eval()  # what training draws is not the encoding's
         if encoding.reads_x:
             return Picture("none", "There is no picture: it depends on the tokens.", [], [], spelling)
-        for hook, kind, look in (("embed", "vectors", _embed), ("rotate_q", "scores", _score), ("bias", "bias", _bias)):
+        for hook, kind, look in _HOOKS:
             if getattr(type(encoding), hook) is not getattr(Encoding, hook):
                 title, values = look(encoding)
                 learned = any(True for _ in encoding.parameters())
@@ -149,6 +158,22 @@ def _bias(encoding: Any) -> tuple[str, Any]:
     q = pos.new_ones(1, n_heads, len(pos), head_dim).float()
     bias = encoding.bias(q, q[:, :, :1], encoding.place(pos), encoding.place(pos[:1]))[0, :, :, 0]
     return _TITLES["bias"] + (", for q = k = ones" if encoding.reads_qk else ""), bias
+
+
+def _value(encoding: Any) -> tuple[str, Any]:
+    """Multiply a value of ones at position 0 by what queries at all distances get of it."""
+    pos = _line(encoding, N_DISTANCES)
+    v = pos.new_ones(1, 1, 1, getattr(encoding, "head_dim", 64)).float()
+    rotated = encoding.rotate_v(v, encoding.place(pos[:1])).expand(-1, -1, len(pos), -1)
+    return _TITLES["values"], (encoding.unrotate_out(rotated, encoding.place(pos)) * v)[0].sum(-1)
+
+
+_HOOKS: list[tuple[str, str, Callable[[Any], tuple[str, Any]]]] = [  # each with its kind of picture, in order
+    ("embed", "vectors", _embed),
+    ("rotate_q", "scores", _score),
+    ("bias", "bias", _bias),
+    ("rotate_v", "values", _value),
+]
 
 
 def _line(encoding: Any, n: int) -> Any:

@@ -264,5 +264,6 @@ def _next(target: str, found: "Plan", words: Sequence[str]) -> list[str]:
     lines = [shlex.join(["posenc", "write", target, "--method", method.name, "--to", to]) + f" {length}"]
     lines[0] += "".join(f" --option {shlex.quote(word)}" for word in own)
     if method.name in _MEASURED:
-        lines.append(f"posenc evaluate {place} --text FILE --method {method.name} --factor {found.factor:.6g}")
+        how = f"--method {method.name} --factor {found.factor:.6g} --trained-len {found.trained_len}"
+        lines.append(f"posenc evaluate {place} --text FILE {how}")
     return lines

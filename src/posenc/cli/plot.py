@@ -26,7 +26,7 @@ KINDS = (
     "profile",
     "precision",
 )
-_DIMS = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len": 512}
+_DIMS: dict[str, Any] = {"d_model": 128, "n_heads": 8, "head_dim": 64, "max_len": 512}
 
 
 @click.command()

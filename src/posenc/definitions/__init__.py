@@ -2,7 +2,8 @@
 
 A definition is a short, slow function in float64 NumPy that says what an encoding IS: which numbers it
 adds to the token vectors (`additive`, `features`), what it makes of those vectors (`embedded`), by which
-matrices it turns queries and keys (`rotary`, `rotations`), or what it adds to the attention scores (`bias`).
+matrices it turns queries and keys (`rotary`, `rotations`) or values and outputs (`values`), or what it adds to the
+attention scores (`bias`).
 It is written to be compared with the paper by eye, and it is what the fast implementations are tested against;
 it shares no code with them and does not need torch.
 
@@ -32,6 +33,7 @@ from posenc.definitions import (
     rotary,
     rotations,
     scores,
+    values,
     versions,
 )
 
@@ -40,7 +42,7 @@ def find(name: str) -> Callable[..., Any] | None:
     """The definition registered under `name` (the function's own name, or name@version), or None if there is none."""
     if "@" in name:
         return versions.VERSIONS.get(name) or versions.BIASES.get(name)
-    for module in (additive, features, embedded, rotary, rotations, bias, scores, contents, images, distances):
+    for module in (additive, features, embedded, rotary, rotations, bias, scores, contents, images, distances, values):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             return found

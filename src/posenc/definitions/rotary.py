@@ -7,6 +7,7 @@ the division is attention's own and not part of the definitions.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -79,6 +80,28 @@ def rope_pp(
         x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         back[x, y], back[y, x] = 1.0, -1.0
     return np.array([back @ keys if h % 2 else keys for h in range(n_heads)]), keys
+
+
+def p_rope(
+    p: float,
+    *,
+    head_dim: int,
+    share: float = 0.75,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+) -> tuple[Array, Array]:
+    """The rotation of `rope` in which only the fastest pairs rotate; the others pass unchanged.
+
+    Paper: Barbero et al. 2024, "Round and Round We Go!", arXiv 2410.06205, section 6 (p-RoPE): the share of the pairs
+    with the highest frequencies keeps theta_k = base**(-2k/head_dim), k = 0.. floor(share * head_dim / 2) - 1, and the
+    lowest have 0. share 0 is `nope`, 1 `rope`. The paper leaves open how a fraction of a pair is rounded; down is
+    Hugging Face's ("proportional"; Gemma 4).
+
+    p in positions, fractions and negatives allowed; pairing as in `rope`.
+    """
+    k = np.arange(head_dim // 2)
+    theta = np.where(k < math.floor(share * head_dim / 2), base ** (-2 * k / head_dim), 0.0)
+    return rope(p, head_dim=head_dim, pairing=pairing, inv_freq=theta)
 
 
 def xpos(
@@ -159,7 +182,7 @@ def mrope(
     *,
     head_dim: int,
     sections: tuple[int, ...] = (16, 24, 24),
-    layout: Literal["blocks", "interleaved", "time_last"] = "blocks",
+    layout: Literal["blocks", "interleaved", "time_last", "time_unrotated"] | Sequence[int | None] = "blocks",
     base: float = 10000.0,
     rotary_dim: int | None = None,
     rotary_side: Literal["first", "last"] = "first",
@@ -181,6 +204,11 @@ def mrope(
     axis 0 more, so that (16, 24, 24) deals out 22, 21, 21. sections[0] alone decides nothing here.
     layout "time_last" (Hugging Face, ernie4_5_vl_moe, whose files write row, column, time): the axes but 0 take turns
     over the first sections[1] + .. pairs, and axis 0 has the slowest, the last sections[0].
+    The same is VideoRoPE's (Wei et al. 2025, arXiv 2502.05173, low-frequency temporal allocation).
+    layout "time_unrotated" (Li et al. 2025, HoPE, arXiv 2505.20444, hybrid frequency allocation): so, but the pairs of
+    axis 0 have theta 0.
+    layout (a_0, a_1, ..): axis(k) = a_(k mod length), and None is theta 0: MM-RoPE (Yuan et al. 2025, Lumos-1, arXiv
+    2507.08801) repeats (0, 0, 1, 2, 1, 2, 1, 2); sections then only number the axes.
 
     p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; theta_k in radians per
     position; sections add up to rotary_dim/2; inv_freq (rotary_dim/2,) stands for theta when given, and base then
@@ -198,13 +226,42 @@ def mrope(
             "blocks": lambda k: sum(k >= sum(sections[: a + 1]) for a in range(n_axes)),
             "interleaved": lambda k: k % n_axes if k < n_axes * sections[k % n_axes] else 0,
             "time_last": lambda k: 1 + k % (n_axes - 1) if k < sum(sections[1:]) else 0,
-        }[layout](k)
+            "time_unrotated": lambda k: 1 + k % (n_axes - 1) if k < sum(sections[1:]) else None,
+            "": lambda k: layout[k % len(layout)],
+        }[layout if isinstance(layout, str) else ""](k)
         x, y = {"half": (k, k + width // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
         x, y = start + x, start + y
         theta = base ** (-2 * k / width) if inv_freq is None else inv_freq[k]
-        turn[x, x], turn[x, y] = math.cos(at[axis] * theta), -math.sin(at[axis] * theta)
-        turn[y, x], turn[y, y] = math.sin(at[axis] * theta), math.cos(at[axis] * theta)
+        angle = 0.0 if axis is None else at[axis] * theta
+        turn[x, x], turn[x, y] = math.cos(angle), -math.sin(angle)
+        turn[y, x], turn[y, y] = math.sin(angle), math.cos(angle)
         turn[[x, y]] *= attention_factor
+    return turn, turn.copy()
+
+
+def mhrope(
+    p: Array,
+    *,
+    head_dim: int,
+    n_kv_heads: int,
+    sections: tuple[int, ...] = (2, 3, 3),
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+) -> tuple[Array, Array]:
+    """The rotation of `rope` in every key head, each head by one axis of the position (time, row, column).
+
+    Paper: Huang et al. 2025, "Revisiting Multimodal Positional Encoding in Vision-Language Models", arXiv 2510.23095
+    (Multi-Head RoPE): heads and not pairs are shared out, so that every axis has all frequencies. The first sections[0]
+    key heads rotate by p[0], the next sections[1] by p[1], and so on; the queries of a group rotate as their key head.
+    From the authors' code: heads that no section counts do not rotate.
+
+    p (n_axes,) in positions, n_axes = len(sections), fractions and negatives allowed; sections count heads and add up
+    to at most n_kv_heads; pairing as in `rope`. Matrices (n_kv_heads, head_dim, head_dim).
+    """
+    turn = np.stack([np.eye(head_dim)] * n_kv_heads)
+    at = np.repeat(np.atleast_1d(p), sections)  # the coordinate of each head's axis
+    for h in range(len(at)):
+        turn[h], _ = rope(at[h], head_dim=head_dim, base=base, pairing=pairing)
     return turn, turn.copy()
 
 

@@ -32,11 +32,13 @@ from posenc.encodings.learned import Learned as Learned
 from posenc.encodings.learned_2d import Learned2D as Learned2D
 from posenc.encodings.liere import LieRE as LieRE
 from posenc.encodings.longrope import LongRoPE as LongRoPE
+from posenc.encodings.mhrope import MHRoPE as MHRoPE
 from posenc.encodings.mixed_rope import MixedRoPE as MixedRoPE
 from posenc.encodings.mrope import MRoPE as MRoPE
 from posenc.encodings.nerf_fourier import NeRFFourier as NeRFFourier
 from posenc.encodings.nope import NoPE as NoPE
 from posenc.encodings.normalised import Normalised as Normalised
+from posenc.encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from posenc.encodings.pope import PoPE as PoPE
 from posenc.encodings.query_temperature import QueryTemperature as QueryTemperature
 from posenc.encodings.relative_bias import RelativeBias as RelativeBias
@@ -58,4 +60,5 @@ from posenc.encodings.tape import TAPE as TAPE
 from posenc.encodings.time2vec import Time2Vec as Time2Vec
 from posenc.encodings.transformer_xl import TransformerXL as TransformerXL
 from posenc.encodings.tupe import TUPE as TUPE
+from posenc.encodings.vo_rope import VORoPE as VORoPE
 from posenc.encodings.xpos import XPos as XPos

@@ -23,6 +23,7 @@ _NAMED = ("authors", "geometric", "learned")
     parameters="0, or H learned",
     cost="one term a score",
     used_by=("BLOOM", "MPT", "Falcon-RW", "Baichuan-13B"),
+    serves=("text", "long"),
     example={"n_heads": 4},
     variants=(
         {"n_heads": 12},

@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("rope_2d", "rope_nd", "vision_rope"),
     used_by=("Qwen2-VL's image encoder", "EVA-02", "FiT", "Pixtral (dealt)"),
+    serves=("image", "video"),
     example={"head_dim": 64},
     variants=(
         {"n_axes": 4, "head_dim": 16, "pairing": "interleaved"},

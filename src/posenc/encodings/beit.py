@@ -22,6 +22,7 @@ from posenc.registry import register
     parameters="((2·window[0] - 1)·(2·window[1] - 1) + 3)·H",
     cost="one term a score",
     used_by=("BEiT", "BEiT-2", "data2vec"),
+    serves=("image",),
     example={"n_heads": 4, "window": (64, 64)},
     traits={
         "distinct": {"float32": 64, "bfloat16": 64, "float16": 64},

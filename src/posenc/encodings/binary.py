@@ -17,6 +17,7 @@ from posenc.registry import register
     parameters="0",
     cost="one addition to the embeddings",
     aliases=("bits",),
+    serves=("textbook",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},

@@ -22,6 +22,7 @@ from posenc.registry import register
     parameters="0",
     cost="one addition to the embeddings; random numbers while training",
     aliases=("augmented",),
+    serves=("text",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},

@@ -21,6 +21,7 @@ from posenc.registry import register
     parameters="D/2",
     cost="two products and one sum for each lane of the embeddings",
     aliases=("complex",),
+    serves=("text",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},

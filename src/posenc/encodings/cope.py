@@ -20,6 +20,7 @@ from posenc.registry import register
     parameters="d·max_count",
     cost="P products of width d for each query, a sum along the row and two look-ups a score",
     aliases=("contextual_position_encoding",),
+    serves=("text",),
     example={"head_dim": 8, "max_count": 6},
     variants=({"max_count": 1},),
     traits={

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="k² products and sums for each lane of the embeddings",
     aliases=("peg", "conditional"),
     used_by=("CPVT", "Twins"),
+    serves=("image",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 2, "bfloat16": 2, "float16": 2},

@@ -22,6 +22,7 @@ from posenc.registry import register
     formula="A + B + f([A; B]),  f = W2·leaky_relu(W1·[A; B] + b1) + b2 over the heads of one pair of tokens",
     parameters="3·H·width + width + H + 2·H",
     cost="the bias, and a network of 3·H·width products for each pair of tokens",
+    serves=("text", "long"),
     example={"n_heads": 4, "width": 8},
     variants=({"encoding": "alibi"},),
     traits={

@@ -27,6 +27,7 @@ CHUNK = 192  # keys that are multiplied with the rows they meet, and no others
     cost="two products of width d and two look-ups for each score nearer than max_distance, an addition beyond",
     aliases=("deberta_v2", "disentangled"),
     used_by=("DeBERTa-v2", "DeBERTa-v3", "mDeBERTa"),
+    serves=("text",),
     example={"n_heads": 4, "head_dim": 8, "n_buckets": 16, "max_distance": 40},
     variants=({"terms": ("c2p",)}, {"terms": ("p2c",), "n_buckets": 7}),
     traits={

@@ -23,6 +23,7 @@ from posenc.registry import register
     cost="2·(rows + columns - 1) products of width d for each query, and two look-ups a score",
     aliases=("decomposed_rel_pos", "rel_pos_hw"),
     used_by=("MViTv2", "ViTDet", "SAM"),
+    serves=("image",),
     example={"head_dim": 8, "size": (64, 64)},
     traits={
         "distinct": {"float32": 64, "bfloat16": 20, "float16": 34},

@@ -23,6 +23,7 @@ from posenc.registry import register
     cost="as RoPE three times; in blocks six products of queries and keys a score",
     aliases=("dca", "chunk_llama"),
     used_by=("Qwen2.5-1M", "Qwen2 (with YaRN)"),
+    serves=("long",),
     example={"head_dim": 8, "chunk": 6, "local": 2},
     variants=({"pairing": "interleaved", "chunk": 5, "local": 0},),
     traits={

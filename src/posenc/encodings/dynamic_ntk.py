@@ -19,6 +19,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("dynamic",),
     used_by=("InternLM2", "Qwen (as an option)"),
+    serves=("long",),
     example={"head_dim": 64, "factor": 2.0, "original_max_len": 2048},
     variants=({"head_dim": 8, "pairing": "interleaved", "length": 10_000},),
     traits={

@@ -24,6 +24,7 @@ _NORM_EPS = 1e-5  # of torch's LayerNorm, in which the authors train
     cost="a network of depth·width² a distance, and a look-up a score",
     aliases=("dpb",),
     used_by=("CrossFormer",),
+    serves=("image", "text"),
     example={"n_heads": 4, "width": 8},
     variants=({"depth": 2, "log_distance": True}, {"n_axes": 2, "depth": 2}),
     traits={

@@ -26,6 +26,7 @@ _LANES = 4  # sums kept apart: neighbours lie in one segment, and each addition 
     formula="score + w2_h·relu(w1·t + b1) + b2_h,  t = ψ(|i - j|) / ψ(max(i, L)),  ψ(x) = log(c·x + 1)",
     parameters="(H + 2)·width + H + 2",
     cost="a logarithm a pair, a look-up in width + 1 lines a score",
+    serves=("long", "text"),
     example={"n_heads": 4, "width": 4, "init_threshold": 2.0},  # near, so that few positions see it
     variants=({"n_heads": 3, "width": 5, "init_c": 1.0, "init_threshold": 3.0},),
     traits={

@@ -26,6 +26,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("fourier_rope",),
     used_by=("vLLM (as an option)",),
+    serves=("long", "text"),
     example={"n_kv_heads": 4, "head_dim": 64, "original_max_len": 4096},
     variants=({"head_dim": 8, "original_max_len": 100, "pairing": "interleaved"},),
     traits={

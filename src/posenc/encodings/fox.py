@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="a product of width D for each token and head, and one term a score",
     aliases=("forgetting", "forget_gate"),
     used_by=("FoX",),
+    serves=("text", "long"),
     example={"d_model": 16, "n_heads": 4},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 276, "float16": 1_647},

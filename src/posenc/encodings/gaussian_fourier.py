@@ -23,6 +23,7 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("random_fourier",),
     used_by=("SAM's prompt encoder",),
+    serves=("image", "camera"),
     example={"d_model": 32},
     variants=({"n_axes": 2, "seed": 3},),
     traits={

@@ -26,6 +26,7 @@ _SHORTEST = 1e-6  # length by which shorter vectors are divided, as in the autho
     parameters="H·(2·d + 1)",
     cost="two products of width d for each token and head, three terms a score",
     aliases=("additive_grape",),
+    serves=("text",),
     example={"n_heads": 4, "head_dim": 8},
     variants=({"gates": "query"}, {"gates": "key", "n_heads": 6}),
     traits={
@@ -97,7 +98,7 @@ class GRAPEA(ContentBias):
             )
         q_pos, k_pos = placed.parts[0], k_placed.parts[0]
         dtype = torch.float64 if q_pos.dtype == torch.float64 else torch.float32
-        distance = (q_pos[..., None, :, None] - k_pos[..., None, None, :]).clamp(min=0).to(dtype)
+        distance: Tensor = (q_pos[..., None, :, None] - k_pos[..., None, None, :]).clamp(min=0).to(dtype)
         with no_autocast(q.device):  # half precision would round the pace, which far distances multiply
             slopes = torch.tensor(self._slopes, dtype=dtype, device=q.device)
             scale = (F.softplus(self.omega.to(dtype)) * slopes)[:, None]

@@ -18,6 +18,7 @@ from posenc.registry import register
     parameters="n_kv_heads * n_planes * (2 * head_dim + 1)",
     cost="two products with a matrix (head_dim, 2 n_planes) for each token and head",
     aliases=("grape", "multiplicative_grape"),
+    serves=("text",),
     example={"n_kv_heads": 4, "head_dim": 64},
     variants=({"head_dim": 5, "n_planes": 1, "n_kv_heads": 2},),
     traits={

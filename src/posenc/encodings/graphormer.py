@@ -80,6 +80,7 @@ def tree(n: int) -> Distances:
     cost="two look-ups a score",
     aliases=("spatial_encoding", "shortest_path"),
     used_by=("Graphormer",),
+    serves=("graph",),
     example={"n_heads": 4, "max_distance": 12, "distances": ("tree", 64)},
     traits={
         "distinct": {"float32": 2, "bfloat16": 2, "float16": 2},
@@ -106,7 +107,8 @@ class Graphormer(Bias):
 
     Args:
         n_heads: Heads of the queries.
-        max_distance: The longest path that the table knows; a longer one is an error, not a guess.
+        max_distance: The longest path that the table knows; a longer one is an error, not a guess. 510 makes a table of
+            512 numbers a head, as the authors have it (num_spatial).
         distances: Of the nodes, (n, n) or (graphs, n, n), -1 where there is no path; ("tree", n) for those of
             `tree(n)`; None leaves them to `on`.
 
@@ -128,7 +130,7 @@ class Graphormer(Bias):
         self,
         *,
         n_heads: int,
-        max_distance: int,
+        max_distance: int = 510,
         distances: Distances | Tensor | Sequence[Any] | None = None,
     ) -> None:
         super().__init__(n_heads=n_heads)

@@ -22,6 +22,7 @@ from posenc.mapped import as_before, same
     parameters="those of its members",
     cost="that of its members, and one addition to the embeddings",
     aliases=("nested",),
+    serves=("text", "image"),
     example={"d_model": 32},
     variants=({"combine": "concat", "axes": ("sinusoidal", "sine", "integer", "sinusoidal")},),
     traits={

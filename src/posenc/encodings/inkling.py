@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="a product of width D for each of H·d_rel mixes of a token, one of width d_rel for each distance, a look-up",
     aliases=("relative_logits",),
     used_by=("Inkling", "Inkling 2"),
+    serves=("long", "text"),
     example={"d_model": 16, "n_heads": 4, "d_rel": 3, "extent": 40},
     variants=({"d_rel": 1, "extent": 7},),
     traits={

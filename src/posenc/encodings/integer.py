@@ -16,6 +16,7 @@ from posenc.registry import register
     parameters="0",
     cost="one addition to the embeddings",
     aliases=("index", "counting"),
+    serves=("textbook",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 257, "float16": 2_049},

@@ -18,6 +18,7 @@ from posenc.registry import register
     parameters="2·H",
     cost="one term a score",
     aliases=("kerple_log",),
+    serves=("long", "text"),
     example={"n_heads": 4},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 67, "float16": 360},

@@ -17,6 +17,7 @@ from posenc.registry import register
     formula="score - r1_h·|i - j|^(r2_h),  r1 > 0,  0 < r2 < 2",
     parameters="2·H",
     cost="one term a score",
+    serves=("long", "text"),
     example={"n_heads": 4},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 359, "float16": 1_811},

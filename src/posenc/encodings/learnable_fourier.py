@@ -19,6 +19,7 @@ from posenc.registry import register
     parameters="F/2·n + F·h + h + h·D + D",
     cost="a two-layer network a position, once a forward pass",
     aliases=("lff",),
+    serves=("image", "text"),
     example={"d_model": 32},
     variants=({"n_axes": 2, "n_features": 8, "hidden": 16},),
     traits={

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="one table look-up and one addition",
     aliases=("learned_absolute", "wpe"),
     used_by=("BERT", "GPT-2", "RoBERTa and OPT (offset 2)", "ViT"),
+    serves=("text",),
     example={"d_model": 32, "max_len": 128},
     variants=({"offset": 2, "padding_idx": 1},),
     traits={

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="one table look-up and one addition",
     aliases=("vit", "patches"),
     used_by=("ViT", "DeiT", "CLIP", "DINO"),
+    serves=("image",),
     example={"d_model": 8, "height": 128, "width": 128, "n_prefix": 1},
     traits={
         "distinct": {"float32": 128, "bfloat16": 128, "float16": 128},

@@ -22,6 +22,7 @@ _AT_ONCE = 32_768  # numbers of the matrices whose exponentials are formed toget
     parameters="n_axes * head_dim * (block - 1) / 2",
     cost="a matrix exponential for each token and block, and a product with it for each head",
     used_by=("LieRE",),
+    serves=("image", "video"),
     example={"head_dim": 64},
     variants=({"head_dim": 8, "n_axes": 3, "block": 4},),
     traits={

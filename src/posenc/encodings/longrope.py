@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("su_scaled",),
     used_by=("Phi-3", "Phi-3.5", "Phi-4-mini", "MiniCPM3"),
+    serves=("long",),
     example={"head_dim": 4, "short_factors": (1.0, 1.5), "long_factors": (1.0, 8.0), "original_max_len": 2048},
     variants=({"pairing": "interleaved", "length": 10_000, "attention_factor": 1.1, "long_attention_factor": 1.2},),
     traits={

@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("rope_mixed",),
     used_by=("RoPE-ViT",),
+    serves=("image",),
     example={"n_kv_heads": 4, "head_dim": 64},
     variants=({"pairing": "interleaved", "base": 100.0, "head_dim": 8},),
     traits={

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from posenc import config, frequencies
 from posenc.config.axes import axes_of_pairs, dealt
+from posenc.config.values import short
 from posenc.encodings.rope import of_length, read
 from posenc.families import Given, OwnFrequencies, Rotary, Scaled, check_word, entries, geometric
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
+
+Layout = Literal["blocks", "interleaved", "time_last", "time_unrotated"] | Sequence[int | None]
 
 
 @register(
@@ -25,12 +28,23 @@ from posenc.registry import register
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("multimodal_rope",),
+    plans={
+        "videorope": {"layout": "time_last"},
+        "hope_video": {"layout": "time_unrotated"},
+        "mmrope": {"layout": (0, 0, 1, 2, 1, 2, 1, 2)},
+        "ilrope": {"layout": "interleaved"},
+        "omnirope": {},
+        "circle_rope": {},
+    },
     used_by=("Qwen2-VL", "Qwen2.5-VL", "GLM-4V", "Qwen3-VL and Qwen3.5 (interleaved)", "Ernie 4.5 VL (time last)"),
+    serves=("video", "image", "text"),
     example={"head_dim": 64, "sections": (8, 12, 12)},
     variants=(
         {"layout": "interleaved", "sections": (12, 10, 10)},
         {"sections": (6, 5, 5), "head_dim": 32, "layout": "interleaved", "pairing": "interleaved"},
         {"sections": (4, 6, 6), "rotary_dim": 32, "layout": "time_last", "attention_factor": 1.25, "score_factor": 1.5},
+        {"sections": None, "layout": "time_unrotated"},
+        {"sections": None, "layout": (0, 0, 1, 2, 1, 2, None, 2)},
     ),
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
@@ -52,14 +66,19 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
 
     The frequencies are those of RoPE over all pairs, whichever axis a pair belongs to, so that text, whose three
     positions are equal (`positions.mrope`, `positions.on_each_axis`), is turned exactly as by RoPE. Source: Wang 2024,
-    section 2.1; the interleaved layout, the code of Qwen3-VL; time last, that of Ernie 4.5 VL.
+    section 2.1; the interleaved layout, the code of Qwen3-VL; time last, that of Ernie 4.5 VL. Plans of other papers
+    differ in the layout, or only in the positions, which `posenc.positions` makes: `videorope`, `circle_rope`, and
+    `mrope` with spatial_reset and side_step.
 
     Args:
         head_dim: Lanes of one head.
-        sections: Pairs of each axis, time first; they add up to rotary_dim / 2.
+        sections: Pairs of each axis, time first; they add up to rotary_dim / 2. None shares pairs out as in Qwen2-VL, 2
+            to 3 to 3, and interleaved as in Qwen3-VL, 6 to 5 to 5; or counts them in a layout that is a list.
         layout: "blocks" (the fastest pairs are time's, the slowest the column's), "interleaved" (the axes take
-            turns, so that each has fast and slow pairs; where an axis has used up its section, time goes on) or
-            "time_last" (the others take turns, and time has the slowest pairs).
+            turns, so that each has fast and slow pairs; where an axis has used up its section, time goes on),
+            "time_last" (the others take turns, and time has the slowest pairs: VideoRoPE), "time_unrotated" (so, but
+            the pairs of time do not rotate: HoPE), or the axis of each pair in a list, None for a pair that does not
+            rotate; a shorter list is repeated: (0, 0, 1, 2, 1, 2, 1, 2) is MM-RoPE.
         base: 10,000; 1,000,000 in Qwen2-VL.
         rotary_dim: How many lanes turn; None means all.
         rotary_side: "first" or "last": which ones.
@@ -70,7 +89,7 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         score_factor: What multiplies all scores besides.
 
     Raises:
-        ValueError: Sections that do not add up or, where axes take turns, do not fit, an odd width, one beyond
+        ValueError: Sections that do not add up or do not fit the layout, an odd width, one beyond
             head_dim, a factor that is not positive, or an option with a value that is not listed here.
 
     >>> MRoPE(head_dim=8, sections=(2, 1, 1)).frequencies().numpy()
@@ -83,8 +102,8 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         self,
         *,
         head_dim: int,
-        sections: Sequence[int] = (16, 24, 24),
-        layout: Literal["blocks", "interleaved", "time_last"] = "blocks",
+        sections: Sequence[int] | None = None,
+        layout: Layout = "blocks",
         base: float = 10000.0,
         rotary_dim: int | None = None,
         rotary_side: Side = "first",
@@ -96,23 +115,14 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         n_pairs = self.rotary_dim // 2
-        sections = entries(self.name, "sections", sections)
-        if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in sections):
-            raise TypeError(f"{self.name}: sections must be whole numbers of pairs; got sections={tuple(sections)}.")
-        if not sections or min(sections) < 0 or sum(sections) != n_pairs:
-            raise ValueError(
-                f"{self.name}: sections must be numbers of pairs that add up to rotary_dim / 2 = {n_pairs}; "
-                f"got sections={tuple(sections)}, which add up to {sum(sections)}."
-            )
-        check_word(self.name, "layout", layout, "blocks", "interleaved", "time_last")
-        self._axes = axes_of_pairs(sections, layout, n_pairs)
-        if (kept := dealt(sections, layout, n_pairs)) != tuple(sections):
-            raise ValueError(
-                f"{self.name}: axes that take turns have {kept} pairs at most, but for the first, which has what is "
-                f"left; got sections={tuple(sections)} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, "
-                "interleaved."
-            )
-        self.sections, self.layout, self.n_axes = tuple(sections), layout, len(sections)
+        counts = None if sections is None else counted(self.name, sections, "pairs")
+        if isinstance(layout, str):
+            self.layout: Layout = layout
+            self.sections, self._axes = _by_word(self.name, counts, layout, n_pairs)
+        else:
+            self.layout = pattern = tuple(entries(self.name, "layout", layout))
+            self.sections, self._axes = _by_list(self.name, counts, pattern, n_pairs)
+        self.n_axes = len(self.sections)
         self.base = frequencies.check_base(base, self.name)
         self._set_factors(attention_factor, score_factor)
         self._set_frequencies(n_pairs, inv_freq, trainable)
@@ -123,9 +133,7 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
 
     def frequencies(self) -> Float64[Tensor, "n_axes n_pairs"]:
         """Return a matrix in which each pair has its frequency in the row of its axis."""
-        inv_freq = self.inv_freqs()
-        axis = torch.tensor(self._axes, device=inv_freq.device)
-        return torch.where(torch.arange(self.n_axes, device=inv_freq.device)[:, None] == axis, inv_freq, 0.0)
+        return of_axes(self.inv_freqs(), self._axes, self.n_axes)
 
     @classmethod
     def from_config(
@@ -170,3 +178,90 @@ class MRoPE(Scaled, OwnFrequencies, Rotary):
         of_length(cls.__name__, rotary, seq_len)
         axes: dict[str, Any] = {"sections": rotary.sections, "layout": rotary.layout}
         return cls(**options, **axes, inv_freq=found.inv_freq, attention_factor=found.gain)
+
+
+def counted(who: str, sections: Sequence[int], what: str) -> tuple[int, ...]:
+    """Return how many pairs, or heads, each axis has.
+
+    Raises:
+        TypeError: It is no list of whole numbers.
+    """
+    found = entries(who, "sections", sections)
+    if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in found):
+        raise TypeError(f"{who}: sections must be whole numbers of {what}; got sections={tuple(found)}.")
+    return tuple(map(int, found))
+
+
+def of_axes(
+    inv_freq: Float64[Tensor, " n_pairs"], axes: Sequence[Any], n_axes: int
+) -> Float64[Tensor, "*heads n_axes n_pairs"]:
+    """Return a matrix in which each pair has its frequency in the row of the axis that it reads, none for -1.
+
+    Args:
+        inv_freq: Radians per position of each pair.
+        axes: The axis of each pair; or of each head, in a list of its own, where all pairs of a head read one.
+        n_axes: How many there are.
+
+    >>> pairs = torch.tensor([1.0, 0.5])
+    >>> of_axes(pairs, [1, -1], 2).tolist(), of_axes(pairs, [[1], [0]], 2).tolist()
+    ([[0.0, 0.0], [1.0, 0.0]], [[[0.0, 0.0], [1.0, 0.5]], [[1.0, 0.5], [0.0, 0.0]]])
+    """
+    read = torch.tensor(axes, device=inv_freq.device)
+    rows = torch.arange(n_axes, device=inv_freq.device)[:, None]
+    return torch.where(rows == read[..., None, :], inv_freq, 0.0)
+
+
+def _by_word(
+    who: str, sections: tuple[int, ...] | None, layout: str, n_pairs: int
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return how many pairs each axis has, and the axis of each pair, -1 for none.
+
+    Raises:
+        ValueError: There is no such layout, or the sections do not fit it or do not add up.
+    """
+    check_word(who, "layout", layout, "blocks", "interleaved", "time_last", "time_unrotated")
+    if sections is None:
+        side = n_pairs * (5 if layout == "interleaved" else 6) // 16
+        sections = (n_pairs - 2 * side, side, side)
+    if not sections or min(sections) < 0 or sum(sections) != n_pairs:
+        raise ValueError(
+            f"{who}: sections must be numbers of pairs that add up to rotary_dim / 2 = {n_pairs}; "
+            f"got sections={sections}, which add up to {sum(sections)}."
+        )
+    turns = "time_last" if layout == "time_unrotated" else layout
+    if (kept := dealt(sections, turns, n_pairs)) != sections:
+        raise ValueError(
+            f"{who}: axes that take turns have {kept} pairs at most, but for the first, which has what is left; got "
+            f"sections={sections} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, interleaved."
+        )
+    axes = axes_of_pairs(sections, turns, n_pairs)
+    return sections, [axis or -1 for axis in axes] if layout == "time_unrotated" else axes
+
+
+def _by_list(
+    who: str, sections: tuple[int, ...] | None, layout: tuple[Any, ...], n_pairs: int
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return the same where the axis of each pair is given.
+
+    Raises:
+        TypeError: An entry is no whole number.
+        ValueError: There are too many entries, or none, or one that is no axis; or the sections are others.
+    """
+    named = [axis for axis in layout if axis is not None]
+    if not all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in named):
+        raise TypeError(f"{who}: layout must be a word, or a list of axes and None; got layout={short(layout)}.")
+    if not named or len(layout) > n_pairs or not 0 <= min(named) <= max(named) < n_pairs:
+        raise ValueError(
+            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs, 0 and up, or fewer, which "
+            f"are repeated, and None for a pair that does not rotate; got layout={short(layout)}."
+        )
+    axes = [-1 if axis is None else int(axis) for axis in layout]
+    axes = [axes[k % len(axes)] for k in range(n_pairs)]
+    n_axes = max(axes) + 1 if sections is None else len(sections)
+    counts = tuple(axes.count(axis) for axis in range(n_axes))
+    if max(axes) >= n_axes or sections not in (None, counts):
+        raise ValueError(
+            f"{who}: sections must count the pairs of each axis in layout, {counts}; got sections={sections}. Leave "
+            "sections out."
+        )
+    return counts, axes

@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("octaves", "dyadic"),
     used_by=("NeRF",),
+    serves=("camera",),
     example={"d_model": 32},
     variants=({"n_axes": 3, "n_octaves": 4},),
     traits={

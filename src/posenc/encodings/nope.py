@@ -14,6 +14,7 @@ from posenc.registry import register
     cost="none",
     aliases=("none",),
     used_by=("Llama 4 (every fourth layer)", "SmolLM3 (every fourth layer)"),
+    serves=("text", "long"),
     example={},
     variants=({"n_axes": 2},),
     traits={

@@ -18,6 +18,7 @@ from posenc.registry import register
     parameters="0",
     cost="one addition to the embeddings",
     aliases=("normalized", "fraction"),
+    serves=("textbook",),
     example={"d_model": 32},
     variants=({"over": "last"}, {"length": 100}),
     traits={

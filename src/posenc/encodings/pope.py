@@ -25,6 +25,7 @@ from posenc.registry import register
     cost="a softplus and two products for each lane of q and k, whose number doubles",
     aliases=("polar",),
     used_by=("x-transformers (as an option)",),
+    serves=("text", "long"),
     example={"n_kv_heads": 4, "head_dim": 64},
     variants=({"head_dim": 5, "n_kv_heads": 2, "phase_init": "uniform"},),
     traits={

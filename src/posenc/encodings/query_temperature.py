@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="one product for each lane of q",
     aliases=("attention_temperature", "log_n_scaling"),
     used_by=("Llama 4 and Beam (in layers without RoPE)", "Ministral 3", "Qwen (log n)", "Inkling"),
+    serves=("long", "text"),
     example={"original_max_len": 4},
     variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}, {"law": "beam"}, {"law": "inkling"}),
     traits={

@@ -19,6 +19,7 @@ from posenc.registry import register
     parameters="H·(2·K + 1)",
     cost="one term a score",
     aliases=("clipped_bias",),
+    serves=("text",),
     example={"n_heads": 4, "max_distance": 16},
     traits={
         "distinct": {"float32": 17, "bfloat16": 17, "float16": 17},

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="as RoPE twice; in blocks three products of queries and keys a score, five with keys ahead",
     aliases=("rectified_rope",),
     used_by=(),
+    serves=("long",),
     example={"head_dim": 8, "window": 4},
     variants=({"pairing": "interleaved", "window": 2},),
     traits={

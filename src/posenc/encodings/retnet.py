@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("retention",),
     used_by=("RetNet",),
+    serves=("text",),
     example={"n_kv_heads": 4, "head_dim": 64},
     variants=({"pairing": "half", "head_dim": 8, "centre": 20.0},),
     traits={

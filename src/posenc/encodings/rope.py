@@ -22,7 +22,9 @@ from posenc.registry import register
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("rotary", "roformer"),
+    plans={"v2pe": {}},
     used_by=("Llama", "Mistral", "Qwen", "Gemma", "DeepSeek", "GPT-NeoX", "GPT-J", "Phi"),
+    serves=("text",),
     example={"head_dim": 64},
     variants=(
         {"head_dim": 8},

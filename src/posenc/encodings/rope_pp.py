@@ -20,6 +20,7 @@ from posenc.registry import register
     parameters="0",
     cost="two products and one sum for each lane of q and k",
     aliases=("rope++", "imaginary_rope"),
+    serves=("long", "text"),
     example={"n_heads": 4, "head_dim": 64},
     variants=({"n_heads": 2, "head_dim": 8, "pairing": "interleaved"},),
     traits={

@@ -23,6 +23,7 @@ _SPREAD = 8  # times as many distances as are asked for, up to which those betwe
     formula="score + H/(8h)·Σ_k cos((i - j)·base^(-2k/d)),  h = 1 .. H,  k = 0 .. d/2 - 1",
     parameters="0",
     cost="d/2 cosines a score",
+    serves=("text", "long"),
     example={"n_heads": 4},
     variants=({"n_heads": 3, "width": 8},),
     traits={

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="as RoPE twice; in blocks three products of queries and keys a score, five with keys ahead",
     aliases=("longlm",),
     used_by=(),
+    serves=("long",),
     example={"head_dim": 8, "window": 4, "group": 2},
     variants=({"pairing": "interleaved", "window": 5, "group": 4},),
     traits={

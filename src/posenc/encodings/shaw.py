@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="2·K + 1 products of width d for each query, and a look-up a score",
     aliases=("relative_keys", "relative_key"),
     used_by=("Music Transformer", "wav2vec2-BERT", "SeamlessM4T v2"),
+    serves=("text",),
     example={"head_dim": 8},
     variants=({"max_distance": 5, "max_ahead": 2},),
     traits={

@@ -19,6 +19,7 @@ from posenc.registry import register
     parameters="0",
     cost="one addition to the embeddings",
     aliases=("sine_only",),
+    serves=("textbook",),
     example={"d_model": 32},
     variants=({"spectrum": "geometric"}, {"d_model": 1, "spectrum": "geometric"}),
     traits={

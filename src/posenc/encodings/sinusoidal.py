@@ -42,6 +42,7 @@ def waves(
     cost="one addition to the embeddings",
     aliases=("sincos", "absolute"),
     used_by=("Transformer (2017)", "Whisper's encoder", "Marian translation models"),
+    serves=("text",),
     example={"d_model": 32},
     variants=(
         {"order": "concatenated", "exponent": "tensor2tensor"},

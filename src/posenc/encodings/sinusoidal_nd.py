@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("sincos2d", "sinusoidal_2d", "sinusoidal_3d"),
     used_by=("DETR", "MAE"),
+    serves=("image", "video"),
     example={"d_model": 32},
     variants=({"n_axes": 3}, {"d_model": 30, "order": "concatenated", "exponent": "tensor2tensor"}),
     traits={

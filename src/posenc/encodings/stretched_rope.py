@@ -20,6 +20,7 @@ from posenc.registry import register
     cost="two products and one sum for each lane of q and k",
     aliases=("lerope",),
     used_by=("Mistral Large 4 (LeRoPE)",),
+    serves=("text",),
     example={"head_dim": 64},
     variants=({"pairing": "interleaved", "rotary_dim": 32, "rotary_side": "last"},),
     traits={

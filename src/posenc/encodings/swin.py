@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="one term a score",
     aliases=("relative_bias_2d", "swin_table"),
     used_by=("Swin", "MaxViT", "CoAtNet"),
+    serves=("image",),
     example={"n_heads": 4, "window": (64, 64)},
     traits={
         "distinct": {"float32": 64, "bfloat16": 64, "float16": 64},

@@ -23,6 +23,7 @@ from posenc.registry import register
     cost="a network of that width for each difference of rows and columns, and a look-up a score",
     aliases=("log_cpb", "continuous_bias"),
     used_by=("Swin v2",),
+    serves=("image",),
     example={"n_heads": 4, "width": 16},
     variants=({"window": (5, 9), "pretrained_window": (3, 4)},),
     traits={

@@ -21,6 +21,7 @@ from posenc.registry import register
     cost="one term a score",
     aliases=("t5_bias", "relative_position_bias"),
     used_by=("T5", "Flan-T5", "UL2", "MPNet"),
+    serves=("text",),
     example={"n_heads": 4},
     variants=(
         {"bidirectional": True, "n_buckets": 16, "max_distance": 20},

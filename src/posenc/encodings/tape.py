@@ -20,6 +20,7 @@ from posenc.registry import register
     cost="one addition to the embeddings",
     aliases=("time_absolute",),
     used_by=("ConvTran",),
+    serves=("text",),
     example={"d_model": 32},
     variants=({"length": 100, "d_model": 15},),
     traits={

@@ -20,6 +20,7 @@ from posenc.registry import register
     parameters="2·D",
     cost="one addition to the embeddings",
     aliases=("t2v",),
+    serves=("text",),
     example={"d_model": 32},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},

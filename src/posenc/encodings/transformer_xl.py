@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="a product of width D for each score",
     aliases=("xl", "txl"),
     used_by=("Transformer-XL", "XLNet", "Conformer"),
+    serves=("text", "long"),
     example={"d_model": 16, "n_heads": 4, "head_dim": 8},
     traits={
         "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},

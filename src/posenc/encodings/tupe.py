@@ -22,6 +22,7 @@ from posenc.registry import register
     cost="a product of width d for each score",
     aliases=("tupe_a", "untied"),
     used_by=("TUPE",),
+    serves=("text",),
     example={"n_heads": 4, "head_dim": 8, "max_len": 128},
     variants=({"untie_cls": False},),
     traits={

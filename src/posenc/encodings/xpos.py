@@ -21,6 +21,7 @@ from posenc.registry import register
     parameters="0",
     cost="as RoPE",
     used_by=("LEX", "Kosmos-1"),
+    serves=("text", "long"),
     example={"head_dim": 64},
     variants=({"head_dim": 8, "pairing": "half", "centre": 30.0},),
     traits={

@@ -20,6 +20,7 @@ from posenc.families.numbers import (
 from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, ReadsTokens, Scaled, check_word
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
+from posenc.families.values import ValueRotary
 
 __all__ = [
     "Additive",
@@ -35,6 +36,7 @@ __all__ = [
     "Rotary",
     "Scaled",
     "ScoreMap",
+    "ValueRotary",
     "autocast_dtype",
     "by_key_head",
     "check_heads",

@@ -41,33 +41,33 @@ def check_groups(who: str, x: Tensor, n_kv_heads: int) -> None:
         )
 
 
-def check_lanes(who: str, x: Tensor, head_dim: int) -> None:
-    """Raise unless queries or keys are floating and have the width that the encoding was made for.
+def check_lanes(who: str, x: Tensor, head_dim: int, what: str = "q and k") -> None:
+    """Raise unless queries, keys or values are floating and have the width that the encoding was made for.
 
     Raises:
         TypeError: They are integers or complex: the turn would be rounded, or is none.
         ValueError: They have another width.
     """
     if not x.is_floating_point():
-        raise TypeError(f"{who}: q and k must be floating, because a turn has fractions; got {x.dtype}. Cast them.")
+        raise TypeError(f"{who}: {what} must be floating, because a turn has fractions; got {x.dtype}. Cast them.")
     if x.ndim < 2:
-        raise ValueError(f"{who}: q and k must be (batch, heads, seq, head_dim); got shape {tuple(x.shape)}.")
+        raise ValueError(f"{who}: {what} must be (batch, heads, seq, head_dim); got shape {tuple(x.shape)}.")
     if x.shape[-1] != head_dim:
         raise ValueError(
-            f"{who}: q and k must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
+            f"{who}: {what} must have head_dim={head_dim} lanes; got shape {tuple(x.shape)}. "
             f"Construct it with head_dim={x.shape[-1]}, or hand over (batch, heads, seq, head_dim)."
         )
 
 
-def check_heads(who: str, x: Tensor, where: Sequence[int]) -> None:
-    """Raise unless queries or keys (batch, heads, seq, head_dim) have a token for each position of shape `where`.
+def check_heads(who: str, x: Tensor, where: Sequence[int], what: str = "q and k") -> None:
+    """Raise unless q, k or v (batch, heads, seq, head_dim) has a token for each position of shape `where`.
 
     Raises:
         ValueError: They do not.
     """
     if x.shape[-2] != where[-1] or (len(where) == 2 and (x.ndim != 4 or where[0] not in (1, x.shape[0]))):
         raise ValueError(
-            f"{who}: q and k must have a token for each of their positions; got shape {tuple(x.shape)} and "
+            f"{who}: {what} must have a token for each of their positions; got shape {tuple(x.shape)} and "
             f"positions of shape {tuple(where)}. With a cache, k_placed is for all keys that are given."
         )
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from posenc import measure
 from posenc.encoding import Encoding
-from posenc.families import Rotary
+from posenc.families import Rotary, ValueRotary
 from posenc.figures import grammar
 from posenc.figures.grammar import LANE, POSITION, Drawing, drawn
 from posenc.measure.asking import pairs_of
@@ -20,6 +20,7 @@ _MANY, _FEW = 16, 5  # points that all say which position they are; how many do 
 _LANES = 256  # up to which a lane has some pixels of its own at the usual height
 _SUBJECTS = {
     "rotary": "what becomes of 1 in the first lane of each pair",
+    "values": "what becomes of 1 in the first lane of each pair of a value",
     "embedded": "what becomes of a token of ones",
 }
 
@@ -175,8 +176,9 @@ def sentence_similarity(vectors: Mapping[str, ArrayLike], words: Sequence[str]) 
 
 def _choose(encoding: Encoding, pos: Any) -> tuple[int, int]:
     """Return the first pair of lanes that turns, the first two lanes, or the last two that move, if those do not."""
-    if isinstance(encoding, Rotary):
-        first, second = pairs_of(encoding)
+    rotation = encoding.rope if isinstance(encoding, ValueRotary) else encoding
+    if isinstance(rotation, Rotary):
+        first, second = pairs_of(rotation)
         return int(first[0]), int(second[0])
     moves = np.ptp(measure.heat_map(encoding, pos), axis=0) > 0
     if moves[:2].all() or moves.sum() < 2:  # of one lane that moves nothing better can be made

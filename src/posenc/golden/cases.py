@@ -108,7 +108,7 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
     learned = {name: p.detach().numpy() for name, p in encoding.named_parameters()}
     options, known = encoding.options(), set(signature(define).parameters)
     given = arguments(define, encoding, head_dim=getattr(encoding, "head_dim", 4))
-    runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore}
+    runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore, "values": _mix}
     run = runs.get(card.family, _score)
     inputs, exact, made, law = run(card, encoding, partial(define, **given))
     for name, (wanted, _) in exact.items():
@@ -225,6 +225,36 @@ def _rotate(
         exact[name] = (np.stack(rows, 1), f"{name[-1]} turned by its own position, of the shape of {name[-1]}")
     exact["scores"] = (scale * _products(exact["rotated_q"][0], exact["rotated_k"][0]), said)
     law = f"rotated_q[h, i] = R(q_pos[i]) q[h, i], the same for k, R = {card.name}; scores = score_scale * products"
+    return inputs, exact, made, law
+
+
+def _mix(
+    card: registry.Card, encoding: Any, define: Callable[..., Any]
+) -> tuple[Meaning, Meaning, dict[str, Array], str]:
+    pos, k_pos = _positions(card, encoding)
+    v = _exact((1, len(k_pos), _head_dim(encoding)), f"{card.name} v")
+    weights = np.abs(_exact((2, len(pos), len(k_pos)), f"{card.name} weights"))
+    inputs = {
+        "v": (v, "values (n_kv_heads, k_len, head_dim)"),
+        "weights": (weights, "weights of attention (n_heads, q_len, k_len), whose sums are not 1"),
+        "q_pos": (pos, "positions of the queries"),
+        "k_pos": (k_pos, "positions of the keys"),
+    }
+    placed, k_placed = _place(encoding, pos, k_pos)
+    ours = encoding.rotate_v(torch.from_numpy(v)[None], k_placed)
+    out = encoding.unrotate_out(torch.from_numpy(weights) @ ours, placed)
+    made = {"rotated_v": ours[0].numpy(), "out": out[0].numpy()}
+    rotated = np.stack([v[:, j] @ define(float(p))[0].T for j, p in enumerate(k_pos)], 1)
+    mixed = weights @ rotated
+    exact: Meaning = {"rotated_v": (rotated, "v rotated by its own position, of the shape of v")}
+    exact["out"] = (
+        np.stack([mixed[:, i] @ define(float(p))[1].T for i, p in enumerate(pos)], 1),
+        "what the weights mix of rotated_v, rotated back by the position of the query (n_heads, q_len, head_dim)",
+    )
+    law = (
+        "rotated_v[0, j] = V(k_pos[j]) v[0, j], out[h, i] = O(q_pos[i]) sum_j weights[h, i, j] rotated_v[0, j], "
+        f"V, O = {card.name}"
+    )
     return inputs, exact, made, law
 
 

@@ -10,6 +10,7 @@ from posenc import positions
 from posenc.attention import attend, explain
 from posenc.compose import Compose
 from posenc.encoding import Encoding
+from posenc.families import of_each_head
 from posenc.laws.case import Case, Law, statute
 
 LAWS: list[Law] = []
@@ -130,12 +131,30 @@ def backends(case: Case) -> Iterable[str]:
     placed = case.place(pos, x)
     q, k, v = case.project(x, placed)
     encoding, placed = case.encoding.layer(case.index, placed)
-    widths = itertools.cycle((v, torch.cat((v, v), -1)))  # a head_dim of their own at every second call
+    rotates = encoding.rotate_v(v, placed) is not v  # and so knows their width; others have one of their own in turn
+    widths = itertools.cycle((v,) if rotates else (v, torch.cat((v, v), -1)))
     for (kind, options), values in zip(_calls(case, 13), widths, strict=False):
         wanted = attend(q, k, values, encoding, placed, backend="reference-float64", **options)
         for name in _able(q, k, values, encoding, placed, **options):
             got = attend(q, k, values, encoding, placed, backend=name, **options)
             yield from (f"{name}, {kind}: {m}" for m in case.differ(got, wanted, largest))
+
+
+@statute(LAWS, "values")
+def values(case: Case) -> Iterable[str]:
+    """An output is the weighted sum of what a query gets of each value: rotated by the key, and back by the query."""
+    x, pos = case.tokens(11), case.positions(11, start=3)
+    placed = case.place(pos, x)
+    q, k, v = case.project(x, placed)
+    weights = case.scores(q, k, placed).softmax(-1)
+    encoding, placed = case.encoding.layer(case.index, placed)
+    rotated = encoding.rotate_v(v, placed)
+    of_heads = of_each_head(rotated, case.n_heads)
+    each = [encoding.unrotate_out(of_heads[:, :, j : j + 1].expand_as(of_heads), placed) for j in range(11)]
+    wanted = torch.stack([weights[..., j, None] * got for j, got in enumerate(each)]).sum(0)
+    for given, done in (((q, k, v), False), ((*encoding.rotate(q, k, placed), rotated), True)):
+        got = attend(*given, encoding, placed, rotated=done, causal=False)
+        yield from case.differ(got, wanted, case.largest(x, pos))
 
 
 @statute(LAWS, "nothing there")

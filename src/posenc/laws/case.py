@@ -99,7 +99,7 @@ class Case(Probe):
         return attend(q, k, v, encoding, placed, **options)
 
     def cached(self, x: Tensor, pos: Tensor, chunks: Sequence[int], **options: Any) -> Tensor:
-        """Run the layer chunk by chunk against a cache of rotated keys; return all rows.
+        """Run the layer chunk by chunk against a cache of rotated keys and values; return all rows.
 
         `options` are those of one pass; masks (q_len, k_len) and document ids are cut to each chunk.
         """
@@ -114,7 +114,7 @@ class Case(Probe):
             encoding, new = self.encoding.layer(self.index, placed)
             q, k = encoding.rotate(q, k, new)
             keys.append(k)
-            values.append(v)
+            values.append(encoding.rotate_v(v, new))
             everything = encoding, new, self.encoding.layer(self.index, past)[1]
             rows.append(attend(q, torch.cat(keys, 2), torch.cat(values, 2), *everything, rotated=True, **here))
         return torch.cat(rows, 2)

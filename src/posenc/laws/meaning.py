@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from posenc import character, positions, registry
+from posenc.attention import attend
 from posenc.defined import arguments, card_of, definition_of, of_text
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
@@ -62,6 +63,10 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
             yield from case.differ(embedded - x[0] if card.family == "additive" else embedded, wanted)
             continue
         yield from case.differ(case.scores(q, k, placed)[0], wanted)
+        if card.family == "values":
+            v = case.normal(1, case.n_kv_heads, n, case.head_dim)
+            out, mixed = attend(q, k, v, case.encoding, placed, causal=False)[0], _mixed(define, case, pos, wanted, v)
+            yield from (f"the output {m}" for m in case.differ(out, mixed, wanted.abs().max()))
         if turned is not None:  # caches hold turned keys
             for name, got, side in zip("qk", case.encoding.rotate(q, k, placed), turned, strict=True):
                 yield from (f"turned {name} {m}" for m in case.differ(got[0], torch.from_numpy(side)))
@@ -115,6 +120,8 @@ def _define(
         return np.asarray(product + _term(define, encoding, x, p))
     if family == "content_bias":
         return np.asarray(product + define(queries, keys, p, p, **options))
+    if family == "values":  # which scores do not see
+        return np.asarray(product)
     if family == "score_map":
         return _rescored(define, encoding, options, product, queries, keys, x, p)
     return np.asarray(define(queries, keys, **options))
@@ -173,6 +180,14 @@ def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor,
     ]
 
 
+def _mixed(define: Any, case: Case, pos: Tensor, scores: Tensor, v: Tensor) -> Tensor:
+    """Return the output that a definition of what rotates values and outputs makes of scores (n_heads, n, n)."""
+    options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
+    of_v, of_out = (np.stack(side) for side in zip(*(define(float(t), **options) for t in p), strict=True))
+    rotated = np.repeat(np.einsum("nde,hne->hnd", of_v, _array(v[0])), case.n_heads // case.n_kv_heads, axis=0)
+    return torch.from_numpy(np.einsum("nde,hne->hnd", of_out, scores.softmax(-1).numpy() @ rotated))
+
+
 def _turn(matrices: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Turn (n_heads, lanes) by one matrix, or by one for each key head."""
     each = matrices if matrices.ndim == 3 else matrices[None]
@@ -188,7 +203,7 @@ def traits(case: Case) -> Iterable[str]:
     change = character.shift_change(case)
     moved = change is not None and change > TOLERANCE[case.dtype]
     if moved and card.traits["shift_invariant"]:
-        yield f"declared shift_invariant, but moving all positions changes scores by {change:.2g} of the largest"
+        yield f"declared shift_invariant, but moving all positions changes scores or values by {change:.2g} of them"
     shown = {repr(example.eval()) for example in card.examples()}  # other options may have less to see
     if not moved and card.traits["shift_invariant"] is False and repr(case.original) in shown:
         yield "declared not shift_invariant, but moving all positions changes nothing"
@@ -217,13 +232,16 @@ def integer_kinds(case: Case) -> Iterable[str]:
 
 @statute(LAWS, "inverse")
 def inverse(case: Case) -> Iterable[str]:
-    """Turning back after turning gives q and k."""
+    """Turning back after turning gives q and k, and rotating values back by their own positions gives values."""
     x, pos, k_pos = case.tokens(9), case.positions(9), case.positions(9, start=4)
     encoding, placed = case.encoding.layer(case.index, case.place(pos, x))
     k_placed = case.encoding.layer(case.index, case.place(k_pos, x))[1]
     q, k = case.normal(2, case.n_heads, 9, case.head_dim), case.normal(2, case.n_kv_heads, 9, case.head_dim)
-    back = encoding.rotate(*encoding.rotate(q, k, placed, k_placed), placed, k_placed, inverse=True)
-    for name, got, wanted in zip("qk", back, (q, k), strict=True):
+    turned = encoding.rotate(q, k, placed, k_placed)
+    v = case.normal(2, case.n_kv_heads, 9, case.head_dim)
+    of_v = encoding.unrotate_out(encoding.rotate_v(v, placed), placed)
+    back = (*encoding.rotate(*turned, placed, k_placed, inverse=True), of_v)
+    for name, got, wanted in zip("qkv", back, (q, k, v), strict=True):
         yield from (f"{name} {m}" for m in case.differ(got, wanted))
 
 
@@ -268,6 +286,10 @@ def _family_errors(case: Case, pos: Tensor) -> Iterable[tuple[str, type[Exceptio
         yield "q without positions", ValueError, lambda: encoding.rotate(q[:, :, :1], q[:, :, :1], placed)
     if family == "rotary" and hasattr(encoding, "head_dim"):
         yield "q of another head_dim", ValueError, lambda: encoding.rotate(q[..., :3], q[..., :3], placed)
+    if family == "values":
+        yield "v without positions", ValueError, lambda: encoding.rotate_v(q[:, :, :1], placed)
+        yield "out without positions", ValueError, lambda: encoding.unrotate_out(q[:, :, :1], placed)
+        yield "v of another head_dim", ValueError, lambda: encoding.rotate_v(q[..., :3], placed)
     if family in ("bias", "content_bias") and hasattr(encoding, "n_heads"):
         more = torch.cat((q, q), 1)
         yield "q of other heads", ValueError, lambda: encoding.bias(more, more, placed, placed)

@@ -136,7 +136,7 @@ def _exactly(encoding: Encoding, pos: Tensor, x: Tensor) -> Placed:
 
 
 def _turned_floor(case: Case, exact: Encoding, qkv: tuple[Tensor, Tensor, Tensor], pos: Tensor, x: Tensor) -> float:
-    """Return plain SDPA's error on queries and keys that were turned exactly and rounded once.
+    """Return plain SDPA's error on queries, keys and values that were turned exactly and rounded once.
 
     A turned vector must be stored, and in half precision that alone costs something: with few lanes as
     much as everything else.
@@ -144,9 +144,9 @@ def _turned_floor(case: Case, exact: Encoding, qkv: tuple[Tensor, Tensor, Tensor
     q, k, v = qkv
     encoding, placed = exact.layer(case.index, _exactly(exact, pos, x))
     plain = _plain(case)
-    turned = encoding.rotate(q.double(), k.double(), placed)
-    wanted = attend(*turned, v.double(), plain, plain.place(pos, dtype=torch.float64))
-    q, k = turned[0].to(q.dtype), turned[1].to(q.dtype)
+    turned = *encoding.rotate(q.double(), k.double(), placed), encoding.rotate_v(v.double(), placed)
+    wanted = attend(*turned, plain, plain.place(pos, dtype=torch.float64))
+    q, k, v = (t.to(q.dtype) for t in turned)
     return _error(attend(q, k, v, plain, plain.place(pos)), wanted)
 
 

@@ -95,7 +95,7 @@ def _row_alone(case: Case, x: Tensor, pos: Tensor, placed: Placed) -> Iterator[t
 
 def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield what some tokens get in a text of 1,100, or in an image of 20 x 55, and what they get by themselves."""
-    encoding, kinds = case.encoding, ("additive", "rotary", "bias", "content_bias")
+    encoding, kinds = case.encoding, ("additive", "rotary", "values", "bias", "content_bias")
     if encoding.family not in kinds or encoding.reads_x or case.max_len is not None:
         return
     pos = case.positions(1100, start=300)
@@ -104,7 +104,7 @@ def _long_text(case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
         return
     yield from _of_long(case, pos)
     # further on, every second position, and padding that shares one
-    for other in (pos + 724, 2 * pos, pos.clamp(max=310)) if encoding.family == "rotary" else ():
+    for other in (pos + 724, 2 * pos, pos.clamp(max=310)) if encoding.family in ("rotary", "values") else ():
         try:
             case.place(other, case.tokens(1100, batch=1))
         except ValueError:  # further out than sizes that are powers of the position reach
@@ -120,6 +120,7 @@ def _of_long(case: Case, pos: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     yield "embed, in a long text", encoding.embed(x, placed)[:, some], encoding.embed(x[:, some], few)
     (inner, placed), (_, few) = encoding.layer(case.index, placed), encoding.layer(case.index, few)
     yield "rotate_q, in a long text", inner.rotate_q(q, placed)[:, :, some], inner.rotate_q(q[:, :, some], few)
+    yield "rotate_v, in a long text", inner.rotate_v(q, placed)[:, :, some], inner.rotate_v(q[:, :, some], few)
     k = case.normal(1, case.n_kv_heads, 1100, case.head_dim)
     whole = inner.bias(q[:, :, some], k, few, placed)
     if whole is not None:

@@ -36,7 +36,7 @@ def _places(case: Case) -> Iterator[Tensor]:
         real = (whole - 499) * 2.375 - 11
         yield real.float()
         yield torch.stack((real, real.flip(0) * 40.125)).float()
-    if case.encoding.family == "rotary" and case.max_len is None:
+    if case.encoding.family in ("rotary", "values") and case.max_len is None:
         far = torch.stack([torch.tensor(_FAR).roll(i) for i in range(case.encoding.n_axes)], -1)
         yield far.view_as(whole)
 
@@ -44,5 +44,6 @@ def _places(case: Case) -> Iterator[Tensor]:
 def _seen(case: Case, x: Tensor, q: Tensor, k: Tensor, placed: Placed) -> dict[str, Tensor]:
     encoding, of_layer = case.encoding.layer(case.index, placed)
     found = {"embed": case.encoding.embed(x, placed), "rotate_q": encoding.rotate_q(q, of_layer)}
+    found["rotate_v"] = encoding.rotate_v(k, of_layer)
     bias = encoding.bias(q, k, of_layer, of_layer)
     return found if bias is None else found | {"bias": bias}

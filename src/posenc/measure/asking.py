@@ -11,7 +11,7 @@ from torch import Tensor
 from posenc.config.values import short
 from posenc.encoding import Encoding, Placed
 from posenc.encodings import Graphormer
-from posenc.families import Additive, Embedded, Rotary
+from posenc.families import Additive, Embedded, Rotary, ValueRotary
 from posenc.measure.values import Array, Numbers, numbers
 from posenc.placed import map_tensors
 from posenc.probe import find_fact
@@ -91,9 +91,10 @@ def embeds(encoding: Encoding, pos: Tensor) -> bool:
 
 
 def turning(encoding: Encoding, placed: Placed) -> Found:
-    """Return those members of one layer's encoding that do anything to queries or keys."""
-    still = Encoding.rotate_q, Encoding.rotate_k
-    return [(e, p) for e, p in encoding.leaves(placed) if (type(e).rotate_q, type(e).rotate_k) != still]
+    """Return the members of one layer's encoding that rotate queries or keys; where none does, what rotates values."""
+    still, members = (Encoding.rotate_q, Encoding.rotate_k), encoding.leaves(placed)
+    found = [(e, p) for e, p in members if (type(e).rotate_q, type(e).rotate_k) != still]
+    return found or [(e.rope, p) for e, p in members if isinstance(e, ValueRotary)]
 
 
 def embedding(encoding: Encoding, placed: Placed) -> Found:

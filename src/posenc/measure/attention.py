@@ -8,11 +8,26 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc.attention import attend
+from posenc.encoding import Placed
+from posenc.mapped import Wrapper
 from posenc.measure.values import Array, Numbers, numbers
 from posenc.nn import LanguageModel
 
 _WHO = "attention_maps"
 _MOST = 2**28  # weights, 2 GiB
+
+
+class _Looks(Wrapper):
+    """An encoding that leaves values as they are, so that values that mark their key come back as weights."""
+
+    def seen(self, pos: Tensor) -> Tensor:
+        return pos
+
+    def rotate_v(self, v: Tensor, placed: Placed) -> Tensor:
+        return v
+
+    def unrotate_out(self, out: Tensor, placed: Placed) -> Tensor:
+        return out
 
 
 @torch.no_grad()
@@ -36,10 +51,11 @@ def attention_maps(model: LanguageModel, tokens: Numbers) -> Float64[Array, "n_l
     ids, maps, training = _ids(model, tokens), list[Tensor](), model.training
 
     def look(attention: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        x, encoding, placed, k_placed = args
+        x, encoding, *placed = args
         q, k, _ = (t.double() for t in attention.project(x, x))
         every = torch.eye(k.shape[2], dtype=q.dtype).expand(*k.shape[:2], -1, -1)  # values that mark their key
-        maps.append(attend(q, k, every, encoding, placed, k_placed, backend="reference-float64")[0])
+        both = (Placed(p.pos, (p,), p.n_axes) for p in placed)
+        maps.append(attend(q, k, every, _Looks(encoding, encoding.n_axes), *both, backend="reference-float64")[0])
 
     blocks: list[Any] = list(model.eval().blocks)
     hooks = [block.attention.register_forward_pre_hook(look, with_kwargs=True) for block in blocks]

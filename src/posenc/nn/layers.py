@@ -12,7 +12,7 @@ from posenc.encoding import Encoding, Placed
 
 
 class Cache:
-    """What a decoder remembers of the tokens it has read: turned keys, values, placed positions."""
+    """What a decoder remembers of the tokens it has read: rotated keys and values, placed positions."""
 
     seq_len: int | None = None  # of the whole sequence, for encodings that depend on it, where it is known
 
@@ -95,9 +95,11 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         document_ids: Tensor | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
-        """Project, turn, remember, attend."""
+        """Project, rotate, remember, attend."""
         q, k, v = self.project(x, x if memory is None else memory)
-        q, k = encoding.rotate(q, k, placed, placed if memory is None else k_placed)
+        theirs = placed if memory is None else k_placed  # of the tokens that k and v are made of
+        q, k = encoding.rotate(q, k, placed, theirs)
+        v = encoding.rotate_v(v, theirs)
         if cache is not None:
             k, v = cache.append(layer, k, v)
         dropout_p = self.dropout if self.training else 0.0

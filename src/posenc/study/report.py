@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from . import sides, tables
@@ -20,8 +14,9 @@ from .answer import form_answer
 from .charts import line_chart
 from .claims import weigh_claims
 from .findings import Name, form_findings
-from .marks import Mark, assign_marks, colour_rules, swatch
+from .marks import Mark, assign_marks, swatch
 from .measures import BREAK, FLAT, SOLVED, TEXT, Measures, sizes_of, tasks_of
+from .page import asset, write_page
 from .published import CAUSAL_NOTE
 from .scales import shorten, y_range
 
@@ -29,40 +24,6 @@ QUESTION = "What happens to each position encoding past the length it was traine
 
 Run = Mapping[str, Any]
 Cells = Sequence[Mapping[str, Any]]
-
-
-def _asset(name: str) -> str:
-    return resources.files("posenc.study").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(content: str) -> Markup:
-    """Return the hash by which the page's content policy admits an inline style or script, and no other."""
-    digest = hashlib.sha256(content.encode()).digest()
-    return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")  # base64 has nothing to escape
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with every float that JSON cannot hold replaced by None."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _embedded(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return the data as JSON that cannot end its script element, nor begin a comment in it."""
-    text = json.dumps(_finite({"run": run, "cells": cells}), allow_nan=False, default=str)
-    escapes = (
-        ("&", "\\u0026"),
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("\u2028", "\\u2028"),
-        ("\u2029", "\\u2029"),
-    )
-    for character, escape in escapes:
-        text = text.replace(character, escape)
-    return Markup(text)
 
 
 def _breakable(name: str) -> Markup:
@@ -213,7 +174,6 @@ def _context(run: Run, cells: Cells) -> dict[str, Any]:
         "say": setter.parts,
         "arxiv": tables.arxiv_link,
         "duration": tables.duration,
-        "data": _embedded(run, cells),
     }
 
 
@@ -224,13 +184,4 @@ def render(run: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     changed. Every name, path and message in them is escaped. The page loads nothing: style, charts, script
     and the data itself are inline. Raises TypeError or ValueError only for data of the wrong kind.
     """
-    style, script = colour_rules() + _asset("report.css"), _asset("report.js")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_asset("report.html.j2"))
-    return template.render(
-        **_context(run, cells),
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_digest(style),
-        script_hash=_digest(script),
-    )
+    return write_page(asset("posenc.study", "report.html.j2"), _context(run, cells), {"run": run, "cells": cells})

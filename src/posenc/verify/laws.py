@@ -18,7 +18,7 @@ from posenc.verify.report import Cause, Findings, Report
 
 # in this order: what an encoding computes goes before what follows from it
 ORDER = (
-    *("definition", "traits", "permutation", "cache", "packing", "left padding", "inverse", "no memory"),
+    *("definition", "traits", "permutation", "cache", "packing", "left padding", "inverse", "values", "no memory"),
     *("untouched inputs", "compose", "backends", "nothing there", "state", "meta", "copies", "threads", "no graph"),
     *("gradients", "padding in gradients", "half precision", "far positions", "autocast"),
 )
@@ -56,7 +56,7 @@ def check(subject: Any, convention: str, spec: Mapping[str, Any]) -> Report:
         if isinstance(off, str):
             found.unknown = off
         elif off > TOLERANCE[torch.float64]:
-            own = f"{encoding.name} gives other scores than {name!r} with the same options"
+            own = f"{encoding.name} gives other scores or values than {name!r} with the same options"
             case = {"encoding": repr(encoding), "reference": name, "tokens": 2}
             message = f"{own}: they differ by {off:.3g} of the largest."
             causes.insert(0, Cause("laws.definition", message, off, case))
@@ -91,7 +91,7 @@ def _known() -> list[str]:
 
 
 def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, Any]) -> float | str:
-    """Return how far scores are from those of the registered encoding with the same options, or why it is not known."""
+    """Return how far scores and values are from those of the registered encoding with the same options, or why not."""
     accepted = inspect.signature(card.cls).parameters
     given = {WORDS[name]: value for name, value in spec.items() if name in WORDS}
     options = {name: value for name, value in (encoding.options() | given).items() if name in accepted}
@@ -103,13 +103,16 @@ def _off_reference(encoding: Encoding, card: registry.Card, spec: Mapping[str, A
         x, found = mine.tokens(19), []
         for case in (mine, other):
             placed = case.place(pos, x)
-            q, k, _ = case.project(x, placed)
-            found.append(case.scores(q, k, placed).detach())
+            q, k, v = case.project(x, placed)
+            inner, part = case.encoding.layer(case.index, placed)
+            seen = case.scores(q, k, placed), inner.rotate_v(v, part), inner.unrotate_out(v, part)
+            found.append([t.detach() for t in seen])
     except Exception as error:  # the laws report whatever is wrong with it
         return f"It could not be held against the definition of {card.name!r}: {type(error).__name__}: {error}"
-    if found[0].shape != found[1].shape:
-        return f"Its scores have shape {tuple(found[0].shape)}, those of {card.name!r} {tuple(found[1].shape)}."
-    return float((found[0] - found[1]).abs().max() / found[1].abs().max().clamp(min=1.0))
+    scores, theirs = found[0][0], found[1][0]
+    if scores.shape != theirs.shape:
+        return f"Its scores have shape {tuple(scores.shape)}, those of {card.name!r} {tuple(theirs.shape)}."
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in zip(*found, strict=True))
 
 
 def _cause(law: str, seen: str, encoding: Encoding) -> Cause:

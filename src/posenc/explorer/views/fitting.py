@@ -8,7 +8,7 @@ from posenc.compose import Compose, PerLayer
 from posenc.encoding import Encoding
 from posenc.encodings import ComplexOrder, Graphormer, LearnableFourier, PoPE, Time2Vec
 from posenc.explorer.cells.lanes import looks_around
-from posenc.families import Additive, OwnFrequencies, Rotary
+from posenc.families import Additive, OwnFrequencies, Rotary, ValueRotary
 from posenc.mapped import Wrapper
 from posenc.piecewise import Piecewise
 
@@ -45,6 +45,7 @@ def has_lanes(encoding: Encoding) -> bool | None:
     if maps_distances(encoding):
         return False
     turning = [one for one in found if (type(one).rotate_q, type(one).rotate_k) != _STILL]
+    turning = turning or [one.rope for one in found if isinstance(one, ValueRotary)]
     return sum(isinstance(one, Rotary | PoPE) for one in turning) == 1
 
 

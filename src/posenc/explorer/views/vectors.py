@@ -73,6 +73,8 @@ def _heat(subject: Subject, asked: Values) -> Frame:
 def _says(encoding: Encoding) -> str:
     if isinstance(encoding, Rotary):
         return "Shown is what becomes of a query with 1 in the first lane of each pair and 0 in the second."
+    if encoding.family == "values":
+        return "Shown is what becomes of a value with 1 in the first lane of each pair and 0 in the second."
     if encoding.family == "additive":
         return "Shown is the vector that is added to the token at each position."
     return "Shown is what becomes of a token of ones at each position."

@@ -1,0 +1,122 @@
+"""What is known of an encoding before it runs."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from posenc.declared import Declared
+
+# What a card declares of an encoding's character; `posenc.character` measures each of them.
+TRAITS = [
+    "distinct",
+    "longest",
+    "real_positions",
+    "smooth",
+    "bounded",
+    "shift_invariant",
+    "symmetric",
+    "recency",
+    "linear_shift",
+    "length_dependent",
+    "learned",
+    "cost",
+]
+Trait = bool | int | str | None | Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of an encoding before it runs.
+
+    Args:
+        name: The registry key; equals the file's name in `encodings/`.
+        declared: What the class declares of itself; `cls` is the class, which needs torch.
+        paper: Authors and title; `year` and `arxiv` (an id, or None) stand apart.
+        formula: The mathematics in one line.
+        parameters: How many numbers are learned, as a formula of the dimensions.
+        cost: What it costs at run time, in words.
+        example: Arguments that construct a small one; the laws run on it.
+        variants: Changes to `example` that the laws run as well.
+        traits: What the author declares of the example, and `posenc.character` measures; None where a trait does
+            not apply. `distinct`: how many positions have signatures that all differ, by dtype (65,536 means that or
+            more). `longest`: the largest position that is not refused, or None. `real_positions`: fractional ones are
+            accepted. `smooth`: neighbours are near each other. `bounded`: what is far is no larger than what is near.
+            `shift_invariant`: scores depend on distances alone. `symmetric`: they are blind to direction. `recency`:
+            they fall with distance. `linear_shift`: a shift is one linear map of what is added or turned.
+            `length_dependent`: it must be resolved for a length. `learned`: how many numbers are learned.
+            `cost`: the work grows with "token" or "score", or there is "nothing" of it.
+        serves: What it is for, the most usual first: text, long, image, video, graph, camera or
+            textbook (`posenc list --for`).
+        plans: Names under which papers have this class with other options, each with these options.
+        used_by: Models that shipped with it.
+    """
+
+    name: str
+    declared: Declared
+    paper: str
+    year: int
+    formula: str
+    parameters: str
+    cost: str
+    example: Mapping[str, Any]
+    traits: Mapping[str, Trait]
+    arxiv: str | None = None
+    aliases: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    used_by: tuple[str, ...] = ()
+    variants: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def cls(self) -> type:
+        """The class.
+
+        Raises:
+            ModuleNotFoundError: There is no torch.
+        """
+        return self.declared.load()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The arguments of the constructor, each with its default."""
+        return self.declared.options
+
+    @property
+    def family(self) -> str:
+        """The hook that the encoding uses.
+
+        One of none, additive, embedded, rotary, piecewise, bias, content_bias, score_map and values.
+        """
+        return self.declared.family
+
+    @property
+    def summary(self) -> str:
+        """The first line of the class's docstring."""
+        return self.declared.docstring.partition("\n")[0]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All names under which the registry finds it, but for that of its class."""
+        return (self.name, *self.aliases, *self.plans)
+
+    @property
+    def call(self) -> str:
+        """The example as a user writes it."""
+        home = "posenc" if self.declared.module.startswith("posenc.") else self.declared.module
+        given = ", ".join(f"{option}={value!r}" for option, value in self.example.items())
+        return f"{home}.{self.declared.cls_name}({given})"
+
+    def examples(self) -> list[Any]:
+        """Construct the example and each of its variants."""
+        return [self.cls(**{**self.example, **variant}) for variant in ({}, *self.variants)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the card as plain JSON values."""
+        plain = {k: v for k, v in asdict(self).items() if k not in {"declared", "example", "variants"}}
+        return plain | {
+            "options": self.options,
+            "cls": self.declared.cls_name,
+            "family": self.family,
+            "summary": self.summary,
+            "example": self.call,
+        }
