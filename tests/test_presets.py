@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import posenc
-from posenc import PerLayer
+from posenc import PerLayer, config
 from strategies import refuses
 
 pytest.importorskip("transformers")
@@ -95,3 +95,15 @@ def test_what_is_no_pattern() -> None:
         PerLayer.preset("smollm3", 0)
     with refuses(ValueError, "PerLayer.preset: base must be a finite number greater than 1", "got base=0.5"):
         PerLayer.preset("smollm3", 4, base=0.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["Gemma4TextConfig", "Gemma4UnifiedTextConfig", "DiffusionGemmaTextConfig", "EmbeddingGemma2TextConfig"]
+)
+def test_heads_of_full_attention_are_as_wide_as_transformers_takes_them(name):
+    own = getattr(transformers, name)(num_hidden_layers=6, hidden_size=64, num_attention_heads=2, head_dim=256)
+    last = len(own.layer_types) - 1
+    file = {"model_type": own.model_type, "num_hidden_layers": 6, "head_dim": 256, "layer_types": own.layer_types}
+    file["rope_parameters"] = own.rope_parameters
+    found = config.rotary(file, own.layer_types[last])
+    assert found.head_dim == own.per_layer_config[last].head_dim

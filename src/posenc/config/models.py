@@ -12,6 +12,8 @@ Layout = Literal["blocks", "interleaved", "time_last", "doubled"]
 
 # types that also read `rope_interleave`, and rotate in halves where it is false
 READS_INTERLEAVE = {"axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"}
+# types whose layers of full attention have heads of 512 where the file names neither global_head_dim nor layers
+GLOBAL_HEAD_DIM = {"gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text"}
 # multi-head latent attention: widths that stay and widths that rotate, where a file leaves them out
 LATENT = {
     "axk1": (128, 64),

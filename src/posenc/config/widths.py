@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from posenc.config import reads, values
 from posenc.config.model import WHO, Model
-from posenc.config.models import LATENT, ROTARY_DIM, TYPES, Facts
+from posenc.config.models import GLOBAL_HEAD_DIM, LATENT, ROTARY_DIM, TYPES, Facts
 
 Side = Literal["first", "last"]
 MAX_HEAD_DIM = 8192
@@ -139,6 +139,9 @@ def _head_dim(model: Model, single: dict[str, Any], kind: str, facts: Facts) -> 
         return values.integer(WHO, "per_layer_config.head_dim", single["head_dim"], high=MAX_HEAD_DIM)
     if kind == "full_attention" and model.fields.get("global_head_dim") is not None:
         return values.integer(WHO, "global_head_dim", model.fields["global_head_dim"], high=MAX_HEAD_DIM)
+    if kind == "full_attention" and model.name in GLOBAL_HEAD_DIM and "per_layer_config" not in model.fields:
+        model.assume("global_head_dim", 512, f"from 1 to {MAX_HEAD_DIM}")
+        return 512
     if (given := model.size("head_dim")) is not None:
         return given
     if facts.head_dim is not None:
