@@ -81,8 +81,12 @@ def grape_a(
     for h, i, j in np.ndindex(out.shape):
         rate = 0.0
         if v is not None and gates != "key":
-            rate += np.logaddexp(0, v[h] @ q[h, i] / max(float(np.linalg.norm(v[h])), 1e-6) / math.sqrt(head_dim))
+            rate += float(
+                np.logaddexp(0, v[h] @ q[h, i] / max(float(np.linalg.norm(v[h])), 1e-6) / math.sqrt(head_dim))
+            )
         if u is not None and gates != "query":
-            rate += np.logaddexp(0, u[h] @ k[h, j] / max(float(np.linalg.norm(u[h])), 1e-6) / math.sqrt(head_dim))
+            rate += float(
+                np.logaddexp(0, u[h] @ k[h, j] / max(float(np.linalg.norm(u[h])), 1e-6) / math.sqrt(head_dim))
+            )
         out[h, i, j] = -max(float(q_pos[i] - k_pos[j]), 0.0) * np.logaddexp(0, omega[h]) * slopes[h] * rate
     return out
