@@ -6,6 +6,7 @@ import numpy as np
 
 import posenc
 from posenc import definitions
+from posenc.defined import of_text
 
 Array = np.ndarray
 # of the constructor, not of the mathematics: how learned tensors start, and what training draws
@@ -20,6 +21,7 @@ UNDEFINED = {
     "phase_init",
 }
 UNDEFINED |= {"max_global_shift", "max_local_shift", "max_global_scaling", "init_c"}
+READ_TOKENS = {name for name in posenc.names() if posenc.card(name).cls.reads_x}
 # how many products of q and k definitions add up under one root of head_dim, where it is more than q.k
 PRODUCTS = {"tupe": lambda options: 2, "deberta": lambda options: 1 + len(options["terms"])}
 
@@ -83,8 +85,8 @@ def scores(
             turn(matrices(name, encoding, at, i, head_dim), t) for i, (t, at) in enumerate(((q, q_pos), (k, k_pos)))
         )
     product = np.einsum("hid,hjd->hij", q, k) * scale
-    if name == "fox":
-        term = define(text, **arguments)
+    if name in READ_TOKENS:
+        term = define(*of_text(define, text, np.arange(len(text))), **arguments)
         return product + term[:, q_pos][:, :, k_pos]
     if name == "cope":
         return define(product, q=q, k=k, allowed=allowed, **arguments)

@@ -210,6 +210,13 @@ _LANES = {
 
 
 @st.composite
+def _stretched_rope(draw: st.DrawFn) -> dict[str, Any]:
+    options = draw(st.fixed_dictionaries({"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2)}))
+    n_pairs = options.get("rotary_dim", options["head_dim"]) // 2
+    return options | draw(st.sampled_from([{}, {"inv_freq": [0.5**k for k in range(n_pairs)]}]))
+
+
+@st.composite
 def _longrope(draw: st.DrawFn) -> dict[str, Any]:
     n_pairs = draw(st.integers(1, 4))
     factors = st.lists(st.floats(1.0, 64.0, width=32), min_size=n_pairs, max_size=n_pairs).map(tuple)
@@ -381,6 +388,9 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"n_kv_heads": st.integers(1, 3), "head_dim": _EVEN, "original_max_len": st.sampled_from([7, 100, 4096])},
         optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"]), "init_gain": st.just(0.0)},
     ),
+    "grape_a": st.fixed_dictionaries(
+        {"n_heads": _HEADS, "head_dim": _WIDTH}, optional={"gates": st.sampled_from(["query", "key"])}
+    ),
     "grape_m": _grape_m(),
     "liere": st.fixed_dictionaries(
         {"head_dim": st.just(12), "n_axes": st.integers(1, 3), "block": st.sampled_from([2, 3, 4])}
@@ -413,6 +423,10 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"n_kv_heads": st.integers(1, 3), "head_dim": _WIDTH},
         optional={"base": bases(), "phase_init": st.sampled_from(["zero", "uniform"])},
     ),
+    "rope_pp": st.fixed_dictionaries(
+        {"n_heads": st.sampled_from([2, 4, 6]), "head_dim": _EVEN},
+        optional={"base": bases(), "pairing": st.sampled_from(["half", "interleaved"])},
+    ),
     "retnet": st.fixed_dictionaries(
         {"n_kv_heads": st.integers(1, 3), "head_dim": _EVEN},
         optional={
@@ -421,8 +435,12 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "centre": st.sampled_from([0.0, 100.5, -30.0]),
         },
     ),
-    "stretched_rope": st.fixed_dictionaries({"head_dim": _EVEN}, optional=_LANES | {"rotary_dim": st.just(2)}),
+    "stretched_rope": _stretched_rope(),
     "hierarchical": _hierarchical(),
+    "inkling": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "n_heads": st.integers(1, 4), "d_rel": st.integers(1, 3), "extent": st.integers(1, 9)},
+        optional={"temperature": st.just(0.5), "original_max_len": st.sampled_from([1, 3])},
+    ),
     "integer": st.fixed_dictionaries({"d_model": _WIDTH}),
     "kerple_power": st.fixed_dictionaries({"n_heads": _HEADS}),
     "learnable_fourier": st.fixed_dictionaries(
@@ -460,7 +478,7 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "nope": st.just({}),
     "query_temperature": st.fixed_dictionaries(
-        {"law": st.sampled_from(["llama4", "ministral", "log_n", "beam"])},
+        {"law": st.sampled_from(["llama4", "ministral", "log_n", "beam", "inkling"])},
         optional={"original_max_len": st.sampled_from([2, 100, 8192]), "weight": st.sampled_from([0.1, 0.5])},
     ),
     "relative_bias": st.fixed_dictionaries(

@@ -44,11 +44,11 @@ CLASSICS = {
     "nerf_fourier tape cape sinusoidal_nd learned_2d hierarchical",
     "embedded": "complex_order cpvt",
     "rotary": "rope xpos axial_rope mrope query_temperature dynamic_ntk longrope stretched_rope mixed_rope "
-    "retnet fope pope grape_m liere p_rope mhrope",
+    "retnet fope pope grape_m liere p_rope mhrope rope_pp",
     "piecewise": "rerope leaky_rerope self_extend dual_chunk",
-    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox swin swin_v2 beit "
-    "graphormer",
-    "content_bias": "shaw transformer_xl deberta decomposed_2d",
+    "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
+    "swin swin_v2 beit graphormer",
+    "content_bias": "shaw transformer_xl deberta decomposed_2d grape_a",
     "score_map": "cope dape",
     "values": "vo_rope",
 }

@@ -45,3 +45,8 @@ def arguments(define: Callable[..., Any], encoding: Encoding, **facts: Any) -> d
         options["inv_freq"] = np.array(options["inv_freq"])
     known = inspect.signature(define).parameters
     return {name: value for name, value in (facts | options | learned).items() if name in known}
+
+
+def of_text(define: Callable[..., Any], x: Any, pos: Any) -> tuple[Any, ...]:
+    """Return what the definition of a bias that reads tokens takes: a text, and where its tokens stand if it asks."""
+    return (x, pos) if "pos" in inspect.signature(define).parameters else (x,)

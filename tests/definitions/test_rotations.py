@@ -83,6 +83,8 @@ def test_stretched_rope_typed() -> None:
     both_close(got, turned(4, {(0, 1): 6.0, (2, 3): 0.15}))
     got = rotations.stretched_rope(3.0, head_dim=6, base=100.0, rotary_dim=4, rotary_side="last", stretch=stretch)
     both_close(got, turned(6, {(2, 4): 6.0, (3, 5): 0.15}))
+    got = rotations.stretched_rope(3.0, head_dim=4, inv_freq=np.array([0.5, 4.0]), stretch=stretch)
+    both_close(got, turned(4, {(0, 2): 3.0, (1, 3): 6.0}))
 
 
 def test_stretched_rope_knows_only_the_distance() -> None:

@@ -11,6 +11,7 @@ import pytest
 import defined
 import posenc
 import strategies
+from posenc.defined import of_text
 from posenc.definitions import additive, bias, distances, rotary
 from posenc.definitions.steps import Step, follow
 
@@ -111,7 +112,10 @@ def asked(name: str) -> Iterator[tuple[Any, tuple[int, ...], tuple[Any, ...], di
         options |= {"head_dim": head_dim}
         first = (0,) * (np.ndim(define(p, **options)[0]) - 2)
         yield from ((define, (*first, lane, lane), (p,), options) for lane in (0, 3, head_dim - 1))
-    elif card.family in ("bias", "content_bias") and name != "fox":
+    elif name in defined.READ_TOKENS:
+        text = of_text(define, np.ones((6, encoding.d_model)), np.arange(6))
+        yield from ((define, (head, 5, 2), text, options) for head in (0, heads - 1))
+    elif card.family in ("bias", "content_bias"):
         ones = (np.ones((heads, 1, head_dim)),) * 2 if card.family == "content_bias" else ()
         at = axes(np.array([5])), axes(np.array([2]))
         yield from ((define, (head, 0, 0), (*ones, *at), options) for head in (0, heads - 1))

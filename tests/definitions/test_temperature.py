@@ -117,6 +117,10 @@ LN2, LN3, LN4 = 0.6931471805599453, 1.0986122886681098, 1.3862943611198906
         ("beam", 8191, 2**0.1),
         ("beam", 3 * 8192 - 1, 4**0.1),
         ("beam", -1, 1.0),
+        ("inkling", 8190, 1.0),
+        ("inkling", 8191, 1.0),
+        ("inkling", 16383, 1 + 0.1 * LN2),
+        ("inkling", 3 * 8192 - 1, 1 + 0.1 * LN3),
     ],
 )
 def test_temperature_typed(law: str, p: int, want: float) -> None:
@@ -134,10 +138,10 @@ def test_temperature_length_and_weight() -> None:
 
 
 def test_temperature_steps_and_slides() -> None:
-    """Fractions of a position: the steps stay flat, log_n and beam do not."""
+    """Fractions of a position: the steps stay flat, the others do not."""
     for law in ("llama4", "ministral"):
         assert temperature(9.0, law=law, original_max_len=4) == temperature(9.5, law=law, original_max_len=4)
-    for law in ("log_n", "beam"):
+    for law in ("log_n", "beam", "inkling"):
         assert temperature(9.0, law=law, original_max_len=4) < temperature(9.5, law=law, original_max_len=4)
     with pytest.raises(KeyError):
         query_temperature(1.0, head_dim=2, law="none")  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ from torch import Tensor
 
 import posenc
 import strategies
-from defined import PRODUCTS, mathematics
+from defined import PRODUCTS, READ_TOKENS, mathematics
 from posenc import definitions
+from posenc.defined import of_text
 
 EPS = 2.0**-52
 
@@ -91,7 +92,7 @@ def test_rotary(name: str, data: st.DataObject) -> None:
     head_dim = getattr(encoding, "head_dim", 4)
     arguments = mathematics(encoding) | {"head_dim": head_dim}
     groups = getattr(encoding, "n_kv_heads", None) or 1
-    heads = 2 * groups, groups
+    heads = getattr(encoding, "n_heads", 2 * groups), groups
     q, k = (strategies.normal(1, h, len(p), head_dim, seed=len(p)) for h, p in zip(heads, (pos, k_pos), strict=True))
     define = definitions.find(name)
     assert define is not None
@@ -125,7 +126,11 @@ def test_pope(data: st.DataObject) -> None:
     close(got[0].detach(), wanted, 8 * slack(pos, k_pos))
 
 
-BIASES = [n for n in posenc.names() if posenc.card(n).family in ("none", "bias", "content_bias") and n != "fox"]
+BIASES = [
+    name
+    for name in posenc.names()
+    if posenc.card(name).family in ("none", "bias", "content_bias") and name not in READ_TOKENS
+]
 
 
 @pytest.mark.parametrize("name", BIASES)
@@ -160,20 +165,23 @@ def test_bias(name: str, data: st.DataObject) -> None:
     close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
 
 
+@pytest.mark.parametrize("name", sorted(READ_TOKENS))
 @given(data=st.data())
 @strategies.check(60)
-def test_fox(data: st.DataObject) -> None:
-    """Each row of a batch is a text; what its tokens forget follows their order, wherever they stand."""
-    encoding = strategies.draw_encoding(data, "fox")
+def test_read_tokens(name: str, data: st.DataObject) -> None:
+    """Each row of a batch is a text; what FoX's tokens forget follows their order, wherever they stand."""
+    encoding = strategies.draw_encoding(data, name)
     pos = data.draw(strategies.sites(encoding))
     batch, n = data.draw(st.integers(1, 3)) if pos.ndim == 1 else pos.shape[0], pos.shape[-1]
     x = strategies.normal(batch, n, encoding.d_model)
     q, k = (strategies.normal(batch, encoding.n_heads, n, 3, seed=seed) for seed in (1, 2))
-    define = definitions.find("fox")
+    define = definitions.find(name)
     assert define is not None
+    at = rows(pos) if pos.ndim > 1 else rows(pos) * batch
     placed = encoding.place(pos, x, dtype=torch.float64)
     got = torch.einsum("bhid,bhjd->bhij", q, k) * 3**-0.5 + encoding.bias(q, k, placed, placed)
-    terms = np.array([define(tokens, **mathematics(encoding)) for tokens in x.numpy()])
+    texts = zip(x.numpy(), at, strict=True)
+    terms = np.array([define(*of_text(define, *text), **mathematics(encoding)) for text in texts])
     close(got, np.einsum("bhid,bhjd->bhij", q, k) * 3**-0.5 + terms, 1e-12)
 
 

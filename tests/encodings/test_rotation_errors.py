@@ -28,6 +28,7 @@ VALID: dict[str, dict[str, Any]] = {
     "mrope": {**MROPE, "layout": "blocks", "base": 1e4, "pairing": "half", "inv_freq": None, "trainable": False},
     "xpos": {**EIGHT, "base": 1e4, "pairing": "half", "scale_base": 512.0, "gamma": 0.4, "centre": 0.0},
     "stretched_rope": {**EIGHT, "base": 1e4, "rotary_dim": 4, "rotary_side": "first", "pairing": "half"},
+    "rope_pp": {**EIGHT, "n_heads": 2, "base": 1e4, "pairing": "half", "inv_freq": None},
     "mixed_rope": {**HEADS, "base": 10.0, "pairing": "half"},
     "retnet": {**HEADS, "base": 1e4, "pairing": "half", "centre": 0.0},
     "fope": {**FOPE, "base": 1e4, "pairing": "half", "init_gain": 0.3},
@@ -40,11 +41,22 @@ VALID: dict[str, dict[str, Any]] = {
     "mhrope": {**HEADS, "sections": (1, 0, 1), "base": 1e4, "pairing": "half"},
 }
 VALID["rope"] |= {"trainable": False, "attention_factor": 1.0, "score_factor": 1.0}
+VALID["stretched_rope"] |= {"inv_freq": None}
 VALID["mrope"] |= {"rotary_dim": 8, "rotary_side": "first", "attention_factor": 1.0, "score_factor": 1.0}
 VALID["axial_rope"] |= {"trainable": False}
 VALID["dynamic_ntk"] |= {"attention_factor": 1.0, "score_factor": 1.0}
 VALID["longrope"] |= {"attention_factor": 1.0, "long_attention_factor": 1.0, "score_factor": 1.0}
-COUNTS = {"head_dim", "rotary_dim", "n_axes", "n_kv_heads", "n_planes", "block", "original_max_len", "length"}
+COUNTS = {
+    "n_heads",
+    "head_dim",
+    "rotary_dim",
+    "n_axes",
+    "n_kv_heads",
+    "n_planes",
+    "block",
+    "original_max_len",
+    "length",
+}
 
 
 def with_option(option: str) -> list[str]:
@@ -128,7 +140,7 @@ def test_a_flag_is_true_or_false(name: str, flag: Any) -> None:
 
 @pytest.mark.parametrize("name", with_option("inv_freq"))
 def test_frequencies_of_ones_own(name: str) -> None:
-    n, who = (4 if name == "mrope" else 2), build(name).name
+    n, who = (4 if name in ("mrope", "rope_pp") else 2), build(name).name
     for bad in ([1.0] * (n - 1), [1.0] * (n + 1), [], torch.ones(n, 2), lambda k: k[1:]):
         with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one a pair; got "):
             build(name, inv_freq=bad)
@@ -333,7 +345,8 @@ def test_junk_gives_one_sentence_or_an_encoding_that_works(name: str) -> None:
 
 def works(encoding: Any) -> None:
     pos = torch.zeros(3, encoding.n_axes).squeeze(-1).double() + getattr(encoding, "centre", 0.0)
-    x = torch.ones(1, encoding.n_kv_heads or 2 if hasattr(encoding, "n_kv_heads") else 2, 3, encoding.head_dim)
+    n_heads = getattr(encoding, "n_heads", None) or getattr(encoding, "n_kv_heads", None) or 2
+    x = torch.ones(1, n_heads, 3, encoding.head_dim)
     turned = encoding.rotate(x, x, encoding.place(pos))
     assert all(t.isfinite().all() for t in turned), encoding
     assert 0 < encoding.score_scale(8) < math.inf

@@ -11,6 +11,7 @@ import defined
 import posenc
 import strategies
 from posenc import measure
+from posenc.defined import of_text
 from posenc.explorer import cells, views
 from posenc.explorer.cells.profile import Draws, explain_score
 from posenc.explorer.frames import Frame
@@ -119,7 +120,7 @@ def test_a_trained_turn_is_explained_and_is_that_of_the_definition(name: str) ->
     query = np.isin(np.arange(encoding.head_dim), first).astype(float)
     at = np.eye(1, encoding.n_axes)[0] * pos if encoding.n_axes > 1 else float(pos)
     matrix = defined.matrices(name, encoding, np.array([at]), 0, encoding.head_dim)[0]
-    for head in range(len(matrix) if matrix.ndim == 3 else 1):
+    for head in range(encoding.n_kv_heads or 1):
         wanted = (matrix[head] if matrix.ndim == 3 else matrix) @ query
         for lane in (0, 3, encoding.head_dim - 1):
             found = explained("heat", encoding, pos, lane, head=head)
@@ -132,8 +133,9 @@ def test_a_trained_bias_is_explained_and_is_that_of_the_definition(name: str) ->
     heads, pos = getattr(encoding, "n_heads", 1), np.arange(LENGTH)
     at = np.pad(pos[:, None], ((0, 0), (0, encoding.n_axes - 1))) if encoding.n_axes > 1 else pos
     ones = (np.ones((heads, LENGTH, encoding.head_dim)),) * 2 if posenc.card(name).family == "content_bias" else ()
-    places = (strategies.normal(1, LENGTH, 16)[0].numpy(),) if name == "fox" else (*ones, at, at)
-    wanted = defined.find(name)(*places, **defined.mathematics(encoding))
+    define, text = defined.find(name), strategies.normal(1, LENGTH, 16)[0].numpy()
+    places = of_text(define, text, pos) if encoding.reads_x else (*ones, at, at)
+    wanted = define(*places, **defined.mathematics(encoding))
     for q_pos, k_pos, head in ((0, 0, 0), (5, 0, heads - 1), (3, 11, 0), (LENGTH - 1, 2, heads - 1)):
         found = explained("bias", encoding, q_pos, k_pos, head=head)
         assert found.value == pytest.approx(wanted[head, q_pos, k_pos], rel=1e-9, abs=1e-9)

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 import posenc
 from posenc import definitions, golden
+from posenc.defined import of_text
 from strategies import refuses
 
 POSITIONS = {"pos", "q_pos", "k_pos"}
@@ -132,8 +133,8 @@ def again(found, case, groups):
             parts = {"bias": inner(q_pos, k_pos, n_heads=case["options"]["n_heads"], **own)}
         seen = define(inputs["scores"], **parts, allowed=inputs["allowed"], **given)
         return {"scores": np.where(inputs["allowed"], seen, 0.0)}
-    if name == "fox":
-        bias = define(inputs["x"], **given)
+    if "x" in inputs:
+        bias = define(*of_text(define, inputs["x"], q_pos), **given)
     else:
         bias = define(*((q_pos, k_pos) if family == "bias" else (q, k, q_pos, k_pos)), **given)
     products = np.einsum("hid,hjd->hij", q, wide)

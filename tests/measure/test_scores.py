@@ -12,12 +12,13 @@ import defined
 import posenc
 import strategies
 from posenc import Compose, Encoding, Mapped, PerLayer, definitions, measure
+from posenc.defined import of_text
 
 NAMES = posenc.names()
 N = 7
 BIASES = [n for n in NAMES if posenc.card(n).family in ("bias", "content_bias")]
 MAPS = [n for n in NAMES if posenc.card(n).family == "piecewise"]
-COUNTS = ("cope", "dape", "fox")  # what a query sees of the text before it matters
+COUNTS = ("cope", "dape", *sorted(defined.READ_TOKENS))  # what a query sees of the text before it matters
 
 
 def example(name: str, length: int = 50) -> Any:
@@ -86,7 +87,7 @@ def by_definition(name: str, encoding: Any, drawn: list[np.ndarray], same: bool,
             continue
         keys_at = np.arange(int(q_pos[0]) + 1) if name in COUNTS else k_pos
         keys = np.repeat(k[i], len(keys_at), 1)
-        text = np.concatenate(texts)[i] if name == "fox" else None
+        text = np.concatenate(texts)[i] if encoding.reads_x else None
         row = defined.scores(name, encoding, q[i], keys, q_pos, keys_at, np.ones((1, len(keys_at)), bool), text)[:, 0]
         found.append(row[:, k_pos] if name in COUNTS else row)
     return np.array(found)
@@ -150,21 +151,21 @@ def test_unscaled_scores_of_index_maps_and_of_their_rotation_are_alike_near_by()
 @pytest.mark.parametrize("name", BIASES)
 def test_bias_matrix_is_that_of_the_definition(name: str) -> None:
     encoding = example(name, 16)
-    pos, k_pos = (np.arange(16), np.arange(16)) if name == "fox" else (places(encoding, 5), places(encoding, 4, seed=1))
+    pos, k_pos = (np.arange(16),) * 2 if encoding.reads_x else (places(encoding, 5), places(encoding, 4, seed=1))
     heads, head_dim = sizes(encoding)
     q, k = np.ones((heads, len(pos), head_dim)), np.ones((heads, len(k_pos), head_dim))
     if posenc.card(name).family == "content_bias" and "n_heads" not in inspect.signature(type(encoding)).parameters:
         q, k = q[:1], k[:1]
     text = strategies.normal(16, getattr(encoding, "d_model", 4)).numpy()
     define, arguments = defined.find(name), defined.mathematics(encoding)
-    if name == "fox":
-        wanted = define(text, **arguments)
+    if encoding.reads_x:
+        wanted = define(*of_text(define, text, pos), **arguments)
     elif posenc.card(name).family == "bias":
         wanted = define(pos, k_pos, **arguments)
     else:
         wanted = define(q, k, pos, k_pos, **arguments)
     wanted = np.broadcast_to(wanted, (len(q), len(pos), len(k_pos)))
-    found = measure.bias_matrix(encoding, pos, k_pos, tokens=text if name == "fox" else None)
+    found = measure.bias_matrix(encoding, pos, k_pos, tokens=text if encoding.reads_x else None)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * max(1.0, np.abs(wanted).max()))
 
 
@@ -177,7 +178,7 @@ def test_bias_matrix_of_contents() -> None:
     np.testing.assert_allclose(measure.bias_matrix(shaw, range(6), q=q[0], k=k[0]), wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [n for n in BIASES if n not in ("graphormer", "fox")])
+@pytest.mark.parametrize("name", [n for n in BIASES if n not in {"graphormer", *defined.READ_TOKENS}])
 def test_bias_curve_is_a_row_of_the_definition(name: str) -> None:
     """Distances run along axis 0, from the query at the largest one, or from where it is put."""
     encoding = example(name, 16)

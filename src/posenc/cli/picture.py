@@ -145,7 +145,8 @@ def _embed(encoding: Any) -> tuple[str, Any]:
 def _score(encoding: Any) -> tuple[str, Any]:
     """Score queries of ones at all distances from one key of ones at position 0."""
     pos = _line(encoding, N_DISTANCES)
-    n_heads, head_dim = getattr(encoding, "n_kv_heads", None) or 1, getattr(encoding, "head_dim", 64)
+    n_heads = getattr(encoding, "n_kv_heads", None) or getattr(encoding, "n_heads", 1)
+    head_dim = getattr(encoding, "head_dim", 64)
     q = pos.new_ones(1, n_heads, len(pos), head_dim).float()
     q, k = encoding.rotate(q, q[:, :, :1], encoding.place(pos), encoding.place(pos[:1]))
     return _TITLES["scores"], (q @ k.mT)[0, :, :, 0] * encoding.score_scale(head_dim)

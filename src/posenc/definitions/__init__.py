@@ -25,6 +25,7 @@ from typing import Any
 from posenc.definitions import (
     additive,
     bias,
+    contents,
     distances,
     embedded,
     features,
@@ -41,7 +42,7 @@ def find(name: str) -> Callable[..., Any] | None:
     """The definition registered under `name` (the function's own name, or name@version), or None if there is none."""
     if "@" in name:
         return versions.VERSIONS.get(name) or versions.BIASES.get(name)
-    for module in (additive, features, embedded, rotary, rotations, bias, scores, images, distances, values):
+    for module in (additive, features, embedded, rotary, rotations, bias, scores, contents, images, distances, values):
         found = vars(module).get(name)
         if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             return found

@@ -54,6 +54,34 @@ def rope(
     return turn, turn.copy()
 
 
+def rope_pp(
+    p: float,
+    *,
+    n_heads: int,
+    head_dim: int,
+    base: float = 10000.0,
+    pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
+) -> tuple[Array, Array]:
+    """`rope` in every other head, and in those between the imaginary part that the real product leaves out.
+
+    Paper: Liu et al. 2025, "Beyond Real: Imaginary Extension of Rotary Position Embeddings for Long-Context LLMs"
+    (RoPE++), arXiv 2512.07525: with complex pairs q, k the scores are Re and -Im of the sum over the pairs of
+    conj(q) k exp(-i theta (p_q - p_k)), as real vectors those of queries that turn by p * theta and by
+    p * theta - pi/2. Keys turn as in `rope`, and serve both.
+
+    Result (n_heads, head_dim, head_dim) for queries, the even heads real and the odd ones imaginary, as in the
+    authors' code (OpenMOSS/rope_pp), and (head_dim, head_dim) for keys; all lanes turn; p, theta and inv_freq as in
+    `rope`. The model hands in each projected query twice, as heads 2h and 2h + 1.
+    """
+    keys = rope(p, head_dim=head_dim, base=base, pairing=pairing, inv_freq=inv_freq)[1]
+    back = np.zeros((head_dim, head_dim))  # a quarter turn clockwise: (x, y) becomes (y, -x)
+    for k in range(head_dim // 2):
+        x, y = {"half": (k, k + head_dim // 2), "interleaved": (2 * k, 2 * k + 1)}[pairing]
+        back[x, y], back[y, x] = 1.0, -1.0
+    return np.array([back @ keys if h % 2 else keys for h in range(n_heads)]), keys
+
+
 def p_rope(
     p: float,
     *,
@@ -241,7 +269,7 @@ def query_temperature(
     p: float,
     *,
     head_dim: int,
-    law: Literal["llama4", "ministral", "log_n", "beam"] = "llama4",
+    law: Literal["llama4", "ministral", "log_n", "beam", "inkling"] = "llama4",
     original_max_len: int = 8192,
     weight: float = 0.1,
 ) -> tuple[Array, Array]:
@@ -256,11 +284,13 @@ def query_temperature(
     without L and max also Chiang & Cholak 2022, arXiv 2202.12172 (scores times ln n).
     "beam": (1 + (p + 1) / L) ** weight. No paper; Hugging Face, beam, compute_attention_scaling (L 2048, weight 0.1),
     whose comment has p for p + 1 and calls it scalable softmax.
+    "inkling": 1 + weight * ln(max((p + 1) / L, 1)). No paper; Hugging Face, inkling and inkling2
+    (log_scaling_n_floor = L, log_scaling_alpha = weight), which multiplies their bias too: `inkling`.
 
-    They differ: llama4, log_n and beam count the tokens up to and with the query, n = p + 1, ministral those before
-    it, so that its steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n has no steps but
-    grows smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token); L >= 1,
-    for log_n L >= 2; t without unit.
+    They differ: ministral counts the tokens before the query, the others those up to and with it, n = p + 1, so that
+    ministral's steps come one position later (p = L, 2L, .. against L - 1, 2L - 1, ..); log_n and inkling have no
+    steps but grow smoothly from n = L, and beam from the first token on. p >= 0 in positions (p = 0 the first token);
+    L >= 1, for log_n L >= 2; t without unit.
     Departures: n is that of a causal query, where Chiang & Cholak take the length of the whole input. In the code,
     llama4's and beam's laws are for the layers without rotation alone, llama4's p counted along the cache and not
     the positions handed in; ministral's follows the rotation on every layer; L is 16384 in ministral3.
@@ -270,5 +300,6 @@ def query_temperature(
         "ministral": lambda: 1 + weight * math.log(1 + math.floor(p / original_max_len)),
         "log_n": lambda: max(1.0, math.log(p + 1) / math.log(original_max_len)),
         "beam": lambda: (1 + (p + 1) / original_max_len) ** weight,
+        "inkling": lambda: 1 + weight * math.log(max((p + 1) / original_max_len, 1.0)),
     }[law]()
     return t * np.eye(head_dim), np.eye(head_dim)

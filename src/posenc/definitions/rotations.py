@@ -28,6 +28,7 @@ def stretched_rope(
     rotary_dim: int | None = None,
     rotary_side: Literal["first", "last"] = "first",
     pairing: Literal["half", "interleaved"] = "half",
+    inv_freq: Array | None = None,
     stretch: Array,
 ) -> tuple[Array, Array]:
     """The rotation of `rope` with a learned factor exp(stretch_k) on the frequency of each pair.
@@ -35,12 +36,15 @@ def stretched_rope(
     Paper: Zhang et al. 2025, "Group Representational Position Encoding" (GRAPE), arXiv 2512.07805: GRAPE-M on the
     coordinate planes, where only the spectrum is learned. The authors' code (llama-mha-grape-m-nonctx.py) learns
     log_freq, which starts at ln theta_k and is here ln theta_k + stretch_k: (rotary_dim/2,), 0 at the start.
+    Mistral Large 4 calls the same LeRoPE (Hugging Face, mistral_large4, MistralLarge4TextRotaryEmbedding: alpha), on
+    frequencies of YaRN: inv_freq in place of base, (rotary_dim/2,), radians per position.
 
     Departures: that code turns CLOCKWISE, which is this with the two lanes of each pair exchanged; it turns the
     whole head in halves; and it can give every head a spectrum of its own (by default all share one, as here).
     """
     width = head_dim if rotary_dim is None else rotary_dim
-    theta = base ** (-2 * np.arange(width // 2) / width) * np.exp(stretch)
+    start = base ** (-2 * np.arange(width // 2) / width) if inv_freq is None else inv_freq
+    theta = start * np.exp(stretch)
     return rope(p, head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing, inv_freq=theta)
 
 

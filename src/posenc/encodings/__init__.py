@@ -18,9 +18,11 @@ from posenc.encodings.fire import FIRE as FIRE
 from posenc.encodings.fope import FoPE as FoPE
 from posenc.encodings.fox import FoX as FoX
 from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
+from posenc.encodings.grape_a import GRAPEA as GRAPEA
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
 from posenc.encodings.hierarchical import Hierarchical as Hierarchical
+from posenc.encodings.inkling import Inkling as Inkling
 from posenc.encodings.integer import Integer as Integer
 from posenc.encodings.kerple import KERPLE as KERPLE
 from posenc.encodings.kerple_power import KERPLEPower as KERPLEPower
@@ -43,6 +45,7 @@ from posenc.encodings.relative_bias import RelativeBias as RelativeBias
 from posenc.encodings.rerope import ReRoPE as ReRoPE
 from posenc.encodings.retnet import RetNet as RetNet
 from posenc.encodings.rope import RoPE as RoPE
+from posenc.encodings.rope_pp import RoPEPlusPlus as RoPEPlusPlus
 from posenc.encodings.sandwich import Sandwich as Sandwich
 from posenc.encodings.self_extend import SelfExtend as SelfExtend
 from posenc.encodings.shaw import Shaw as Shaw

@@ -1,6 +1,5 @@
 """FoX: each token forgets some of all that came before it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc.encoding import Placed, Pos
-from posenc.families import Bias, no_autocast
+from posenc.families import Bias, ReadsTokens, no_autocast
 from posenc.positions.checks import has_float64
 from posenc.registry import register
 
@@ -40,7 +39,7 @@ from posenc.registry import register
         "cost": "score",
     },
 )
-class FoX(Bias):
+class FoX(ReadsTokens, Bias):
     """Subtract what the tokens between key and query have forgotten, by gates that read them.
 
     A gate is σ(w·x + b), and the term is F_i - F_j, F the running sum of their logarithms. The sum runs in the order
@@ -68,7 +67,6 @@ class FoX(Bias):
     tensor([0.2500, 0.5000, 1.0000], grad_fn=<ExpBackward0>)
     """
 
-    reads_x = True
     accepts_real = False
 
     def __init__(self, *, d_model: int, n_heads: int) -> None:
@@ -78,29 +76,6 @@ class FoX(Bias):
         self.weight = nn.Parameter(torch.empty(n_heads, d_model))
         self.b = nn.Parameter(torch.empty(n_heads))
         self.reset_parameters()
-
-    def place(
-        self,
-        pos: Pos,
-        x: Tensor | None = None,
-        *,
-        past: Placed | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Placed:
-        """Sum the gates of tokens (batch, seq_len, d_model), from where `past` ended; positions get their batch."""
-        pos = self._check(pos, dtype)
-        if x is None:
-            raise TypeError(
-                f"{self.name}: reads the tokens, so positions alone are not enough; got x=None. Pass place(pos, x), "
-                "x the input of the attention layer."
-            )
-        if x.ndim != 3 or x.shape[-1] != self.d_model or x.shape[1] != pos.shape[-1]:
-            raise ValueError(
-                f"{self.name}: x must be (batch, seq_len={pos.shape[-1]}, d_model={self.d_model}), as positions and "
-                f"weights are; got {tuple(x.shape)}."
-            )
-        batch = torch.broadcast_shapes(x.shape[:2], pos.shape)
-        return Placed(pos.expand(batch), self.parts(pos, x.expand(*batch, -1), past, dtype))
 
     def parts(self, pos: Pos, x: Tensor | None, past: Placed | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the running sums (batch, seq_len, n_heads), and what their rounding to `dtype` left."""
@@ -120,28 +95,10 @@ class FoX(Bias):
         """Return F_q - F_k, given those of head `h`; large sums cancel before their small parts are added."""
         return (q[0] - k[0]) + (q[1] - k[1])  # type: ignore[no-any-return]
 
-    def score_mod(self, placed: Placed, k_placed: Placed | None = None) -> Callable[..., Tensor]:
-        """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""
-        k_placed, first = placed if k_placed is None else k_placed, self._held[0] if self._held else 0
-
-        def pick(p: Placed, b: Tensor, i: Tensor, h: Tensor) -> Any:
-            return tuple(part[b if part.shape[0] > 1 else 0, i, h + first] for part in p.parts)
-
-        def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-            return score + self.at(h, pick(placed, b, q_idx, h), pick(k_placed, b, kv_idx, h))
-
-        return mod
-
     def reset_parameters(self) -> None:
         """Draw the weights from N(0, 0.02) and let gates begin at one half, as the authors' code does."""
         nn.init.normal_(self.weight, std=0.02)
         nn.init.zeros_(self.b)
-
-    def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
-        first, n = self.held
-        rows, columns = (tuple(part[..., first : first + n].mT for part in p.parts) for p in (placed, k_placed))
-        h = self._heads(placed.pos.device)[:, None, None]
-        return self.at(h, [part[..., :, None] for part in rows], [part[..., None, :] for part in columns])
 
 
 def _whole(placed: Placed, dtype: torch.dtype) -> Tensor:

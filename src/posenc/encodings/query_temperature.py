@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.encoding import Encoding, Placed, Pos
-from posenc.families import check_heads
+from posenc.families import check_heads, check_word
 from posenc.registry import register
 
 
@@ -16,14 +16,15 @@ from posenc.registry import register
     paper="Meta, Llama 4 (code); Chiang & Cholak, Overcoming a Theoretical Limitation of Self-Attention (log n)",
     year=2025,
     arxiv="2202.12172",
-    formula="q_i·(1 + w·ln(1 + ⌊(p_i + 1)/L⌋)),  or q_i·max(1, ln(p_i + 1)/ln L),  or q_i·(1 + (p_i + 1)/L)^w",
+    formula="q_i·(1 + w·ln(1 + ⌊(p_i + 1)/L⌋)),  or q_i·max(1, ln(p_i + 1)/ln L),  or q_i·(1 + (p_i + 1)/L)^w,  "
+    "or q_i·(1 + w·ln max((p_i + 1)/L, 1))",
     parameters="0",
     cost="one product for each lane of q",
     aliases=("attention_temperature", "log_n_scaling"),
-    used_by=("Llama 4 and Beam (in layers without RoPE)", "Ministral 3", "Qwen (log n)"),
+    used_by=("Llama 4 and Beam (in layers without RoPE)", "Ministral 3", "Qwen (log n)", "Inkling"),
     serves=("long", "text"),
     example={"original_max_len": 4},
-    variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}, {"law": "beam"}),
+    variants=({"law": "ministral", "original_max_len": 3}, {"law": "log_n"}, {"law": "beam"}, {"law": "inkling"}),
     traits={
         "distinct": {"float32": 1, "bfloat16": 1, "float16": 1},
         "longest": None,
@@ -44,12 +45,13 @@ class QueryTemperature(Encoding):
 
     The softmax over n keys flattens as n grows; queries that grow with log n counter it. A piece to be composed:
     `Compose(RoPE(...), QueryTemperature(...))`, or with NoPE in some layers by `PerLayer`, as Llama 4 does. Keys, and
-    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3 and Beam; log n, Chiang & Cholak
-    2022, section 5.3.
+    so caches, are not touched. Source: transformers' code of Llama 4, Ministral 3, Beam and Inkling; log n, Chiang &
+    Cholak 2022, section 5.3.
 
     Args:
         law: "llama4" (1 + weight ln(1 + floor((p + 1) / L))), "ministral" (the same of p), "log_n"
-            (max(1, ln(p + 1) / ln L)) or "beam" ((1 + (p + 1) / L)^weight).
+            (max(1, ln(p + 1) / ln L)), "beam" ((1 + (p + 1) / L)^weight) or "inkling"
+            (1 + weight ln max((p + 1) / L, 1)).
         original_max_len: L, in positions: queries before it stay as they are, but for "beam", where all grow.
         weight: 0.1 in the models; of no use to "log_n".
 
@@ -66,13 +68,12 @@ class QueryTemperature(Encoding):
     def __init__(
         self,
         *,
-        law: Literal["llama4", "ministral", "log_n", "beam"] = "llama4",
+        law: Literal["llama4", "ministral", "log_n", "beam", "inkling"] = "llama4",
         original_max_len: int = 8192,
         weight: float = 0.1,
     ) -> None:
         super().__init__()
-        if law not in ("llama4", "ministral", "log_n", "beam"):
-            raise ValueError(f"{self.name}: law must be 'llama4', 'ministral', 'log_n' or 'beam'; got {law!r}.")
+        check_word(self.name, "law", law, "llama4", "ministral", "log_n", "beam", "inkling")
         self._count(least=2, original_max_len=original_max_len)
         if not 0 <= weight < math.inf:
             raise ValueError(f"{self.name}: weight must be finite and not negative; got weight={weight}.")
@@ -85,6 +86,8 @@ class QueryTemperature(Encoding):
             factor = ((p + 1).clamp(min=1).log() / math.log(length)).clamp(min=1)
         elif self.law == "beam":
             factor = torch.exp(self.weight * torch.log1p((p + 1).clamp(min=0) / length))
+        elif self.law == "inkling":
+            factor = log_temperature(p, self.weight, length)
         else:
             beyond = torch.floor((p + (self.law == "llama4")) / length).clamp(min=0)
             factor = 1 + self.weight * torch.log1p(beyond)
@@ -101,3 +104,8 @@ class QueryTemperature(Encoding):
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
         return (q / self._factor(placed)).to(q.dtype), k
+
+
+def log_temperature(pos: Pos, weight: float, length: int) -> Tensor:
+    """Return 1 + weight ln max((p + 1) / length, 1) in float64: Inkling's law, of queries and of its bias."""
+    return 1 + weight * ((pos.double() + 1) / length).clamp(min=1).log()

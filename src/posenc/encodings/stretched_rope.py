@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from posenc import frequencies
-from posenc.families import Rotary, geometric, wide_parameter
+from posenc.families import Given, OwnFrequencies, Rotary, geometric, wide_parameter
 from posenc.kernels.eager import Pairing, Side
 from posenc.registry import register
 
@@ -18,6 +18,8 @@ from posenc.registry import register
     formula="RoPE with ω_k = base^(-2k/d)·e^(s_k)",
     parameters="rotary_dim / 2",
     cost="two products and one sum for each lane of q and k",
+    aliases=("lerope",),
+    used_by=("Mistral Large 4 (LeRoPE)",),
     serves=("text",),
     example={"head_dim": 64},
     variants=({"pairing": "interleaved", "rotary_dim": 32, "rotary_side": "last"},),
@@ -36,12 +38,14 @@ from posenc.registry import register
         "cost": "token",
     },
 )
-class StretchedRoPE(Rotary):
+class StretchedRoPE(OwnFrequencies, Rotary):
     """Turn as RoPE does, at frequencies that learn by how much to be faster or slower.
 
     A step of the optimiser changes every frequency by the same share, while `RoPE(trainable=True)` changes them by
-    the same amount, which is nothing to the fastest pair and many octaves to the slowest. It starts as RoPE. Source:
-    Zhang 2025 (GRAPE-M on fixed planes, whose code learns the logarithms).
+    the same amount, which is nothing to the fastest pair and many octaves to the slowest. It starts as RoPE, or at
+    `inv_freq`. Mistral Large 4 calls it LeRoPE and the stretch alpha; it starts at YaRN's frequencies, pairs lanes
+    interleaved, and leaves every fourth layer without (`PerLayer`). Source: Zhang 2025 (GRAPE-M on fixed planes, whose
+    code learns the logarithms), and transformers' code of Mistral Large 4.
 
     Args:
         head_dim: Lanes of one head.
@@ -49,17 +53,16 @@ class StretchedRoPE(Rotary):
         rotary_dim: How many lanes turn; None means all.
         rotary_side: "first" or "last": which ones.
         pairing: "half" (lane k with k + rotary_dim / 2) or "interleaved" (2k with 2k + 1).
+        inv_freq: Where the frequencies start instead, as in `RoPE`: radians per position, one a pair.
 
     Raises:
-        ValueError: An odd width, one beyond head_dim, or a base not above 1.
+        ValueError: An odd width, one beyond head_dim, a base not above 1, or another number of frequencies.
 
     >>> rope = StretchedRoPE(head_dim=4)
     >>> _ = torch.nn.init.constant_(rope.stretch, 0.6931472)  # ln 2
     >>> rope.frequencies().detach().numpy().round(6)
     array([[2.  , 0.02]])
     """
-
-    keeps_float32 = True
 
     def __init__(
         self,
@@ -69,16 +72,20 @@ class StretchedRoPE(Rotary):
         rotary_dim: int | None = None,
         rotary_side: Side = "first",
         pairing: Pairing = "half",
+        inv_freq: Given | None = None,
     ) -> None:
         super().__init__(head_dim=head_dim, rotary_dim=rotary_dim, rotary_side=rotary_side, pairing=pairing)
         self.base = frequencies.check_base(base, self.name)
         self.stretch = wide_parameter(self.rotary_dim // 2)
-        self.reset_parameters()
+        self._set_frequencies(self.rotary_dim // 2, inv_freq, trainable=False)
+
+    def formula(self) -> Float64[Tensor, " n_pairs"]:
+        """Return RoPE's."""
+        return geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
 
     def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
-        """Return RoPE's, times e^stretch."""
-        start = geometric(self.rotary_dim // 2, base=self.base, width=self.rotary_dim)
-        return (start.to(self.stretch.device) * self.stretch.double().exp())[None]
+        """Return those of the start, times e^stretch."""
+        return (self.inv_freqs().to(self.stretch.device) * self.stretch.double().exp())[None]
 
     def reset_parameters(self) -> None:
         """Stretch nothing."""

@@ -17,7 +17,7 @@ from posenc.families.numbers import (
     wide,
     wide_parameter,
 )
-from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, Scaled, check_word
+from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, ReadsTokens, Scaled, check_word
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
 from posenc.families.values import ValueRotary
@@ -32,6 +32,7 @@ __all__ = [
     "Norm",
     "OfLength",
     "OwnFrequencies",
+    "ReadsTokens",
     "Rotary",
     "Scaled",
     "ScoreMap",

@@ -65,7 +65,8 @@ class Bias(Encoding):
         """Return the bias of head `h` for what `place` made of one query and one key.
 
         The arguments broadcast. `q` and `k` are positions; with several axes or parts, tuples of
-        them. Positions are float64 where the call wants float64, and int64 otherwise.
+        them. Positions are float64 where the call wants float64, and int64 otherwise. Of a part that has a number
+        for each head, (batch, seq_len, n_heads), they are those of head `h`.
         """
         raise NotImplementedError(f"{self.name} must define at(h, q, k).")
 
@@ -122,12 +123,14 @@ class Bias(Encoding):
         """Return f(score, b, h, q_idx, kv_idx) for FlexAttention."""
         k_placed, first = placed if k_placed is None else k_placed, self._held[0] if self._held else 0
 
-        def pick(p: Placed, b: Tensor, i: Tensor) -> Any:
+        def pick(p: Placed, b: Tensor, i: Tensor, h: Tensor) -> Any:
             rows = [part if p.seq_dim else part[None] for part in p.parts]
-            return _alone(tuple([part[b if part.shape[0] > 1 else 0 * b, i] for part in rows]))
+            where = [(b if part.shape[0] > 1 else 0 * b, i, h)[: part.ndim] for part in rows]
+            return _alone(tuple([part[at] for part, at in zip(rows, where, strict=True)]))
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-            return score + self.at(h + first, pick(placed, b, q_idx), pick(k_placed, b, kv_idx))
+            h = h + first
+            return score + self.at(h, pick(placed, b, q_idx, h), pick(k_placed, b, kv_idx, h))
 
         return mod
 
@@ -137,10 +140,16 @@ class Bias(Encoding):
 
     def _broadcast(self, placed: Placed, k_placed: Placed) -> Tensor:
         h = self._heads(placed.pos.device)[:, None, None]
-        rows = tuple(part[..., None, :, None] for part in placed.parts)
-        columns = tuple(part[..., None, None, :] for part in k_placed.parts)
+        rows = tuple(part[..., :, None] for part in self._by_head(placed))
+        columns = tuple(part[..., None, :] for part in self._by_head(k_placed))
         term = self.at(h, _alone(rows), _alone(columns))
         return term if term.ndim == 4 else term[None]
+
+    def _by_head(self, placed: Placed) -> list[Tensor]:
+        """Return parts with a dimension of heads before that of tokens: of those held here, or of 1 for all."""
+        first, n = self.held
+        plain = placed.seq_dim + 1  # dimensions of a part that is the same for all heads
+        return [part[..., None, :] if part.ndim == plain else part[..., first : first + n].mT for part in placed.parts]
 
 
 def _alone(parts: tuple[Any, ...]) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posenc import frequencies
 from posenc.config.values import short
-from posenc.encoding import Encoding
+from posenc.encoding import Encoding, Placed, Pos
 from posenc.families.numbers import numbers, size, wide_parameter
 
 # frequencies of a user's own: numbers, or a function of the indices 0, 1, ..
@@ -139,3 +139,39 @@ class Budgeted(Encoding):
                 f"these positions would take {n_bytes / 2**30:.3g} GiB. Place fewer at a time, or set "
                 f"{self.name}.table_budget to more bytes."
             )
+
+
+class ReadsTokens(Encoding):
+    """An encoding that reads the input of its attention layer, tokens of width `d_model`; mixed into a family."""
+
+    reads_x = True
+    d_model: int
+
+    def place(
+        self,
+        pos: Pos,
+        x: Tensor | None = None,
+        *,
+        past: Placed | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Placed:
+        """Read tokens (batch, seq_len, d_model) on from where `past` ended; positions get their batch.
+
+        Raises:
+            TypeError: There are no tokens.
+            ValueError: They have another shape than positions and d_model say.
+        """
+        pos = self._check(pos, dtype)
+        if x is None:
+            raise TypeError(
+                f"{self.name}: reads the tokens, so positions alone are not enough; got x=None. Pass place(pos, x), "
+                "x the input of the attention layer."
+            )
+        if x.ndim != 3 or x.shape[-1] != self.d_model or x.shape[1] != pos.shape[-1]:
+            raise ValueError(
+                f"{self.name}: x must be (batch, seq_len={pos.shape[-1]}, d_model={self.d_model}), as positions and "
+                f"weights are; got {tuple(x.shape)}."
+            )
+        batch = torch.broadcast_shapes(x.shape[:2], pos.shape)
+        pos = pos.expand(batch)
+        return Placed(pos, self.parts(pos, x.expand(*batch, -1), past, dtype))

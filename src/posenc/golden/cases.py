@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 import posenc
 from posenc import definitions, registry
-from posenc.defined import arguments, definition_of
+from posenc.defined import arguments, definition_of, of_text
 
 TOLERANCE = 1e-9  # of float64 at positions up to 1000, where learned frequencies make angles of thousands
 RESOLVED = 5000  # the length of the text, for encodings that depend on it
@@ -109,7 +110,7 @@ def _case(card: registry.Card, variant: Mapping[str, Any]) -> Case:
     given = arguments(define, encoding, head_dim=getattr(encoding, "head_dim", 4))
     runs = {"additive": _embed, "embedded": _embed, "rotary": _rotate, "score_map": _rescore, "values": _mix}
     run = runs.get(card.family, _score)
-    inputs, exact, made, law = run(card, encoding, lambda *args: define(*args, **given))
+    inputs, exact, made, law = run(card, encoding, partial(define, **given))
     for name, (wanted, _) in exact.items():
         size = max(1.0, float(np.abs(wanted).max()))
         off = float(np.abs(made[name] - wanted).max()) / size
@@ -176,7 +177,7 @@ def _embed(
 def _tokens(card: registry.Card, encoding: Any) -> tuple[Meaning, Array, Array, Array, Array]:
     """Return queries and keys with their positions; heads of keys are as many as those of queries, or half."""
     pos, k_pos = _positions(card, encoding)
-    if card.name == "fox":  # one text, whose tokens forget
+    if encoding.reads_x:  # one text
         k_pos = pos
     n_kv = getattr(encoding, "n_kv_heads", None)
     n_heads = 2 * n_kv if n_kv else getattr(encoding, "n_heads", 2)
@@ -262,12 +263,9 @@ def _score(
 ) -> tuple[Meaning, Meaning, dict[str, Array], str]:
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
     x = None
-    if card.name == "fox":
-        tokens = _exact((len(pos), encoding.d_model), "fox x")
-        inputs["x"], x = (
-            (tokens, "token vectors (seq, d_model), which gate what is forgotten"),
-            torch.from_numpy(tokens),
-        )
+    if encoding.reads_x:
+        tokens = _exact((len(pos), encoding.d_model), f"{card.name} x")
+        inputs["x"], x = (tokens, "token vectors (seq, d_model), which the bias reads"), torch.from_numpy(tokens)
     placed, k_placed = _place(encoding, pos, k_pos, None if x is None else x[None])
     wide = torch.from_numpy(q)[None], torch.from_numpy(np.repeat(k, len(q) // len(k), axis=0))[None]
     turned = encoding.rotate(*wide, placed, k_placed)
@@ -283,7 +281,7 @@ def _score(
     if card.family == "none":
         return inputs, {"scores": (define(q, k), said)}, made, "scores = score_scale * products of q and k"
     arguments = {"bias": (pos, k_pos), "content_bias": (q, k, pos, k_pos)}[card.family]
-    bias = define(inputs["x"][0]) if card.name == "fox" else define(*arguments)
+    bias = define(*(of_text(define, inputs["x"][0], pos) if encoding.reads_x else arguments))
     whole = np.broadcast_to(bias, made["scores"].shape)
     exact = {"bias": (whole, "what joins the scores (n_heads, q_len, k_len)")}
     exact["scores"] = (scale * _products(q, k) + whole, said)

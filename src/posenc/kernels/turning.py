@@ -62,9 +62,11 @@ def turn_all(
     """
     if way.backend not in _NAMES:
         raise ValueError(f"rotate: backend must be one of {', '.join(_NAMES)}; got {way.backend!r}.")
+    if torch.compiler.is_compiling():  # before ids are asked for, on which compiled code would depend
+        return _written(_formulas(xs, tables, way), out)
     of_tables = [t for pair in tables for t in pair]
     given = list({id(t): t for t in (*xs, *of_tables, *(out or ()))}.values())  # q and k mostly share tables
-    if torch.compiler.is_compiling() or not _are_memory(given):
+    if not _are_memory(given):
         return _written(_formulas(xs, tables, way), out)
     if out is not None:
         refuse_overlap(who, xs, out)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posenc import character, positions, registry
 from posenc.attention import attend
-from posenc.defined import arguments, card_of, definition_of
+from posenc.defined import arguments, card_of, definition_of, of_text
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, statute
@@ -165,7 +165,7 @@ def _rescored(
 
 def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what the definition of a bias adds, read off the positions or off the tokens."""
-    given = (_array(x[0]),) if encoding.reads_x else (p, p)
+    given = of_text(define, _array(x[0]), p) if encoding.reads_x else (p, p)
     return np.asarray(define(*given, **arguments(define, encoding)))
 
 

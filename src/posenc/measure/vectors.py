@@ -55,7 +55,8 @@ def heat_map(encoding: Encoding, pos: Numbers, *, head: int = 0, layer: int = 0)
     q = torch.full((1, 1, 1, rotation.head_dim), _UNIT, dtype=torch.float64)
     if isinstance(rotation, Rotary):
         q = torch.zeros_like(q).index_fill_(-1, asking.pairs_of(rotation)[0], 1.0)
-    return asking.plain(rotation.rotate_q(q.expand(1, n_heads, len(placed.pos), -1), part)[0, head])
+    q = q.expand(1, getattr(rotation, "n_heads", n_heads), len(placed.pos), -1)
+    return asking.plain(rotation.rotate_q(q, part)[0, head])
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from posenc import definitions
-from posenc.defined import card_of, definition_of
+from posenc.defined import card_of, definition_of, of_text
 from posenc.definitions.written import number
 from posenc.encoding import Encoding
 from posenc.explorer.cells.explanation import Explanation, Floats
@@ -105,6 +105,7 @@ def say_bias(
         return None
     q_at, k_at = (p.numpy() for p in places)
     if text is not None:
-        return why.follow(define, (head, int(q_at[0]), int(k_at[0])), text[0].numpy())
-    given = [t.numpy() for t in contents] if card.family == "content_bias" else []
-    return why.follow(define, (head, 0, 0), *given, q_at, k_at)
+        given = of_text(define, text[0].numpy(), np.arange(text.shape[1]))
+        return why.follow(define, (head, int(q_at[0]), int(k_at[0])), *given)
+    both = [t.numpy() for t in contents] if card.family == "content_bias" else []
+    return why.follow(define, (head, 0, 0), *both, q_at, k_at)

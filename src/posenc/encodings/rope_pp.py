@@ -1,0 +1,122 @@
+"""RoPE++: every other head scores by the imaginary part that RoPE leaves out."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from posenc import frequencies
+from posenc.encoding import Placed
+from posenc.families import Given, OwnFrequencies, Rotary, check_heads, check_lanes, geometric
+from posenc.kernels.eager import Pairing
+from posenc.registry import register
+
+
+@register(
+    "rope_pp",
+    paper="Liu et al., Beyond Real: Imaginary Extension of Rotary Position Embeddings for Long-Context LLMs",
+    year=2025,
+    arxiv="2512.07525",
+    formula="RoPE in even heads; in odd ones q turns by p·ω - π/2: score = -Im Σ conj(q)·k·e^(-iω(i - j))",
+    parameters="0",
+    cost="two products and one sum for each lane of q and k",
+    aliases=("rope++", "imaginary_rope"),
+    serves=("long", "text"),
+    example={"n_heads": 4, "head_dim": 64},
+    variants=({"n_heads": 2, "head_dim": 8, "pairing": "interleaved"},),
+    traits={
+        "distinct": {"float32": 65_536, "bfloat16": 65_536, "float16": 65_536},
+        "longest": None,
+        "real_positions": True,
+        "smooth": True,
+        "bounded": True,
+        "shift_invariant": True,
+        "symmetric": False,
+        "recency": False,
+        "linear_shift": True,
+        "length_dependent": False,
+        "learned": 0,
+        "cost": "token",
+    },
+)
+class RoPEPlusPlus(OwnFrequencies, Rotary):
+    """Turn queries of even heads as RoPE does, and those of odd heads a quarter turn less.
+
+    The product of complex pairs has a real part, which is RoPE's score, and an imaginary one, in which far keys weigh
+    more. Both come from the same q and k: hand every projected query in twice, `q.repeat_interleave(2, dim=1)`, so that
+    heads 2h and 2h + 1 are its two parts and share a key head; keys and their cache are RoPE's. With as many
+    projections as before that is the paper's "equal cache", with half of them (and of k and v) its "equal heads".
+    Source: Liu 2025, section 3, and the authors' code, which has the order of heads.
+
+    Args:
+        n_heads: Heads of the queries that are handed in, those twice over counted: an even number.
+        head_dim: Lanes of one head, all of which turn.
+        base: 10,000 in RoPE; larger for longer contexts.
+        pairing: "half" (lane k with k + head_dim / 2, as in the authors' code) or "interleaved" (2k with 2k + 1).
+        inv_freq: Frequencies of your own, as in `RoPE`: YaRN's, for instance, with which the paper goes further.
+
+    Raises:
+        ValueError: An odd n_heads or head_dim, a base not above 1, frequencies that do not fit, or q of other heads.
+
+    >>> rope, q = RoPEPlusPlus(n_heads=2, head_dim=2), torch.tensor([[[[3.0, 5.0]], [[3.0, 5.0]]]])
+    >>> rope.rotate_q(q, rope.place(torch.tensor([0])))[0, :, 0]  # (x, y), and clockwise (y, -x)
+    tensor([[ 3.,  5.],
+            [ 5., -3.]])
+    """
+
+    def __init__(
+        self,
+        *,
+        n_heads: int,
+        head_dim: int,
+        base: float = 10000.0,
+        pairing: Pairing = "half",
+        inv_freq: Given | None = None,
+    ) -> None:
+        super().__init__(head_dim=head_dim, pairing=pairing)
+        self._count(n_heads=n_heads)
+        if n_heads % 2:
+            raise ValueError(
+                f"{self.name}: n_heads must be even, because each query has a real and an imaginary head; got "
+                f"n_heads={n_heads}. Hand in q.repeat_interleave(2, dim=1) and count its heads."
+            )
+        self.n_heads = n_heads
+        self.base = frequencies.check_base(base, self.name)
+        self._set_frequencies(head_dim // 2, inv_freq, trainable=False)
+
+    def formula(self) -> Float64[Tensor, " n_pairs"]:
+        """Return RoPE's frequencies."""
+        return geometric(self.head_dim // 2, base=self.base, width=self.head_dim)
+
+    def frequencies(self) -> Float64[Tensor, "1 n_pairs"]:
+        """Return radians per position and pair, of both kinds of heads."""
+        return self.inv_freqs()[None]
+
+    def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
+        """Turn odd heads a quarter back, and then all by their angles."""
+        self._check_queries(q, placed)
+        return self._turn(self._quarter(q), placed.parts)
+
+    def _check_queries(self, q: Tensor, placed: Placed) -> None:
+        check_lanes(self.name, q, self.head_dim)
+        check_heads(self.name, q, placed.pos.shape)
+        if q.ndim != 4 or q.shape[1] != self.n_heads:
+            raise ValueError(
+                f"{self.name}: made for n_heads={self.n_heads}, each query's real head followed by its imaginary one; "
+                f"got q of shape {tuple(q.shape)}. Hand in q.repeat_interleave(2, dim=1)."
+            )
+
+    def _quarter(self, q: Tensor, *, back: bool = True) -> Tensor:
+        """Return queries whose odd heads have each pair (x, y) as (y, -x), or as (-y, x)."""
+        if self.pairing == "half":
+            x, y = q.chunk(2, -1)
+            turned = torch.cat((y, -x), -1)
+        else:
+            x, y = q.unflatten(-1, (-1, 2)).unbind(-1)
+            turned = torch.stack((y, -x), -1).flatten(-2)
+        is_odd = torch.arange(self.n_heads, device=q.device) % 2 == 1
+        return torch.where(is_odd[:, None, None], turned if back else -turned, q)
+
+    def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
+        self._check_queries(q, placed)
+        q, k = super()._unrotate(q, k, placed, k_placed)
+        return self._quarter(q, back=False), k

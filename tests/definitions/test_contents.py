@@ -1,0 +1,53 @@
+"""Biases that the content makes or paces: numbers typed by hand, and the public code in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from posenc.definitions.bias import alibi
+from posenc.definitions.contents import grape_a, inkling
+
+
+def test_inkling_typed() -> None:
+    """Two heads, two curves over three distances; the fourth token sees nothing of the first, nor what is ahead."""
+    x = np.array([[1.0], [2.0], [4.0], [10.0]])
+    weight = np.array([[1.0], [0.0], [0.0], [-1.0]])  # head 0 reads curve 0, head 1 curve 1 backwards
+    profiles = np.array([[3.0, 5.0, 7.0], [0.5, 0.25, 2.0]])
+    got = inkling(x, np.arange(4), n_heads=2, d_model=1, d_rel=2, extent=3, weight=weight, profiles=profiles)
+    assert got[0].tolist() == [[3, 0, 0, 0], [10, 6, 0, 0], [28, 20, 12, 0], [0, 70, 50, 30]]
+    assert got[1, 2].tolist() == [-8.0, -1.0, -2.0, 0.0]
+
+
+def test_inkling_grows_from_its_length_on() -> None:
+    """The query at position 7 is the eighth token: ln(8 / 4) more, times alpha; up to the fourth, nothing."""
+    kw = {"n_heads": 1, "d_model": 1, "d_rel": 1, "extent": 9, "weight": np.eye(1), "profiles": np.ones((1, 9))}
+    got = inkling(np.ones((3, 1)), np.array([0, 3, 7]), temperature=0.5, original_max_len=4, **kw)[0, :, 0]
+    np.testing.assert_allclose(got, [1.0, 1.0, 1 + 0.5 * math.log(2)], rtol=1e-15)
+    with pytest.raises(IndexError):  # a curve shorter than its extent
+        inkling(np.ones((2, 1)), np.array([0, 9]), **{**kw, "extent": 10})
+
+
+LN2 = math.log(2)
+
+
+def test_grape_a_typed() -> None:
+    """Two heads, slopes 1/16 and 1/256; u along lane 0 at any length, v along lane 1; omega 0 is worth ln 2."""
+    q, k = np.zeros((2, 1, 4)), np.zeros((2, 2, 4))
+    q[0, 0, 1], k[0, 0, 0] = 2 * math.log(3), 2 * math.log(7)  # over sqrt(4): softplus ln 4 and ln 8
+    kw = {"n_heads": 2, "head_dim": 4, "omega": np.zeros(2)}
+    u, v = np.tile([5.0, 0, 0, 0], (2, 1)), np.tile([0, 0.25, 0, 0], (2, 1))
+    at = np.array([16]), np.array([0, 17])
+    both = grape_a(q, k, *at, u=u, v=v, **kw)
+    np.testing.assert_allclose(both[0], [[-LN2 * 5 * LN2, 0.0]], rtol=1e-14)
+    np.testing.assert_allclose(both[1, 0, 0], -LN2 * 2 * LN2 / 16, rtol=1e-14)
+    np.testing.assert_allclose(grape_a(q, k, *at, gates="query", v=v, **kw)[0, 0, 0], -LN2 * 2 * LN2, rtol=1e-14)
+    np.testing.assert_allclose(grape_a(q, k, *at, gates="key", u=u, **kw)[0, 0, 0], -LN2 * 3 * LN2, rtol=1e-14)
+
+
+def test_grape_a_with_contents_of_nothing_is_alibi() -> None:
+    """Both gates are ln 2, and omega of softplus 1 / (2 ln 2) leaves the slopes."""
+    omega = np.full(6, math.log(math.expm1(1 / (2 * LN2))))
+    nothing, pos = np.zeros((6, 9, 3)), np.arange(9) * 7.5
+    got = grape_a(nothing, nothing, pos, pos, n_heads=6, head_dim=3, omega=omega, u=np.ones((6, 3)), v=np.ones((6, 3)))
+    np.testing.assert_allclose(got, alibi(pos, pos, n_heads=6, sides="one-sided"), rtol=1e-14, atol=1e-15)
