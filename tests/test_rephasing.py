@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import posenc
@@ -167,12 +167,21 @@ ROTARY = [
 ]
 
 
+def _within_reach(encoding: Any, pos: torch.Tensor) -> bool:
+    try:
+        encoding.place(pos)
+    except ValueError:  # xPos ends where its powers leave float32's range
+        return False
+    return True
+
+
 @given(data=st.data(), name=st.sampled_from([*ROTARY, "axial_rope"]))
 @check(60)
 def test_moved_keys_are_those_of_the_new_positions(data: st.DataObject, name: str) -> None:
     drawn = strategies.draw_encoding(data, name)
     encoding = drawn.resolve(5000).requires_grad_(False)
     pos = data.draw(strategies.sites(encoding))
+    assume(name != "xpos" or _within_reach(encoding, pos))
     along = 1 if encoding.n_axes == 1 else 2
     seq_len = pos.shape[-along]
     order = torch.randperm(seq_len, generator=torch.Generator().manual_seed(0))
