@@ -170,10 +170,12 @@ VARIANTS = [(name, options) for name in posenc.names() for options in posenc.car
 def test_other_options_are_explained_too(name: str, options: dict[str, Any]) -> None:
     encoding, asked = trained(name, **options), 0
     for view, (row, column) in {"heat": (5, 0), "bias": (5, 3), "profile": (0, 8)}.items():
+        if view == "heat" and name in BY_CODE:
+            continue
         if views.VIEWS[view].refuses(encoding) is None:
             explained(view, encoding, row, column)
             asked += 1
-        if view == "heat" and hasattr(encoding, "frequencies"):
+        if view == "heat" and hasattr(encoding, "frequencies") and name != "grape_m":  # learned planes are no lanes
             explained(view, encoding, row, column, unit="pair", part="angle")
     assert asked
 
