@@ -134,7 +134,7 @@ def test_commands_that_need_torch_say_so(bare: Run, command: str) -> None:
         (f"posenc.inspection.inspect({LLAMA})['layers'][0]['count']", 2),
         ("len(posenc.names()) == len([name for name in dir(posenc) if name in CLASSES])", True),
         ("[posenc.card('rope').options[0], posenc.card('RoPE').family]", ["head_dim", "rotary"]),
-        ("posenc.registry.names('rop*')", ["rope"]),
+        ("posenc.registry.names('rop*')", ["rope", "rope_pp"]),
     ],
 )
 def test_python_that_needs_none(bare: Run, code: str, wanted: object) -> None:

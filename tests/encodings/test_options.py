@@ -117,7 +117,7 @@ def heads(n: int, width: int) -> torch.Tensor:
         (lambda: posenc.NeRFFourier(d_model=400, n_octaves=60), ValueError, "float64 tells 50 octaves apart"),
         (lambda: posenc.CAPE(d_model=2, max_global_shift=float("inf")), ValueError, "and all finite"),
         (lambda: posenc.Sinusoidal(d_model=2, learned_scale=float("nan")), ValueError, "learned_scale must be finite"),
-        (lambda: posenc.QueryTemperature(law="warm"), ValueError, "'log_n' or 'beam'; got 'warm'"),
+        (lambda: posenc.QueryTemperature(law="warm"), ValueError, "'beam' or 'inkling'; got 'warm'"),
         (lambda: posenc.QueryTemperature(original_max_len=1), ValueError, "original_max_len must be at least 2"),
         (lambda: posenc.QueryTemperature(weight=-0.1), ValueError, "weight must be finite and not negative"),
         (lambda: posenc.RoPE(head_dim=4, score_factor=0.0), ValueError, "score_factor must be a finite number"),

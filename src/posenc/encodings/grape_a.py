@@ -77,9 +77,9 @@ class GRAPEA(ContentBias):
         self.n_heads, self.head_dim, self.gates = n_heads, head_dim, gates
         heads = torch.arange(n_heads, device="cpu")
         self._slopes = tuple(ALiBi(n_heads=n_heads).slope(heads, torch.float64).tolist())
-        self.omega = nn.Parameter(torch.empty(n_heads))
+        self.omega = nn.Parameter(torch.empty(n_heads, dtype=torch.float32))
         for name, unused in (("u", "query"), ("v", "key")):
-            vectors = None if gates == unused else nn.Parameter(torch.empty(n_heads, head_dim))
+            vectors = None if gates == unused else nn.Parameter(torch.empty(n_heads, head_dim, dtype=torch.float32))
             self.register_parameter(name, vectors)
         self.reset_parameters()
 
