@@ -17,6 +17,7 @@ from posenc.extend.evaluate.plan import Options
 from posenc.study.command import run
 from posenc.study.config import make_config
 from posenc.study.engines import Local
+from posenc.study.measures import FLAT
 from posenc.study.text import load
 
 HERE = Path(__file__).parent
@@ -78,11 +79,14 @@ def page(found: dict, steps: int, seeds: int) -> str:
         cells = [ends(kind[name][longest], "+") for kind in found["needles"]["gain"].values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     helps = [f"{kind} with {name}" for kind, by_name in found["needles"]["gain"].items()
-             for name, by_length in by_name.items() if by_length[longest]["low"] > 0]  # fmt: skip
+             for name, by_length in by_name.items() if by_length[longest]["low"] > FLAT]  # fmt: skip
     exact = found["needles"]["exact"].values()
     best = max(one["mean"] for by_name in exact for by_length in by_name.values() for one in by_length.values())
     said = ", ".join(helps) or "none"
-    lines += ["", f"Needles that surely help there: {said}. At any length at most {best:.0%} of the answers are right."]
+    lines += [
+        "",
+        f"Needles that surely save {FLAT:g} bits there: {said}. At any length at most {best:.0%} of the answers are right.",
+    ]
     return "\n".join(lines) + "\n"
 
 

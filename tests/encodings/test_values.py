@@ -119,7 +119,7 @@ def test_members_rotate_in_order_and_back_in_reverse() -> None:
 
 
 @pytest.mark.parametrize("other", ["rerope", "cope", "t5"])
-def test_beside_what_maps_distances_scores_or_adds_a_bias(other: str) -> None:
+def test_next_to_what_maps_distances_scores_or_adds_a_bias(other: str) -> None:
     """Values rotate by their own positions whatever is done to scores: as if rotated outside of attention."""
     torch.manual_seed(0)
     dims = posenc.Dims(n_heads=4, head_dim=8, d_model=32)

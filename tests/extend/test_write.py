@@ -27,7 +27,7 @@ def longer(method="yarn", model="qwen3-8b", options=None, factor=4.0):
     return stretch(found["config"], method, factor=factor, trained_len=found["original_max_len"], options=given)
 
 
-# /work/shared/reference/stacks.md, section 3: each line by hand from the sources of a stack
+# each line written by hand from the sources of a stack
 YARN = '"rope_type":"yarn","rope_theta":1000000.0,"factor":4.0,"original_max_position_embeddings":32768'
 LINES = {
     "hf5": '{"max_position_embeddings": 131072, "rope_parameters": {' + YARN + "}}",

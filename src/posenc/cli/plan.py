@@ -52,9 +52,9 @@ def plan_extension(
     from posenc.extend.plan import plan
 
     source, known = find(target, "plan")
-    given = parameters("plan", option)
+    given, trained = parameters("plan", option), known if trained_len is None else trained_len
     try:
-        found = plan(source, target_len, trained_len=trained_len or known, train=train, options=given)
+        found = plan(source, target_len, trained_len=trained, train=train, options=given)
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     if as_json:

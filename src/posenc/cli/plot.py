@@ -1,7 +1,6 @@
 """`posenc plot`: one figure of an encoding, as a file."""
 
 import ast
-import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from posenc.cli import output
+from posenc.replacing import replaced
 
 SEED = 0
 # Those of posenc.figures.KINDS, which cannot be asked before a command runs: it imports matplotlib.
@@ -132,14 +132,9 @@ def save(figure: Any, out: Path, suffix: str) -> None:
     Raises:
         ValueError: It cannot be written there.
     """
-    target = Path(os.path.realpath(out))  # a link stays a link
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            figure.savefig(temporary, format=suffix)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replaced(out) as aside:
+            figure.savefig(aside, format=suffix)
     except OSError as error:
         raise ValueError(
             f"plot: cannot write {str(out)!r}: {error.strerror or error}. Choose another place."

@@ -1,7 +1,6 @@
 """`posenc write`: a longer context in the words of a stack, read back by its rules before it is written."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ import click
 
 from posenc.cli import output
 from posenc.cli.parameters import parameters
+from posenc.replacing import replaced
 
 if TYPE_CHECKING:
     from posenc.extend.stretch import Stretched
@@ -80,18 +80,13 @@ def _whole(written: "Written") -> str:
 
 def _save(path: Path, text: str, force: bool) -> None:
     """Write a file so that it is there whole, or as it was before."""
-    target = Path(os.path.realpath(path))  # a link stays a link
-    if target.is_dir():
+    if path.is_dir():
         raise ValueError(f"write: --out must name a file; got the directory {str(path)!r}.")
-    if target.exists() and not force:
+    if path.exists() and not force:
         raise ValueError(f"write: {str(path)!r} is there already. Take another name, or --force to replace it.")
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
+        with replaced(path) as aside:
             aside.write_text(text + "\n", "utf-8")
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"write: cannot write {str(path)!r}: {error.strerror or error}.") from error
 

@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 from posenc.explorer import server, start
 from posenc.explorer.targets import FIRST, Target
+from posenc.replacing import replaced
 
 FRAMES, STATE = "/*POSENC_FRAMES*/{}", '/*POSENC_STATE*/""'  # each stands once in the shell
-_PLAIN = "-_.!~*'()"  # what JavaScript's encodeURIComponent leaves as it is, beside letters and digits
+_PLAIN = "-_.!~*'()"  # what JavaScript's encodeURIComponent leaves as it is, next to letters and digits
 _MOST_LAYERS = 64  # of the model that the page is about
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -42,17 +43,13 @@ def write(target: Target, path: Path) -> None:
         raise ValueError(f"explore: --export must name a file; got the directory {str(path)!r}.")
     held = collect(target)
     page = fill(shell(), held)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with aside.open("x", encoding="utf-8") as file:
+        with replaced(path) as aside, aside.open("x", encoding="utf-8") as file:
             file.write(page)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
     except OSError as error:
         raise ValueError(f"explore: --export cannot write {str(path)!r}: {error.strerror or error}.") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def collect(target: Target) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def _without(own: Fields, *keys: str) -> Fields:
 
 
 def _of_llamacpp(stretched: Stretched, rules: Rules) -> Fields:
-    """Return the parameters, if llama.cpp can be told them after a file is converted."""
+    """Return the parameters, if llama.cpp takes them after a file is converted."""
     own, shipped = dict(stretched.parameters), stretched.before[0].rotary.rope_type
     if name := next((name for name in (own["rope_type"], shipped) if name in rules.override.keeps), ""):
         why = f"the factors of {name} are a tensor of the GGUF file, which no flag or key changes"

@@ -270,7 +270,7 @@ def _refusal(place: Destination, reading: Reading, stretched: Stretched, why: st
     unread = [
         key for key in stretched.method.takes if key in own and key not in taken and own[key] != _UNREAD.get(key, ...)
     ]
-    nearest = _NEAREST.get(stretched.method.name, "--to hf5")
+    nearest = _NEAREST.get(stretched.method.name, "--method yarn, or ntk" if place.name == "hf5" else "--to hf5")
     if unread:
         why = f"it does not read {' and '.join(unread)}; {why}"
         nearest = " and ".join(place.instead.get(key) or _usual(key) for key in unread)

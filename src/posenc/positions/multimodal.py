@@ -44,7 +44,7 @@ def mrope(
         spatial_reset: True counts rows and columns of each picture from 0 (MHRoPE and MRoPE-I, Huang 2025, 2510.23095;
             OmniGen2's Omni-RoPE; Mogao's IL-RoPE). Where the next part begins stays the same.
         side_step: Between two rows, and two columns (MM-RoPE, Yuan 2025, 2507.08801: the compression of the video's
-            cells, 8 beside time_step=4).
+            cells, 8 next to time_step=4).
         device: Of the result.
 
     Raises:

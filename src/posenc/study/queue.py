@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posenc.replacing import replaced
+
 BEAT_S = 2.0  # between two heartbeats
 STALE_S = 60.0  # without a new heartbeat, by the clock of whoever looks: clocks of machines differ and jump
 MOST_DEATHS = 3  # of workers on one job
@@ -209,17 +211,11 @@ def _read_claim(file: Path, found: re.Match[str]) -> Claim:
 
 def write(file: Path, data: bytes, sync: bool = False) -> None:
     """Write a file so that it is there whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as opened:
-            opened.write(data)
-            opened.flush()
-            if sync:
-                os.fsync(opened.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replaced(file) as aside, aside.open("wb") as opened:
+        opened.write(data)
+        opened.flush()
+        if sync:
+            os.fsync(opened.fileno())
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

@@ -74,11 +74,11 @@ def answer(found: Findings, unit: str) -> list[str]:
     helps = []
     for kind in found.kinds:
         gains = {name: found.mean(name, kind, longest, "gain") for name in found.methods}
-        if names := [name for name, gain in gains.items() if gain and gain.low > 0]:
+        if names := [name for name, gain in gains.items() if gain and gain.low > FLAT]:
             helps.append(f"{kind} with {', '.join(names)}")
     if found.kinds:
         said = "; ".join(helps) or "no kind with any method"
-        sentences.append(f"Needles that surely help at that length: {said}.")
+        sentences.append(f"Needles that surely save {FLAT:g} bits per {unit} of the answer at that length: {said}.")
     return sentences
 
 
