@@ -83,10 +83,8 @@ def page(found: dict, steps: int, seeds: int) -> str:
     exact = found["needles"]["exact"].values()
     best = max(one["mean"] for by_name in exact for by_length in by_name.values() for one in by_length.values())
     said = ", ".join(helps) or "none"
-    lines += [
-        "",
-        f"Needles that surely save {FLAT:g} bits there: {said}. At any length at most {best:.0%} of the answers are right.",
-    ]
+    lines += ["", f"Needles that surely save {FLAT:g} bits there: {said}."]
+    lines[-1] += f" At any length at most {best:.0%} of the answers are right."
     return "\n".join(lines) + "\n"
 
 
