@@ -134,6 +134,7 @@ WRONG = {
     "no length": (["qwen3-8b"], "target-len"),
     "no file": (["nothing.json", "--target-len", "9"], "no configuration is at 'nothing.json'"),
     "too short": (["qwen3-8b", "--target-len", "100"], "at least the trained length 32768; got 100"),
+    "no training": ([*QWEN, "--trained-len", "0"], "the trained length must be at least 2 positions; got 0"),
     "no option": ([*QWEN, "--option", "beta_fast"], "--option takes KEY=VALUE"),
     "no parameter": ([*QWEN, "--option", "beta=1"], "no method has a parameter beta"),
     "no number": ([*QWEN, "--option", "beta_fast={"], "beta_fast must be a number"),

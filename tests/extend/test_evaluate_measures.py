@@ -11,6 +11,7 @@ import torch
 from extend.small import TEXT, TRAINED, llama
 from posenc.extend.evaluate.findings import Findings, estimate
 from posenc.extend.evaluate.measures import DEPTHS, NEEDLES, POSITION, SLIDING, Text, find_needles, fits, hide, read
+from posenc.extend.evaluate.report import answer
 from posenc.extend.evaluate.targets import Model, find
 
 TOKENS = Text(torch.tensor(list(TEXT)), longest=256, scored=16, pieces=8)
@@ -169,6 +170,15 @@ def test_the_guard_on_short_texts_compares_with_none(cost, verdict):
     ((name, costs, said),) = found.guard()
     assert (name, said) == ("yarn", verdict)
     assert [one.mean for one in costs] == pytest.approx([cost, 0.0])
+
+
+@pytest.mark.parametrize(("saved", "said"), [(0.001, "no kind with any method"), (0.2, "single with none")])
+def test_a_needle_that_saves_next_to_nothing_is_not_called_a_help(saved, said):
+    # an untrained model saves a thousandth of a bit in every trial, so that its interval does not hold zero
+    run, cells = made({"none": 1.0})
+    rows = [{"piece": i, "depth": 0.5, "bits": 4.0 + i, "without": 4.0 + i + saved, "exact": 0.0} for i in range(4)]
+    cells += [{"model": "m0", "method": "none", "measure": "single", "length": 256, "rows": rows}]
+    assert answer(Findings(run, cells), "byte")[-1].endswith(f"at that length: {said}.")
 
 
 def test_what_is_missing_is_left_out():

@@ -22,7 +22,7 @@ _TITLES = {
     "vectors": "the vector added at each position",
     "scores": "score of q = k = ones against distance",
     "bias": "bias against distance",
-    "values": "v = ones times what a query gets of it, against distance",
+    "values": "a value of ones times what a query gets of it, against distance",
 }
 _NOTHING = "There is nothing to draw: no position enters the model."
 
