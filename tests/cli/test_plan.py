@@ -10,8 +10,8 @@ from command_line import posenc
 from posenc.config.known import known_models
 
 PUBLIC = {
-    *("method", "title", "parameters", "override", "refused", "unseen", "neighbours", "fixed", "gain", "logits"),
-    *("short_logits", "mean_cos", "stacks", "published"),
+    *("method", "title", "parameters", "override", "refused", "unseen", "unseen_pairs", "neighbours", "fixed", "gain"),
+    *("logits", "short_logits", "mean_cos", "stacks", "published"),
 }
 QWEN = ["qwen3-8b", "--target-len", "131072"]
 

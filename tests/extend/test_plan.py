@@ -64,8 +64,10 @@ def test_pairs_at_new_angles_are_those_that_a_plain_loop_counts():
     slow = [w for w in frequencies(1e6) if w * 32768 < TURN]
     assert (found.n_pairs - found.full_turns, found.unseen) == (len(slow), len(slow))
     both = zip(frequencies(1e6), frequencies(1e6 * 4 ** (128 / 126)), strict=True)
-    ntk = sum(32768 * old < TURN and 131072 * new > 32768 * old * (1 + 1e-9) for old, new in both)
-    assert by_name["ntk"].effect.unseen == ntk > 0
+    grows = [32768 * old < TURN and 131072 * new > 32768 * old * (1 + 1e-9) for old, new in both]
+    ntk = tuple(pair for pair, new in enumerate(grows) if new)
+    assert by_name["ntk"].effect.unseen_pairs == ntk
+    assert by_name["ntk"].effect.unseen == len(ntk) > 0
     others = {name: one.effect.unseen for name, one in by_name.items() if one.effect and name != "ntk"}
     assert set(others.values()) == {0}
 

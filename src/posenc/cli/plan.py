@@ -97,6 +97,7 @@ def _candidate(one: "Candidate") -> dict[str, Any]:
         "override": dict(one.stretched.override) if one.stretched else None,
         "refused": one.refused,
         "unseen": effect and effect.unseen,
+        "unseen_pairs": effect and list(effect.unseen_pairs),
         "neighbours": effect and {"fastest": effect.fastest, "median": effect.median, "closer": effect.closer},
         "fixed": effect and effect.fixed,
         "gain": effect and effect.gain,
@@ -201,7 +202,9 @@ def _runs(one: "Candidate") -> list[str]:
 def _angles(one: "Candidate", found: "Plan") -> str:
     effect = one.effect
     assert effect is not None
-    seen = f"{effect.unseen} of {found.n_pairs} pairs reach new ones" if effect.unseen else "none is new"
+    seen = "none is new"
+    if pairs := effect.unseen_pairs:
+        seen = f"{len(pairs)} of {found.n_pairs} pairs reach new ones, from {min(pairs)} to {max(pairs)}"
     near = (
         f"between neighbours x {effect.fastest:.4g} for the fastest pair, x {effect.median:.4g} for the median, "
         f"smaller for {effect.closer}"

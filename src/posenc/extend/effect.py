@@ -21,8 +21,8 @@ class Effect:
     """What a method does to the pairs and scores of a model.
 
     Args:
-        unseen: How many pairs see angles at the wanted length that training did not show: pairs without a full turn
-            in training whose largest angle grows.
+        unseen_pairs: The pairs that see angles at the wanted length which training did not show: those without a full
+            turn in training whose largest angle grows, counted from 0.
         fastest: The angle between neighbours at the wanted length over that in the longest text that the model reads
             now, for the fastest pair.
         median: The same for the median of the pairs that rotate.
@@ -35,7 +35,7 @@ class Effect:
         short_logits: The same for texts of the trained length.
     """
 
-    unseen: int
+    unseen_pairs: tuple[int, ...]
     fastest: float
     median: float
     closer: int
@@ -44,6 +44,11 @@ class Effect:
     gain: float | None
     logits: float | None
     short_logits: float | None
+
+    @property
+    def unseen(self) -> int:
+        """How many pairs see angles that training did not show."""
+        return len(self.unseen_pairs)
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,10 @@ class Model:
         plain = frequencies.geometric(rotary.rotary_dim // 2, base=rotary.base, width=rotary.rotary_dim)
         return np.asarray(np.maximum(plain * self.far(self.trained), self.angles(self.far(self.now), self.now)))
 
-    def unseen(self, farthest: Array) -> int:
-        """Return how many pairs reach angles that training did not show."""
+    def unseen_pairs(self, farthest: Array) -> tuple[int, ...]:
+        """Return the pairs that reach angles which training did not show."""
         seen = self.seen
-        return int(((seen < math.tau) & (farthest > seen * (1 + SAME))).sum())
+        return tuple(np.flatnonzero((seen < math.tau) & (farthest > seen * (1 + SAME))).tolist())
 
     @property
     def is_scaled(self) -> bool:
@@ -101,7 +106,7 @@ class Model:
         cos = {d: self._cos(angles, d) for d in self.distances}
         now = self.before.logits(self.trained)
         return Effect(
-            unseen=self.unseen(angles(self.far(self.target), self.target)),
+            unseen_pairs=self.unseen_pairs(angles(self.far(self.target), self.target)),
             fastest=float(ratio[old[turning].argmax()]),
             median=float(np.median(ratio)),
             closer=int((ratio < 1 - SAME).sum()),

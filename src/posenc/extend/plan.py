@@ -173,7 +173,7 @@ def plan(
     step = target / model.now
     found.sort(key=lambda one: _rank(one, before.rotary.rope_type, step, train))
     seen = model.seen
-    full, unseen = int((seen >= math.tau).sum()), model.unseen(model.angles(model.far(target), target))
+    full, unseen = int((seen >= math.tau).sum()), len(model.unseen_pairs(model.angles(model.far(target), target)))
     return Plan(before, trained, model.now, target, factor, train, len(seen), full, unseen, tuple(found))
 
 
