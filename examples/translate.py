@@ -105,7 +105,8 @@ def main(argv=None):
     parser.add_argument("--steps", type=int, default=280, help="training steps for each encoding")
     parser.add_argument("--encodings", default="sinusoidal,alibi,rope")
     options = parser.parse_args(argv)
-    sys.stdout.reconfigure(encoding="utf-8")
+    if hasattr(sys.stdout, "reconfigure"):  # not where a notebook or a gallery collects what is printed
+        sys.stdout.reconfigure(encoding="utf-8")
     torch.set_num_threads(1)  # small models gain nothing from more, and so numbers do not depend on the cores
 
     pairs = read_pairs()

@@ -1,0 +1,16 @@
+"""Show a cell's figure in the gallery: ours know no pyplot, so the gallery's own way of finding figures misses them."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+from sphinx_gallery.scrapers import figure_rst
+
+
+def collect(_block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+    """Save the figure that the last line of a cell returned; return the text that shows it."""
+    figure = block_vars["example_globals"].pop("___", None)
+    if not isinstance(figure, Figure):
+        return ""
+    path = next(block_vars["image_path_iterator"])
+    figure.savefig(path, dpi=110)
+    return figure_rst([path], gallery_conf["src_dir"])
