@@ -16,7 +16,7 @@ SHAPED := $(SHAPED),posenc.frequencies,posenc.interop,posenc.laws,posenc.mapped,
 SHAPED := $(SHAPED),posenc.kernels.blocked,posenc.kernels.eager,posenc.kernels.jobs,posenc.kernels.turning
 SHAPED := $(SHAPED),posenc.measure,posenc.golden,posenc.piecewise,posenc.precision,posenc.probe,posenc.rephasing,posenc.verify
 
-.PHONY: study test check lint types bench versions clean
+.PHONY: study test check lint types docs bench versions clean
 
 study: .venv/ready
 	$(BIN)/posenc study --out study
@@ -38,6 +38,10 @@ lint: .venv/test-ready
 types: .venv/test-ready
 	$(BIN)/mypy
 
+docs: .venv/docs-ready
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: .venv/test-ready
 	$(BIN)/python benchmarks/run.py
 
@@ -45,7 +49,7 @@ versions: .venv/test-ready
 	$(BIN)/python benchmarks/versions.py
 
 clean:
-	rm -rf .venv .versions
+	rm -rf .venv .versions docs/_made docs/_build
 
 .venv/torch:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -58,6 +62,10 @@ clean:
 .venv/ready: .venv/torch pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[study]'
 	@touch $@
+
+.venv/docs-ready: .venv/torch pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch .venv/ready $@
 
 # uv installs the many small packages several times as fast as pip, which takes over where uv cannot be had or reaches
 # no index. Warnings of a compiler are errors in tests, so nothing may be left to compile. timm is a peer of which tests

@@ -24,6 +24,7 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "stacks_head.md", "README.md", "_made/examples", "_made/cache", "_made/gallery/*.ipynb", "_made/gallery/*.py"]
 nb_execution_mode = "cache"  # the chapters of the guide that are notebooks
 nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 nb_execution_cache_path = "docs/_made/cache"
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "deflist", "attrs_inline"]
