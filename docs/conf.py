@@ -21,7 +21,16 @@ extensions = [
     "pages",  # writes the gallery's scripts, so it comes first
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "_ext", "stacks_head.md", "README.md", "_made/examples", "_made/cache", "_made/gallery/*.ipynb", "_made/gallery/*.py"]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "stacks_head.md",
+    "README.md",
+    "_made/examples",
+    "_made/cache",
+    "_made/gallery/*.ipynb",
+    "_made/gallery/*.py",
+]
 nb_execution_mode = "cache"  # the chapters of the guide that are notebooks
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

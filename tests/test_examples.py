@@ -1,6 +1,8 @@
 """Every script in examples/ runs in a process of its own, without a warning, and prints what it claims."""
 
 import ast
+import itertools
+import json
 import math
 import os
 import re
@@ -8,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mpmath
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
-QUICK = ("alibi_everywhere", "packed_documents")  # the others train for half a minute
+QUICK = ("alibi_everywhere", "packed_documents", "position_encoding")  # the others train for half a minute
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
@@ -108,6 +111,46 @@ def check_gallery_sentence(text):
     assert f"{math.cos(2) + math.cos(0.02):.4f} = cos(2) + cos(0.02)" in text
 
 
+def check_position_encoding(text):
+    """Every number, worked out again with `math`."""
+
+    def lines(title):
+        block = re.search(rf"^{re.escape(title)}\n((?:  .*\n)+)", text, re.MULTILINE)[1]
+        return [[float(n) for n in re.findall(r"(?<=\s)-?\d+\.\d+", line[16:])] for line in block.splitlines()]
+
+    def near(numbers):
+        return pytest.approx(numbers, abs=6e-5)
+
+    assert "in bfloat16 position 257 has the value of position 256\n" in text
+    for p in range(8):
+        assert re.search(rf"^  position {p} +{'  +'.join(f'{p:03b}')}$", text, re.MULTILINE)
+    assert f"next: {[(p ^ p + 1).bit_count() for p in range(7)]}\n" in text
+    waves = [[math.sin(p / 2**i) for i in range(3)] for p in range(8)]
+    assert lines("sines") == [near(row) for row in waves[:4]]
+    longest = max(math.dist(*pair) for pair in itertools.pairwise(waves))
+    assert f"neighbours: {longest:.4f}; of binary digits: {3**0.5:.4f}" in text
+    vectors = [[f(p * w) for w in (1, 0.01) for f in (math.sin, math.cos)] for p in range(4)]
+    assert lines("frequencies") == [near([1, 0.01])]
+    assert lines("sin, cos, sin, cos") == [near(row) for row in vectors]
+    dot = math.cos(2) + math.cos(0.02)
+    products = [a * b for a, b in zip(vectors[1], vectors[3], strict=True)]
+    assert lines("positions 1, 3") == [near(products), near([dot])]
+    assert lines("positions 0, 2") == [near([dot]), near([dot])]
+    assert lines("similarity") == [
+        near([(math.cos(m - n) + math.cos((m - n) / 100)) / 2 for n in range(4)]) for m in range(4)
+    ]
+    c, s, c2, s2 = math.cos(1), math.sin(1), math.cos(0.01), math.sin(0.01)
+    assert lines("T(1)") == [near(row) for row in ([c, s, 0, 0], [-s, c, 0, 0], [0, 0, c2, s2], [0, 0, -s2, c2])]
+    assert lines("T(1) p(2)") == [near(vectors[3])] * 2
+    far = [1, 10, 100, 1000]
+    limit = [float(mpmath.ci(x) - mpmath.ci(x / 1e4)) / math.log(1e4) for x in far]
+    sums = [sum(math.cos(x * 1e4 ** (-i / 64)) for i in range(64)) / 64 for x in far]
+    assert lines("distance") == [near(far), near(sums), near(limit)]
+    assert lines("scores") == [near([dot])] * 2
+    here, there = lines("of random q, k")
+    assert here == there
+
+
 def check_taylor_view(text):
     found = rows(text, "identity", "diagonal", "general", "1 ", "0.015625")
     assert found["identity"] == [100.0, 0.0, 0.0]
@@ -184,3 +227,12 @@ def test_an_example_fails_if_its_claim_does_not_hold():
     done = run("examples/relative_encoder.py", "--steps", "1")
     assert done.returncode == 1
     assert done.stderr.startswith("relative_encoder: hardly better than no position at all: ")
+
+
+def test_the_notebook_is_its_script_with_what_it_prints():
+    script = (ROOT / "examples/position_encoding.py").read_text()
+    cells = json.loads((ROOT / "examples/position_encoding.ipynb").read_text())["cells"]
+    sources = [text.strip().strip('"').strip() for text in re.split(r"^# %%.*\n", script, flags=re.MULTILINE)[1:]]
+    assert ["".join(cell["source"]).strip() for cell in cells] == sources, "run: python docs/notebook.py"
+    printed = ["".join(out["text"]) for cell in cells for out in cell.get("outputs", [])]
+    check_position_encoding("".join(printed))

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import click
+from formulas import to_mathml
 from sphinx.application import Sphinx
 
 import posenc
-from formulas import to_mathml
 from posenc import definitions, figures
 from posenc.cli import app
 
@@ -90,7 +90,12 @@ def encoding_page(card: posenc.Card, measured: list[tuple[str, str]]) -> str:
     if rows:
         parts += ["## Measured properties", "| property | measured |\n|---|---|\n" + "\n".join(rows)]
         parts += ["[What the properties mean](../../encodings.md#character), and the same of every encoding."]
-    parts += ["## Definition", _definition(card), "## Reference", f"```{{eval-rst}}\n.. autoclass:: posenc.{card.cls.__name__}\n```"]
+    parts += [
+        "## Definition",
+        _definition(card),
+        "## Reference",
+        f"```{{eval-rst}}\n.. autoclass:: posenc.{card.cls.__name__}\n```",
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -108,10 +113,10 @@ def _figure(card: posenc.Card) -> str:
 
 def _plans(card: posenc.Card) -> str:
     """Return the names under which papers have this class with other options."""
-    lines = [
-        f"- `{name}`: `posenc.create({', '.join([repr(name), *(f'{key}={value!r}' for key, value in options.items())])})`"
-        for name, options in card.plans.items()
-    ]
+    lines = []
+    for name, options in card.plans.items():
+        given = [repr(name), *(f"{option}={value!r}" for option, value in options.items())]
+        lines.append(f"- `{name}`: `posenc.create({', '.join(given)})`")
     return "\n".join(["**Plans of other papers.**", "", *lines]) if lines else ""
 
 
@@ -137,7 +142,11 @@ def commands_page() -> str:
 
 def _lead_to_pages(_: Sphinx, page: str, source: list[str]) -> None:
     """Lead links out of docs/ to their copies; end the table of encodings before what has pages of its own here."""
-    source[0] = source[0].replace("](../benchmarks/", "](_made/benchmarks/").replace("](../examples/README.md", "](_made/gallery/index.rst")
+    source[0] = (
+        source[0]
+        .replace("](../benchmarks/", "](_made/benchmarks/")
+        .replace("](../examples/README.md", "](_made/gallery/index.rst")
+    )
     if page == "encodings":
         table = source[0].partition("\n## nope\n")[0]
         links = re.sub(r"\]\(#(\w+)\)", r"](_made/encodings/\1.md)", table)
