@@ -291,7 +291,7 @@ def test_a_table_that_ends_is_shown_to_its_end() -> None:
         ("wavelengths", {"a": "binary"}, "has no wavelengths"),
         ("precision", {"a": "alibi"}, "no numbers that belong to one position"),
         ("precision", {"a": "rope", "up_to": "99999999"}, "up_to must be from 16"),
-        ("profile", {"a": "graphormer"}, "sees nodes of a graph"),
+        ("profile", {"a": "graphormer"}, "encodes nodes of a graph"),
         ("profile", {"a": "rope", "draws": "1"}, "draws must be from 2"),
         ("points", {"a": "rope", "lanes": "0"}, "lanes must be two or three"),
         ("points", {"a": "rope", "lanes": "0,64"}, "lanes must be two or three of the lanes 0 to 63"),

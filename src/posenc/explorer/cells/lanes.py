@@ -13,7 +13,7 @@ from posenc.encoding import Encoding
 from posenc.encodings import CPVT
 from posenc.explorer.cells.explanation import Explanation, Floats
 from posenc.families import Rotary
-from posenc.measure.asking import embedding, embeds, exact, pairs_of, place, read_positions, turning
+from posenc.measure.asking import embedding, embeds, exact, pairs_of, place, read_positions, rotating
 from posenc.measure.vectors import wave_lanes
 
 _MOST_AROUND = 4096  # positions computed together
@@ -94,7 +94,7 @@ def _member(encoding: Encoding, pos: Any) -> tuple[Any, Floats]:
     at = read_positions(_WHO, encoding, pos)
     model = exact(encoding, at)
     placed = place(model, at)
-    members = embedding(*model.layer(0, placed)) if embeds(model, at) else turning(*model.layer(0, placed))
+    members = embedding(*model.layer(0, placed)) if embeds(model, at) else rotating(*model.layer(0, placed))
     return members[0][0], at.numpy()
 
 
