@@ -31,10 +31,7 @@ def encodings() -> str:
     lines[-1] += _prose(Character)
     lines += ["", *_table(reach), "", *_table(form), ""]
     lines += [f"- `{trait}`: {meaning}" for trait, meaning in read_arguments(Character.__doc__ or "").items()]
-    lines += [
-        "",
-        "`posenc list --json` and `posenc show` print a card's declarations; tests compare them with this table.",
-    ]
+    lines += ["", "`posenc list --json` and `posenc show` print the declared traits; tests compare them with these."]
     for card in cards:
         source = f"{card.paper} ({card.year}" + (f", arXiv {card.arxiv})" if card.arxiv else ")")
         lines += ["", f"## {card.name}", "", f"`posenc.{card.cls.__name__}({', '.join(card.options)})`", ""]

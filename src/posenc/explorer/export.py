@@ -196,7 +196,7 @@ def _data(text: str, media_type: str) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """Return JSON that may stand in a script: nothing in it ends one."""
+    """Return JSON that is safe inside a script element: it contains no closing tag."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")
 
 

@@ -22,7 +22,7 @@ def explain_product(
     """Explain the dot product, or the cosine, of two vectors.
 
     Args:
-        vectors: (2, lanes).
+        vectors: (2, n).
         formula: The encoding's formula in one line.
         names: The names of the two vectors.
         value: The number in the picture.
