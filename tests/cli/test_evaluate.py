@@ -159,7 +159,7 @@ BAD = {
     "--lengths 32": "--lengths must lie from the trained length 64 to",
     "--lengths 64,99999999": "--lengths must lie from",
     "--lengths 4096": "the text has",
-    "--lengths 1e3": "--lengths are whole numbers with commas between; got 1e3",
+    "--lengths 1e3": "--lengths must be whole numbers, separated by commas; got 1e3",
     "--pieces 1": "--pieces 2 or more",
     "--text missing.txt": "cannot read --text missing.txt",
     "--trained-len 1": "trained length must be",

@@ -56,7 +56,7 @@ def test_nothing_is_overwritten_without_force(model):
     arguments = ("write", str(model), "--method", "linear", "--factor", "4", "--to", "hf4", "--out", str(file))
     done = posenc(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is there already" in done.stderr
+    assert "exists. Give another name" in done.stderr
     assert json.loads(file.read_text()) == FILE
     assert posenc(*arguments, "--force").returncode == 0
     assert json.loads(file.read_text())["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
@@ -92,7 +92,7 @@ WRONG = {
         ["qwen3-8b", "--method", "yarn", "--target-len", "9", "--to", "hf5"],
         "at least the trained length",
     ),
-    "no value": ([*QWEN, "hf5", "--option", "beta_fast"], "--option takes KEY=VALUE"),
+    "no value": ([*QWEN, "hf5", "--option", "beta_fast"], "--option must be KEY=VALUE"),
     "a key twice": ([*QWEN, "hf5", "--option", "beta_fast=1", "--option", "beta_fast=2"], "each key once"),
     "out of range": ([*QWEN, "hf5", "--option", "beta_fast=-1"], "beta_fast"),
     "no number": ([*QWEN, "hf5", "--option", "beta_fast=x"], "beta_fast"),
