@@ -125,7 +125,7 @@ def test_other_kinds_of_layers_are_named():
 def test_a_length_that_the_file_declares_needs_no_change():
     arguments = ("plan", "deepseek-v3", "--target-len", "163840")
     said = " ".join(posenc(*arguments).stdout.split())
-    assert "Recommended: change nothing, because the model reads 163,840 positions already." in said
+    assert "Recommended: change nothing, because the model already handles 163,840 positions." in said
     found = json.loads(posenc(*arguments, "--json").stdout)
     assert (found["recommended"], found["next"]) == (None, ["posenc evaluate DIR --text FILE --lengths 163840"])
 
