@@ -71,9 +71,7 @@ class Config:
     budget_s: float | None = 270.0
     fixed_steps: int | None = None
     lr: float = 6e-3  # at width 64; measured: at 3e-3, learned tables (T5, learned) train far too slowly
-    tokens_per_step: int = (
-        1024  # measured with RoPE in equal time: 640 such steps reach 2.4 bits, 160 steps of 4096 reach 2.8
-    )
+    tokens_per_step: int = 1024  # measured with RoPE in equal time: 640 steps reach 2.4 bits, 160 of 4096 reach 2.8
     windows: int = 64
     lines: int = 200
 

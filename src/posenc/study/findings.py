@@ -78,7 +78,7 @@ def _best(study: Measures, length: int, place: str) -> Finding | None:
     parts: Parts = (f"With {_bytes(length)} of context, {place}, ", Name(first))
     value = f"{with_spread(stats[first])} bits per byte"
     if len(stats) == 1:
-        parts += (f" has a loss of {value}; no other encoding was measured.",)
+        parts += (f" has a loss of {value}; there is no other encoding to compare.",)
     elif rest:
         parts += (f" has the lowest mean, {value}, but is not separated from ", *valued(stats, rest))
         parts += (".",)
