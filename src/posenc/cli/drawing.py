@@ -51,16 +51,16 @@ def draw(picture: Picture, page: Page) -> list[Text]:
 
 
 def _draw_heat_map(picture: Picture, page: Page) -> list[Text]:
-    n_lanes = len(picture.x)
-    cell = 2 if 2 * n_lanes <= page.width - _MARGIN else 1
-    shown = min(n_lanes, (page.width - _MARGIN) // cell)
+    n_dims = len(picture.x)
+    cell = 2 if 2 * n_dims <= page.width - _MARGIN else 1
+    shown = min(n_dims, (page.width - _MARGIN) // cell)
     numbers = [value for series in picture.series for value in series.values]
     low, high = min(numbers), max(numbers)
     if low < 0 < high:
         high = max(-low, high)
         low = -high  # zero is the middle of the scale
-    of_all = "" if shown == n_lanes else f" of {n_lanes}"
-    lines = [Text(f"{'position':>{_MARGIN - 1}} lanes 0 to {shown - 1}{of_all}")]
+    of_all = "" if shown == n_dims else f" of {n_dims}"
+    lines = [Text(f"{'position':>{_MARGIN - 1}} dimensions 0 to {shown - 1}{of_all}")]
     for series in picture.series:
         line = Text(f"{series.label:>{_MARGIN - 1}} ")
         for value in series.values[:shown]:

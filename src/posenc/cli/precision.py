@@ -116,9 +116,7 @@ def write(found: "Found", spelling: str, formula: str | None) -> None:
     sentences += [found["note"]] if found["note"] else []
     lines += [Text(output.wrap(sentence, width, "  ", "")) for sentence in sentences]
     if found["phase_error"]:
-        caption = (
-            "Phase error: the error in radians of the angle that cos and sin represent after rounding to each dtype; "
-        )
+        caption = "Phase error: the error in radians of the angle that cos and sin represent, rounded to each dtype; "
         caption += "the largest over the pairs, at most pi (3.14)."
         lines += [Text(""), Text(output.wrap(caption, width)), Text("")]
         table = _tabulate(found["phase_error"])

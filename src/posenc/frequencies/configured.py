@@ -97,8 +97,8 @@ def _inv_freq(rotary: config.Rotary, seq_len: int | None) -> Array:
             ramp = {key: parameters[key] for key in ("beta_fast", "beta_slow", "truncate")}
             return scaling.yarn(width=width, base=base, factor=factor, original_max_len=original_max_len, **ramp)
         case "llama3":
-            turns = {key: parameters[key] for key in ("low_freq_factor", "high_freq_factor")}
-            return scaling.llama3(plain, factor=factor, original_max_len=original_max_len, **turns)
+            bounds = {key: parameters[key] for key in ("low_freq_factor", "high_freq_factor")}
+            return scaling.llama3(plain, factor=factor, original_max_len=original_max_len, **bounds)
         case "longrope":
             return scaling.longrope(plain, _factors(rotary, seq_len))
     raise ValueError(
