@@ -235,11 +235,11 @@ def test_torchtitan_leaves_the_softmax_to_the_user():
 def test_what_is_unknown_is_a_remark():
     assert "its length limit is unknown" in write(longer(), "tensorrt-llm").remarks[-1]
     written = write(longer("yarn", "gemma-3-27b"), "llamacpp")
-    assert any("unknown of sliding_attention" in one for one in written.remarks)
+    assert any("unknown for sliding_attention" in one for one in written.remarks)
     titan = write(longer("yarn", "gemma-3-27b"), "torchtitan").remarks
-    assert "unknown of sliding_attention: rope_scaling, how torchtitan rotates layers" in titan[0]
+    assert "unknown for sliding_attention: rope_scaling, how torchtitan rotates layers" in titan[0]
     deepseek = write(longer("yarn", "deepseek-v3", factor=50.0), "tensorrt-llm")
-    assert any("unknown of full_attention: rope_scaling.mscale_all_dim" in one for one in deepseek.remarks)
+    assert any("unknown for full_attention: rope_scaling.mscale_all_dim" in one for one in deepseek.remarks)
 
 
 def declared(stretched):
