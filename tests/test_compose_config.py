@@ -247,7 +247,7 @@ def test_layers_that_count_on_several_axes():
         layers.place(torch.arange(5))
     qwen["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
     qwen["max_position_embeddings"] = 64
-    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text turns by several axes"):
+    with refuses(ValueError, "MRoPE: seq_len must be given, because qwen3_5_text rotates by several axes"):
         PerLayer.from_config(qwen)
     long = PerLayer.from_config(qwen, seq_len=100).distinct[1].frequencies().sum(0)
     wanted = posenc.RoPE.from_config(qwen).resolve(100).frequencies()[0]

@@ -171,5 +171,5 @@ def test_a_clockwise_model_whose_frequencies_depend_on_the_length_stays_clockwis
     first = 1 / 3 if scaling["rope_type"] == "longrope" else 1.0
     assert turned[0].item() == pytest.approx(-first)
     assert (turned < 0).all()
-    with refuses(ValueError, "RoPE: seq_len must be given, because nanochat turns clockwise"):
+    with refuses(ValueError, "RoPE: seq_len must be given, because nanochat rotates clockwise"):
         posenc.RoPE.from_config(config)

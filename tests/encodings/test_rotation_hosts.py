@@ -107,7 +107,7 @@ def test_a_slice_may_be_taken_before_the_length_is_known() -> None:
 
 
 def test_planes_across_all_lanes_have_no_slice() -> None:
-    with refuses(ValueError, "GRAPEM: planes lie across all lanes", "Turn whole heads"):
+    with refuses(ValueError, "GRAPEM: planes lie across all dimensions", "Rotate whole heads"):
         posenc.GRAPEM(**NEW["grape_m"]).of_slice()
 
 

@@ -192,5 +192,5 @@ def test_any_rotation_may_rotate_values(encoding: posenc.ValueRotary) -> None:
 
 def test_a_rotation_that_changes_lengths_is_refused() -> None:
     for rope in (posenc.RoPE(head_dim=8, attention_factor=1.2), posenc.XPos(head_dim=8)):
-        with refuses(ValueError, "ValueRotary: what rotates must keep the length of vectors", rope.name):
+        with refuses(ValueError, "ValueRotary: the rotation must keep the length of vectors", rope.name):
             posenc.ValueRotary(rope)
