@@ -94,7 +94,7 @@ def test_what_the_constructor_refuses(options: dict[str, Any], words: list[str])
 
 def test_other_lanes_are_refused() -> None:
     rope, q = posenc.RoPE(head_dim=8), normal(1, 1, 2, 6)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (1, 1, 2, 6)", "head_dim=6"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (1, 1, 2, 6)", "head_dim=6"):
         rope.rotate(q, q, rope.place(torch.arange(2)))
 
 

@@ -230,7 +230,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: posenc.LieRE(head_dim=9, block=4), ValueError, "LieRE: head_dim must be a multiple of block"),
     (lambda: posenc.LieRE(head_dim=8, block=1), ValueError, "LieRE: block must be at least 2; got block=1"),
     (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=8, n_planes=5), ValueError, "n_planes must be at most 4"),
-    (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=7), ValueError, "given where head_dim is odd; got head_dim=7"),
+    (lambda: posenc.GRAPEM(n_kv_heads=2, head_dim=7), ValueError, "an odd head_dim needs n_planes; got head_dim=7"),
     (lambda: posenc.FoPE(**HEADS, original_max_len=6), ValueError, "original_max_len must be at least 7"),
     (lambda: posenc.FoPE(**FOPE, init_gain=-0.1), ValueError, "FoPE: init_gain must be finite and not negative"),
     (lambda: posenc.FoPE(**FOPE, init_gain=NAN), ValueError, "FoPE: init_gain must be finite and not negative"),
@@ -283,7 +283,7 @@ def test_queries_and_keys_of_other_shapes_and_kinds(name: str) -> None:
     placed, batched = encoding.place(pos), encoding.place(pos.expand(3, *pos.shape))
     for turn in (encoding.rotate_q, encoding.rotate_k):
         for lanes in (4, 16):
-            with refuses(ValueError, f"{who}: q and k must have head_dim=8 lanes; got shape (1, 2, 5, {lanes})"):
+            with refuses(ValueError, f"{who}: q and k must have head_dim=8 dimensions; got shape (1, 2, 5, {lanes})"):
                 turn(torch.ones(1, 2, 5, lanes), placed)
         for shape in ((1, 2, 6, 8), (1, 2, 1, 8)):
             with refuses(

@@ -159,7 +159,7 @@ def test_moving_a_text_changes_nothing() -> None:
 def test_what_is_refused() -> None:
     vo = posenc.VORoPE(head_dim=8)
     placed = vo.place(positions.arange(3))
-    with refuses(ValueError, "VORoPE: v must have head_dim=8 lanes", "(1, 2, 3, 6)"):
+    with refuses(ValueError, "VORoPE: v must have head_dim=8 dimensions", "(1, 2, 3, 6)"):
         vo.rotate_v(normal(1, 2, 3, 6), placed)
     with refuses(ValueError, "VORoPE: out must have a token for each", "(1, 2, 2, 8)"):
         vo.unrotate_out(normal(1, 2, 2, 8), placed)

@@ -53,9 +53,9 @@ def test_two_dtypes(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_shapes_that_do_not_fit(backend: str) -> None:
     rope, placed, q, k = call()
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (2, 4, 4, 6)"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (2, 4, 4, 6)"):
         rope.rotate(q[..., :6], k, placed, backend=backend)
-    with refuses(ValueError, "RoPE: q and k must have head_dim=8 lanes; got shape (2, 2, 4, 1)"):
+    with refuses(ValueError, "RoPE: q and k must have head_dim=8 dimensions; got shape (2, 2, 4, 1)"):
         rope.rotate(q, k[..., :1], placed, backend=backend)
     for bad in ((q[:, :, :3], k), (q, k[:, :, :1]), (q.transpose(1, 2)[:, :3].contiguous(), k)):
         if bad[0].shape[2] == N == bad[1].shape[2]:

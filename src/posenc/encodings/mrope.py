@@ -253,7 +253,7 @@ def _by_list(
         raise TypeError(f"{who}: layout must be a word, or a list of axes and None; got layout={short(layout)}.")
     if not named or len(layout) > n_pairs or not 0 <= min(named) <= max(named) < n_pairs:
         raise ValueError(
-            f"{who}: a layout that is a list must have an axis, from 0, for each of {n_pairs} pairs, or a shorter "
+            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs, or a shorter "
             f"pattern to repeat, with None for a pair that does not rotate; got layout={short(layout)}."
         )
     axes = [-1 if axis is None else int(axis) for axis in layout]
