@@ -18,7 +18,7 @@ from posenc.registry import register
     paper="Bao et al., BEiT: BERT Pre-Training of Image Transformers",
     year=2021,
     arxiv="2106.08254",
-    formula="score + W[Δrow, Δcolumn, h], with a number each for class to patch, patch to class and class to class",
+    formula="score + W[Δrow, Δcolumn, h], and one number each for class to patch, patch to class and class to class",
     parameters="((2·window[0] - 1)·(2·window[1] - 1) + 3)·H",
     cost="one term a score",
     used_by=("BEiT", "BEiT-2", "data2vec"),

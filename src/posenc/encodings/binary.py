@@ -11,7 +11,7 @@ from posenc.registry import register
 
 @register(
     "binary",
-    paper="folklore: the counting that sinusoids make continuous",
+    paper="folklore: binary counting, which sinusoids make continuous",
     year=2017,
     formula="x_p[i] + bit_{D-1-i}(p)",
     parameters="0",

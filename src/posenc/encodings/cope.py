@@ -16,7 +16,7 @@ from posenc.registry import register
     paper="Golovneva et al., Contextual Position Encoding: Learning to Count What's Important",
     year=2024,
     arxiv="2405.18719",
-    formula="s_ij + q_i·e[p_ij],  p_ij = min(Σ_{t=j..i} σ(s_it), P - 1),  e between two counts by interpolation",
+    formula="s_ij + q_i·e[p_ij],  p_ij = min(Σ_{t=j..i} σ(s_it), P - 1),  e interpolated between counts",
     parameters="d·max_count",
     cost="P products of width d for each query, a sum along the row and two look-ups a score",
     aliases=("contextual_position_encoding",),

@@ -64,7 +64,7 @@ class DeBERTa(ContentBias):
         n_heads: Number of query heads.
         head_dim: Dimensions of one head.
         n_buckets: Buckets on each side of the query, 256 in version 2; half of them hold one distance.
-        max_distance: Distance at which the last bucket starts, `max_relative_positions` in a configuration.
+        max_distance: Distance at which the logarithm ends, `max_relative_positions` in a configuration.
         terms: "c2p" for q·key_table, "p2c" for k·query_table, or both. All products are divided by
             √(head_dim (1 + len(terms))).
 

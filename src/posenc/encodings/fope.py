@@ -21,7 +21,7 @@ from posenc.registry import register
     paper="Hua et al., Fourier Position Embedding: Enhancing Attention's Periodic Extension for Length Generalization",
     year=2024,
     arxiv="2412.17739",
-    formula="cos(p·ω_k) → Σ_m a_{h,m,k} cos(p·ω_m), sin alike with b;  pairs with ω_k ≤ 2π/L stay as they are",
+    formula="cos(p·ω_k) → Σ_m a_{h,m,k} cos(p·ω_m), sin likewise with b;  pairs with ω_k ≤ 2π/L stay unchanged",
     parameters="2 * n_kv_heads * n_turning²",
     cost="two products and one sum for each lane of q and k",
     aliases=("fourier_rope",),

@@ -10,7 +10,7 @@ from posenc.registry import register
 
 @register(
     "integer",
-    paper="folklore: the first thing one tries",
+    paper="folklore: the simplest idea",
     year=2017,
     formula="x_p + p",
     parameters="0",

@@ -51,8 +51,8 @@ class Learned(Additive):
         max_len: Number of positions.
         offset: Rows before that of position 0; 2 in OPT, BART and RoBERTa.
         init_std: Standard deviation of the initial values.
-        padding_idx: Index of a row before that of position 0, which starts at zero and gets no gradient; None for
-            no such row.
+        padding_idx: Index in the table of a row before that of position 0, which starts at zero and gets no gradient;
+            None for no such row.
 
     Raises:
         ValueError: A position is outside 0..max_len - 1, except -1 with an offset (checked on the CPU; on a GPU the

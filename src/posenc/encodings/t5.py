@@ -53,7 +53,7 @@ class T5(Bias):
     Args:
         n_heads: Number of query heads.
         n_buckets: Total number of buckets.
-        max_distance: The distance at which the last bucket starts.
+        max_distance: The distance at which the logarithm ends; all larger distances share the last bucket.
         bidirectional: False puts keys ahead of the query into bucket 0; True gives them the upper half of the
             buckets.
         score_scale: The factor on q·k; None means head_dim ** -0.5.
