@@ -117,7 +117,7 @@ def test_rows_behind_those_kept_are_torchs(rule, corners):
         ),
         (lambda: clip().resized(9, rule="timm"), "Learned: rule must be 'ends', 'cells', 'steps'"),
         (lambda: clip().resized(248, keep=77), "keep must leave rows to stretch, both of the 77 old rows"),
-        (lambda: clip().resized(20, keep=20), "of the 20 that are wanted; got keep=20"),
+        (lambda: clip().resized(20, keep=20), "of the 20 new ones; got keep=20"),
     ],
 )
 def test_unknown_rules_name_the_others(call, words):
