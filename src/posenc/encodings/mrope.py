@@ -232,8 +232,8 @@ def _by_word(
     order = "time_last" if layout == "time_unrotated" else layout
     if (kept := dealt(sections, order, n_pairs)) != sections:
         raise ValueError(
-            f"{who}: alternating axes can have at most {kept} pairs, the first axis having the rest; got "
-            f"sections={sections} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, interleaved."
+            f"{who}: alternating axes can have at most {kept} pairs, except the first, which gets the rest; "
+            f"got sections={sections} and layout={layout!r}. Qwen3-VL has (24, 20, 20) of 64, interleaved."
         )
     axes = axes_of_pairs(sections, order, n_pairs)
     return sections, [axis or -1 for axis in axes] if layout == "time_unrotated" else axes
@@ -253,8 +253,8 @@ def _by_list(
         raise TypeError(f"{who}: layout must be a word, or a list of axes and None; got layout={short(layout)}.")
     if not named or len(layout) > n_pairs or not 0 <= min(named) <= max(named) < n_pairs:
         raise ValueError(
-            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs, or a shorter "
-            f"pattern to repeat, with None for a pair that does not rotate; got layout={short(layout)}."
+            f"{who}: a layout that is a list must have an axis for each of {n_pairs} pairs (axes count from 0), or a "
+            f"shorter pattern to repeat, with None for a pair that does not rotate; got layout={short(layout)}."
         )
     axes = [-1 if axis is None else int(axis) for axis in layout]
     axes = [axes[k % len(axes)] for k in range(n_pairs)]
