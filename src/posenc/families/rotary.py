@@ -179,8 +179,8 @@ class Rotary(Budgeted):
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        rotated = kernels.turn_all((q, k), tables, way, out=out, who=type(self).__name__)
-        return rotated[0], rotated[1]
+        written = kernels.turn_all((q, k), tables, way, out=out, who=type(self).__name__)
+        return written[0], written[1]
 
     def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
         norm, wide = as_norm(self.name, name, given, x), torch.promote_types(x.dtype, placed.parts[0].dtype)
