@@ -16,7 +16,7 @@ CHILDS = ["import_fails", "build_fails", "kind", "hangs", "memory", "exits", "cr
 def test_one_says_what_why_how_and_where(capsys):
     assert run(["rule", "subject.writes_input"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("subject.writes_input\n  The code writes into the tensors that it is given\n")
+    assert said.startswith("subject.writes_input\n  The code writes to its input tensors\n")
     assert "Why it hurts: " in said
     assert "How to fix it: " in said
     assert "    https://github.com/unslothai/unsloth/issues/5001\n" in said
