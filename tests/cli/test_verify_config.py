@@ -50,7 +50,7 @@ def test_json(tmp_path, capsys, words):
     assert finding["allowed"] == "above 1 and at most 1e+12"
     assert finding["fix"] == "Write rope_theta: above 1 and at most 1e+12."
     assert "mend" not in finding
-    assert found["not_judged"][0] == "the pairing of the weights: a configuration does not say it"
+    assert found["not_judged"][0] == "the pairing of the weights: a configuration does not contain it"
 
 
 def test_github_names_file_and_line_and_cannot_be_broken_out_of(tmp_path, capsys):

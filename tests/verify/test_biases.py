@@ -258,7 +258,7 @@ def test_one_key_more_or_less_than_a_window_is_reported_by_its_numbers(window, v
         judged(make(window, value), convention, spec, "pass", "")
         for off in (1, -1) if window > 2 else (1,):
             report = judged(make(window + off, value), convention, spec, "fail", "mask.window")
-            words = f"a query sees {window + off} keys with its own, where a window of {window} is declared"
+            words = f"a query sees {window + off} keys including its own, but the declared window is {window}"
             assert words in report.causes[0].message
             assert report.causes[0].smallest_case["q_len"] <= report.causes[0].smallest_case["k_len"]
 
@@ -271,7 +271,7 @@ def test_far_keys_are_not_taken_for_hidden_ones():
 
 def test_what_a_window_and_an_order_cannot_be():
     for window in (0, -3, True, "64", [64, 0], 3.5):
-        with pytest.raises(ValueError, match="window must be how many keys a query sees"):
+        with pytest.raises(ValueError, match="window must be the number of keys that a query sees"):
             judged(windowed(4), "bias_fn", {"window": window}, "", "")
     with pytest.raises(ValueError, match="order of ALiBi's heads can only be 'any'"):
         judged(authors, "slopes_fn", {"order": "sorted"}, "", "")

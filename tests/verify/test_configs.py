@@ -182,7 +182,7 @@ def test_what_is_not_known_cannot_be_told():
 
 def test_what_no_type_can_mean_is_found_all_the_same_and_a_pairing_settles_it():
     judged = judge({**with_rope(YARN, factor=0.5), "model_type": "lama"})
-    assert (judged.status, judged.findings[0].code, "not known" in judged.because) == ("fail", "out_of_range", True)
+    assert (judged.status, judged.findings[0].code, "is unknown" in judged.because) == ("fail", "out_of_range", True)
     unknown = {**llama(YARN), "model_type": "lama"}
     assert judge(unknown).status == "cannot_tell"
     assert judge(unknown, pairing="half").status == "pass"

@@ -91,7 +91,7 @@ def write(folder, **fields):
         ),
         (lambda at: (write(at), (at / "model.safetensors").write_bytes(b"x" * 99)), "model.safetensors"),
         (lambda at: (at / "config.json").write_text("{"), "is not JSON"),
-        (lambda at: None, "holds no config.json"),
+        (lambda at: None, "contains no config.json"),
     ],
 )
 def test_unsafe_or_damaged_directories_are_refused_by_name(tmp_path, prepare, words):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from posenc.verify.engine import Fault, Seen
 from posenc.verify.engine.precision import rounded
-from posenc.verify.engine.read import base_of, known, speeds, structure, turns, whole_ends
+from posenc.verify.engine.read import base_of, known, phasors, speeds, structure, whole_ends
 from posenc.verify.engine.records import Array, Model
 from posenc.verify.families.rotation_calls import Ask, Places
 
@@ -123,7 +123,7 @@ def sides_of(family: "Rotation", seen: Seen, model: Model) -> tuple[Array, Compl
     pair, partner, sign = lanes(family.asked.head_dim, family.asked.n_pairs, model)
     a = np.array(sorted(np.flatnonzero(sign < 0), key=lambda lane: pair[lane]))
     if ask.vectors == "basis":
-        q, k = (turns(m, list(zip(a, partner[a], strict=True))) for m in seen.value.transpose(0, 2, 3, 1))
+        q, k = (phasors(m, list(zip(a, partner[a], strict=True))) for m in seen.value.transpose(0, 2, 3, 1))
     else:
         sides = zip(seen.value[:, 0], family.given(seen.case)[:, 0], strict=True)
         q, k = ((y[:, a] + 1j * y[:, partner[a]]) / (x[:, a] + 1j * x[:, partner[a]]) for y, x in sides)
