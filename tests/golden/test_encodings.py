@@ -199,7 +199,7 @@ def test_what_is_not_ours_is_not_touched(tmp_path, text):
     (tmp_path / "thesis.tex").write_text("years")
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with refuses(ValueError, "golden: --out must be new, empty, or written by `posenc golden`", "Name another"):
+    with refuses(ValueError, "golden: --out must be new, empty, or an output of `posenc golden`", "Name another"):
         golden.write(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years"
     with refuses(ValueError, "must be a directory"):

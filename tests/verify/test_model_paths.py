@@ -32,11 +32,11 @@ NO_CACHE = {"decoding token by token with a cache, decoding several tokens in on
         *((name, {}, {}) for name in ("gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers")),
         *((name, {}, NO_CACHE) for name in ("bert", "modernbert", "nomic_bert", "distilbert")),
         ("roberta", {"pad_token_id": 1}, NO_CACHE),  # counts from the row after that for padding
-        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers start afresh where a call "
-                       "has several tokens"}),
-        ("hy_v4", {}, {"padded batches and a cache": "its indexer keeps few keys, and which ones may hang on "
-                       "rounding"}),
-        ("vit", {}, {"padded batches and a cache": "the model takes no tokens but pixel_values"}),
+        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers restart in a call with several "
+                       "tokens"}),
+        ("hy_v4", {}, {"padded batches and a cache": "its indexer selects a few keys, and rounding may change "
+                       "the selection"}),
+        ("vit", {}, {"padded batches and a cache": "the model's input is pixel_values instead of tokens"}),
     ],
 )  # fmt: skip
 def test_what_differs_by_design_is_said_and_not_judged(name, options, left):

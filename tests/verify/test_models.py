@@ -99,7 +99,7 @@ def test_queries_that_grow_by_the_count_of_tokens_are_no_rotation(floor_scale):
 
 
 ONLY = "texts of more than {} tokens: the file allows no more positions"
-NO_PATHS = "padded batches and a cache: the file allows {} positions, and a text of 24 is needed"
+NO_PATHS = "padded batches and a cache: the file allows {} positions, but the check needs a text of 24"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class View:
         return out
 
     def moved(self, since: Array) -> NDArray[np.complex128]:
-        """Return products of each pair with its earlier value, (seq, n_pairs), over all heads; the angle is its move."""
+        """Return products of each pair with its old value, (seq, n_pairs), over all heads; the angle is the move."""
         a, b = self.pairs()
         products = (self.got[..., a] + 1j * self.got[..., b]) * (since[..., a] - 1j * since[..., b])
         found: NDArray[np.complex128] = products.sum(0)
