@@ -83,11 +83,11 @@ def lay_out(model: Model, kind: str, main: bool, rules: Rules) -> Sheet:
         name, base = LOCAL_BASE[model.name]
         top["rope_theta"] = top.pop(name, Entry(None, None))
     entries = {name: Entry(value, f"{path}.{name}") for name, value in own.items()}
-    beside = {name: Entry(value, f"{key}.{name}") for name, value in around.items() if not isinstance(value, dict)}
+    neighbours = {name: Entry(value, f"{key}.{name}") for name, value in around.items() if not isinstance(value, dict)}
     return Sheet(
         places={
             "own": entries,
-            "around": beside,
+            "around": neighbours,
             "top": top,
             "parameters": entries if key == "rope_parameters" else {},
             "flags": {},

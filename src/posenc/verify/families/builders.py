@@ -29,7 +29,7 @@ FIRST = "all videos use the step of the first"
 STEPS: Mapping[str, Callable[[Array, float, float], Array]] = {  # (frames, step, start of the video) -> time
     "the step is floored before it is multiplied": lambda n, step, begin: n * np.floor(step),
     "the product of frame and step is rounded, not floored": lambda n, step, begin: np.round(_product(n, step)),
-    "frames are counted, whatever the step is": lambda n, step, begin: n,
+    "frames are counted, and the step is ignored": lambda n, step, begin: n,
     "the start is multiplied by the step as well": lambda n, step, begin: np.floor((begin + n) * step) - begin,
     "all frames have one time": lambda n, step, begin: 0 * n,
 }

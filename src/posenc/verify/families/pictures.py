@@ -119,8 +119,8 @@ class Grid(Angles):
             return None
         for choice in (Choice({}), *self.free()):
             chosen = {**self.truth, **choice.change}
-            (below, beside, where), (axes, right) = self.steps(one, chosen), self.layout(chosen)
-            freq = chosen["sign"] * np.where(axes == 0, below, beside)
+            (below, sideways, where), (axes, right) = self.steps(one, chosen), self.layout(chosen)
+            freq = chosen["sign"] * np.where(axes == 0, below, sideways)
             clear = np.abs(right - 0.1)  # a pair that no step rotates by half a rotation, and each step by enough
             pairs = [int(np.where(axes == axis, clear, np.inf).argmin()) for axis in (0, 1)]
             down, across = (float(freq[pair] / right[pair]) for pair in pairs)
@@ -262,8 +262,8 @@ class Rotated(Grid):
         """Return the angles between queries at (1, 0) or (0, 1) and at (0, 0)."""
         a, b = self._pairs(model)
         z = seen.value[0, 0, ..., a] + 1j * seen.value[0, 0, ..., b]
-        beside, below = np.angle(z[:, 1:3] / z[:, :1]).T
-        return below, beside, ""
+        sideways, below = np.angle(z[:, 1:3] / z[:, :1]).T
+        return below, sideways, ""
 
     def faults(self) -> Iterator[Fault]:
         """Yield other pairings as well."""

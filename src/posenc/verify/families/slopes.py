@@ -23,15 +23,15 @@ REST: Mapping[str, Callable[[Series, int, int], Array]] = {
     "the authors'": lambda s, n, low: np.append(s(low), s(2 * low)[0::2][: n - low]),
     "one geometric series, 2**(-8 (h + 1) / n), as in the paper's text": lambda s, n, low: s(n),
     "the first slopes of the next power of two": lambda s, n, low: s(2 * low)[:n],
-    "those of the lower power of two and no more": lambda s, n, low: s(low),
-    "those of the lower power of two, over and over": lambda s, n, low: np.tile(s(low), 2)[:n],
+    "only those of the lower power of two": lambda s, n, low: s(low),
+    "those of the lower power of two, repeated": lambda s, n, low: np.tile(s(low), 2)[:n],
     "those of the lower power of two and the first of the next": lambda s, n, low: np.append(s(low), s(2 * low))[:n],
 }
 AUTHORS, GEOMETRIC, *_ = REST
 # wrong slopes of p ranks that share n heads
 RANKS: Mapping[str, Callable[[Series, int, int], Array]] = {
     "each of {} ranks takes the first of the model's slopes": lambda s, n, p: np.tile(s(n)[: n // p], p),
-    "each of {} ranks takes the slopes of its own heads alone": lambda s, n, p: np.tile(s(n // p), p),
+    "each of {} ranks takes the slopes of only its own heads": lambda s, n, p: np.tile(s(n // p), p),
 }
 
 
