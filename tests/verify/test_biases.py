@@ -280,9 +280,9 @@ def test_what_a_window_and_an_order_cannot_be():
 WORDS = [
     (lambda n: [2.0**-h for h in range(n)], "slopes_fn", "-8 (h) / n, not -8 (h + 1) / n; found 1, expected 0.5"),
     (lambda n: authors(n)[::-1], "slopes_fn", "another order: the exponents are [8.0, 7.0, 6.0"),
-    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be seen; found hidden, expected seen"),
-    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 comes back as 0 next to the bias"),
-    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is divided by sqrt(64)"),
+    (alibi(mask=lambda d: d <= 0), "bias_fn", "hides keys that should be visible; found hidden, expected seen"),
+    (mod(lambda s, m, q, k: m * (k - q)), "score_mod", "a score of -2.5 is returned as 0 after the bias is subtracted"),
+    (alibi(lambda d: d / 8, series), "bias_fn", "0.125 times ALiBi's, that is, divided by sqrt(64)"),
 ]
 
 

@@ -283,7 +283,7 @@ def test_steps_far_into_a_text(change, behind, monkeypatch):
     monkeypatch.setattr(cache_runs, "SLOW", math.inf)
     cause = check(like(beyond=staticmethod(change))()).causes[0]
     assert (cause.code, cause.smallest_case["chunks"]) == ("rope.kv_cache.position_ends", [behind, 1, 1, 1])
-    assert f"behind {behind} tokens" in cause.message
+    assert f"after {behind} tokens" in cause.message
 
 
 class Other(Model):

@@ -175,7 +175,7 @@ def test_kinds_of_layers_that_share_a_fault_are_one_finding():
 def test_what_is_not_known_cannot_be_told():
     judged = judge({"model_type": "xlnet", "hidden_size": 768})
     assert (judged.status, judged.findings) == ("cannot_tell", ())
-    assert "model_type 'xlnet' is not known" in judged.because
+    assert "model_type 'xlnet' is unknown" in judged.because
     assert judge({"model_type": "lama", "rope_theta": 1e4, "head_dim": 64}).status == "cannot_tell"
     assert judge({}).status == "cannot_tell"
 

@@ -238,7 +238,7 @@ def test_rubbish_is_reported(convention):
 
 
 def test_wrong_use():
-    with pytest.raises(ValueError, match="identify: there is no convention 'rope'"):
+    with pytest.raises(ValueError, match="identify: unknown convention 'rope'"):
         identify(lambda x: x, "rope")
     with pytest.raises(ValueError, match="identify: hf_rope calls"):
         identify(3, "hf_rope")

@@ -24,7 +24,7 @@ def test_files_marked_with_another_pairing_are_named(tmp_path):
     assert models.verify_model(tmp_path / "half").status == "pass"
     found = models.verify_model(tmp_path / "interleaved")
     assert [cause.code for cause in found.causes] == ["model.rotation.pairing"]
-    assert "marked with the pairing interleaved, and transformers rotates llama by half" in found.causes[0].message
+    assert "marked with the pairing interleaved, but transformers rotates llama by half" in found.causes[0].message
 
 
 def saved(folder):

@@ -145,13 +145,13 @@ def test_faults_are_found(name, spoil, found):
     assert sorted(cause.code for cause in report.causes) == sorted(found)
     for cause in report.causes:
         assert cause.help == rules.find(cause.code).fix
-        assert "of the largest entry, where rounding leaves 3e-05" in cause.message
+        assert "of the largest entry; rounding explains up to 3e-05" in cause.message
     json.dumps(report.to_dict(), allow_nan=False)
 
 
 def test_the_first_token_and_the_path_are_named():
     (steps, padded) = judged("llama", positions(off_by_one)).causes
-    assert steps.message.startswith("decoding token by token with a cache gives other hidden states than the whole")
+    assert steps.message.startswith("decoding token by token with a cache gives other hidden states than a single pass")
     assert steps.smallest_case == {"token": 20}
     assert padded.message.startswith("decoding with a cache in a batch padded on the left gives other hidden states")
 

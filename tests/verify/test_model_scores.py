@@ -127,9 +127,9 @@ def times(factor):
 @pytest.mark.parametrize(
     ("built", "code", "words"),
     [
-        (times(4), BIAS, "adds 4 times the bias for distance"),
+        (times(4), BIAS, "adds 4 times the distance bias"),
         (times(0.25), BIAS, "adds 0.25 times the distance bias"),
-        (times(-1), "model.bias.sign", "adds -1 times the bias for distance"),
+        (times(-1), "model.bias.sign", "adds -1 times the distance bias"),
         (times(0), "model.bias.missing", "adds no distance bias"),
     ],
 )
@@ -188,9 +188,9 @@ def divided(model):
 @pytest.mark.parametrize(
     ("name", "spoil", "code", "words"),
     [
-        ("t5", without_bias, "model.bias.missing", "layer 5 (decoder) adds no bias"),
-        ("t5", both_ways, "model.bias.mismatch", "(decoder) adds another bias"),
-        ("t5", across, "model.bias.mismatch", "(cross attention) adds another bias"),
+        ("t5", without_bias, "model.bias.missing", "layer 5 (decoder) adds no distance bias"),
+        ("t5", both_ways, "model.bias.mismatch", "(decoder) adds another distance bias"),
+        ("t5", across, "model.bias.mismatch", "(cross attention) adds another distance bias"),
         ("mpt", softer, SCALE, "layer 2 (alibi) multiplies scores by 0.0625, 0.25 times as much"),
         ("bloom", divided, BIAS, "layer 2 (alibi) adds 0.25 times the distance bias"),
     ],
@@ -276,7 +276,7 @@ def divided_by_1(model):
         ("granite", {"attention_multiplier": 0.015625}, scaled(4, lambda s: 0.25), "attention_multiplier 0.0156"),
         ("deepseek_v3", TWO, scaled(3, lambda s: 0.25), "head_dim 16 and mscale_all_dim"),
         ("deepseek_v2", TWO, scaled(1, lambda s: 0.25 * FACTOR**0.5), "and mscale_all_dim"),
-        ("gemma3n_text", {}, scaled(2, lambda s: 0.25), "the type gemma3n_text says"),
+        ("gemma3n_text", {}, scaled(2, lambda s: 0.25), "from the type gemma3n_text"),
     ],
 )
 def test_a_spoilt_scale_is_named_by_layer(name, options, spoil, words):

@@ -127,7 +127,7 @@ def without_modules(model):
 
 def test_pairs_that_no_module_shows_are_not_judged():
     report = judged("gptj", without_modules, rotary_dim=8)
-    left = "which dimensions are pairs in layers 0, 1, 2, 3, 4, 5, 6: no module returns what is rotated there"
+    left = "which dimensions are pairs in layers 0, 1, 2, 3, 4, 5, 6: no module returns its unrotated vectors"
     assert (report.status, report.not_judged) == ("pass", (left,))
 
 

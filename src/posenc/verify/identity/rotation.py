@@ -93,7 +93,7 @@ def _gain(z: Complex, facts: dict[str, Any], unknown: list[str]) -> tuple[float 
         return None, spread
     gain = round(snap(float(q), max(2e-6, spread)), 6)  # float32 has no more digits
     if abs(gain - 1) > CLOSE and facts["rotary_dim"] == facts["head_dim"]:
-        unknown.append(f"whether {gain:.6g} is a gain or its square is in the softmax scale: scores are equal")
+        unknown.append(f"whether this is a gain of {gain:.6g} or a softmax scale {gain**2:.6g} times as large")
     return gain, spread
 
 
