@@ -32,8 +32,8 @@ NO_CACHE = {"decoding token by token with a cache, decoding several tokens in on
         *((name, {}, {}) for name in ("gpt2", "opt", "biogpt", "gpt_bigcode", "switch_transformers")),
         *((name, {}, NO_CACHE) for name in ("bert", "modernbert", "nomic_bert", "distilbert")),
         ("roberta", {"pad_token_id": 1}, NO_CACHE),  # counts from the row after that for padding
-        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers restart in a call with several "
-                       "tokens"}),
+        ("jamba", {}, {"decoding several tokens in one call with a cache": "its Mamba layers restart in a call with "
+                       "several tokens"}),
         ("hy_v4", {}, {"padded batches and a cache": "its indexer selects a few keys, and rounding may change "
                        "the selection"}),
         ("vit", {}, {"padded batches and a cache": "the model's input is pixel_values instead of tokens"}),
