@@ -73,7 +73,7 @@ def test_a_code_in_two_files_is_refused(tmp_path, monkeypatch):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps({"x.y": fields}))
     monkeypatch.setattr(rules, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(ValueError, match="x.y stands in two files"):
+    with pytest.raises(ValueError, match="x.y is in two files"):
         rules.known.__wrapped__()
     (tmp_path / "b.json").write_text(json.dumps({"x.z": {**fields, "extra": 1}}))
     with pytest.raises(ValueError, match="unknown fields {'extra'}"):

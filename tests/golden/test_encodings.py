@@ -208,6 +208,6 @@ def test_what_is_not_ours_is_not_touched(tmp_path, text):
 
 def test_an_implementation_that_is_off_is_not_written(monkeypatch, tmp_path):
     monkeypatch.setattr(posenc.ALiBi, "at", lambda self, h, q, k: 0.0 * (h + q + k))
-    with pytest.raises(RuntimeError, match="bias of alibi must be as its definition"):
+    with pytest.raises(RuntimeError, match="bias of alibi must match its definition"):
         golden.write(tmp_path / "new")
     assert not (tmp_path / "new").exists()

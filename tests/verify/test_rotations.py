@@ -102,7 +102,7 @@ FAR = {  # name: subject, more of the spec, code or status, what its message say
     },
     **{
         f"stays at {end}": (
-            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"{end:,} on use the angles"
+            rope(place=lambda p, end=end: p.clamp(max=end - 1)), {}, "rope.table.too_short", f"{end:,} on use"
         )
         for end in (777, 20000)
     },
