@@ -92,11 +92,11 @@ FAR = {  # name: subject, more of the spec, code or status, what its message say
     "a refusal": (refuses(5000), {}, "pass", ""),
     "a refusal of what is declared": (refuses(5000), {"max_positions": 32768}, "rope.table.too_short", "32,768"),
     "wrong before a refusal": (refuses(40000, place=lambda p: p % 20000), {}, "rope.table.wraps", "20,000"),
-    "zeros": (lost(0.0, 7), {}, "rope.table.too_short", "at position 8 comes back as zeros"),
+    "zeros": (lost(0.0, 7), {}, "rope.table.too_short", "at position 8 is returned as zeros"),
     "far zeros": (lost(0.0, 5000), {}, "rope.table.too_short", "at position 8,192 is returned as zeros"),
     **{
-        f"begins again at {end}": (
-            rope(place=lambda p, end=end: p % end), {"max_positions": 131072}, "rope.table.wraps", f"again at {end:,}"
+        f"begins restart at {end}": (
+            rope(place=lambda p, end=end: p % end), {"max_positions": 131072}, "rope.table.wraps", f"restart at {end:,}"
         )
         for end in (100, 4500, 65536)
     },
