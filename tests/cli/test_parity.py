@@ -32,7 +32,7 @@ def test_a_person_reads_a_row_for_each_stack_and_what_is_not_read():
     done = posenc("parity", "qwen3-8b", "--stack", "vllm,hf5", "--override", YARN, "--length", "40000")
     assert done.returncode == 1
     assert "vllm 0.33.0  differs  0.4631" in done.stdout
-    assert "    rope_theta: ignored, 10000 is taken\n        vLLM 0.33.0: " in done.stdout
+    assert "    rope_theta: ignored, 10000 is used\n        vLLM 0.33.0: " in done.stdout
     assert "40,000" in done.stdout
 
 

@@ -77,7 +77,7 @@ def test_exit_codes_and_text(subject, capsys, status, code, said):
     if status == "fail":
         assert "  alibi.sign\n    it falls\\x1b[31m, not rises\n" in streams.out
         assert "follows from it: alibi.slopes.order" in streams.out
-        assert streams.out.rstrip().endswith("`posenc rule alibi.sign` says more.")
+        assert streams.out.rstrip().endswith("`posenc rule alibi.sign` explains it.")
 
 
 def test_json_is_the_whole_report_and_nothing_else_in_this_process_too(subject, capsys):

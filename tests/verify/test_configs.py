@@ -175,14 +175,14 @@ def test_kinds_of_layers_that_share_a_fault_are_one_finding():
 def test_what_is_not_known_cannot_be_told():
     judged = judge({"model_type": "xlnet", "hidden_size": 768})
     assert (judged.status, judged.findings) == ("cannot_tell", ())
-    assert "model_type 'xlnet' is not known" in judged.because
+    assert "model_type 'xlnet' is unknown" in judged.because
     assert judge({"model_type": "lama", "rope_theta": 1e4, "head_dim": 64}).status == "cannot_tell"
     assert judge({}).status == "cannot_tell"
 
 
 def test_what_no_type_can_mean_is_found_all_the_same_and_a_pairing_settles_it():
     judged = judge({**with_rope(YARN, factor=0.5), "model_type": "lama"})
-    assert (judged.status, judged.findings[0].code, "not known" in judged.because) == ("fail", "out_of_range", True)
+    assert (judged.status, judged.findings[0].code, "is unknown" in judged.because) == ("fail", "out_of_range", True)
     unknown = {**llama(YARN), "model_type": "lama"}
     assert judge(unknown).status == "cannot_tell"
     assert judge(unknown, pairing="half").status == "pass"
