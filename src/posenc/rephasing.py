@@ -50,7 +50,7 @@ def rephase(
     change = new.frequencies() - old.frequencies()
     dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
     cos, sin = (t.unsqueeze(-3) for t in tabulate(exact, change, dtype=dtype, gain=new.gain() / old.gain()))
-    return kernels.turn(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
+    return kernels.rotate(k, cos, sin, pairing=old.pairing, side=old.rotary_side)
 
 
 def move_keys(

@@ -76,7 +76,7 @@ class ComplexOrder(Embedded):
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
         """Return the turned tokens."""
-        return kernels.turn(x, *parts, pairing="interleaved")
+        return kernels.rotate(x, *parts, pairing="interleaved")
 
     def reset_parameters(self) -> None:
         """Set the frequencies to RoPE's, which the paper leaves open."""
