@@ -82,7 +82,7 @@ def by_layer(
     ways = _ways(model)
     made, chosen = dict[str, tuple[Encoding, ...]](), dict[tuple[str, Any], tuple[Encoding, ...]]()
     n_axes = 1  # of the kinds that turn, which come first, so that the others take the same positions
-    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.turns(way[0])):
+    for kind, base in sorted(kinds.distinct(ways), key=lambda way: not kinds.rotates(way[0])):
         if base is not None:
             fields = Checked({**model.fields, "model_type": model.model_type, "layer_rope_theta": [base] * len(ways)})
         parts = _of_kind(fields, kind, pairing, seq_len) or (registry.create("nope", n_axes=n_axes),)
@@ -119,7 +119,7 @@ def _ways(model: Model) -> list[tuple[str, Any]]:
 def _of_kind(source: Checked, kind: str, pairing: config.Pairing | None, seq_len: int | None) -> tuple[Encoding, ...]:
     """Construct what works in one kind of layer, if anything does."""
     parts: list[Encoding] = []
-    if kinds.turns(kind):
+    if kinds.rotates(kind):
         layout = config.rotary(source, kind, pairing=pairing).layout
         rotary: Any = registry.find_class("rope" if layout in (None, "doubled") else "mrope")
         parts.append(rotary.from_config(source, kind, pairing=pairing, seq_len=seq_len))

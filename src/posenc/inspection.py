@@ -61,7 +61,7 @@ def inspect(target: config.Source, *, pairing: config.Pairing | None = None) -> 
         counts = [*config.layer_types(target).items()]
     found, warnings = [], []
     for kind, count in counts:
-        if kind is not None and not kinds.turns(kind):
+        if kind is not None and not kinds.rotates(kind):
             encoding = "nope" if kind == kinds.NOPE else "none"
             found.append({"kind": kind, "count": count, "encoding": encoding, **dict.fromkeys(_OF_ROTATION)})
             continue

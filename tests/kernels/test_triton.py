@@ -52,7 +52,7 @@ def test_kernel_in_the_interpreter(pytestconfig: pytest.Config) -> None:
 
 
 def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "GPUs alone" in (backend.refuses(jobs_of(1)) or "")
+    assert "only on GPUs" in (backend.refuses(jobs_of(1)) or "")
     monkeypatch.setattr(backend, "interprets", lambda: True)  # as if the tensors were where they could be run
     monkeypatch.setattr(backend, "_installed", lambda: True)
     assert "int32" in (backend.refuses(jobs_of(1, dtype=torch.int32)) or "")

@@ -156,10 +156,8 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     placed = [(leaf.placed, leaf.k_placed) for leaf in leaves]
     learned = [*(p for leaf in leaves for p in leaf.encoding.parameters()), *tensors(placed)]
     learns = any(t.requires_grad for t in (*learned, *([] if call.mask is None else [call.mask])))
-    rotates = (
-        *call.encoding.parameters(),
-        *tensors((call.placed, call.k_placed)),
-    )  # a learned rotation gives q, k and v gradients
+    # a learned rotation gives q, k and v gradients
+    rotates = *call.encoding.parameters(), *tensors((call.placed, call.k_placed))
     trains = learns or any(t.requires_grad for t in (call.q, call.k, call.v, *rotates))
     if call.q.device.type == "cpu":
         return "FlexAttention has no backward pass on a CPU. Call it under torch.no_grad()." if trains else None
@@ -167,8 +165,8 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
         return None
     if learns:
         return (
-            f"{call.encoding.name} has a learned bias, and its gradients through FlexAttention are not tested: torch "
-            "has open issues about learned tensors in a score_mod. Pass backend='flex' to run it anyway."
+            f"gradients of a learned bias or mask through FlexAttention are not tested, here with "
+            f"{call.encoding.name}: torch has open issues about learned tensors in a score_mod. Pass backend='flex' to run it anyway."
         )
     if call.shape[2] % flex_masks.SIZE or call.shape[3] % flex_masks.SIZE:
         return (

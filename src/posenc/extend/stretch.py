@@ -232,7 +232,7 @@ def _by_kind(own: dict[str, Any], stretched: str, source: Checked, nested: bool)
     model = open_model(source)
     if not nested and model.name not in reads.BY_KIND:
         return own
-    turning = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.turns(kind)]
+    turning = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.rotates(kind)]
     around = {"truncate": own.pop("truncate")} if "truncate" in own else {}  # where transformers reads it
     inner = {label(model, kind): own if kind == stretched else spell(config.rotary(source, kind)) for kind in turning}
     return around | inner
