@@ -265,7 +265,7 @@ def test_two_attentions_a_layer_are_two_entries(given):
 
 
 def test_half_a_layer_is_refused():
-    with refuses(ValueError, "num_hidden_layers of longcat_flash counts attentions, two a layer", "got 7"):
+    with refuses(ValueError, "num_hidden_layers of longcat_flash counts two attentions for each layer", "got 7"):
         config.layer_types({"model_type": "longcat_flash", "num_hidden_layers": 7})
 
 

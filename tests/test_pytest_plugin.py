@@ -70,7 +70,7 @@ def test_a_failing_check_is_its_report(project):
             "E *alibi.slopes.not_power_of_two",
             "E *smallest case: n_heads 12, *",
             "E *fix: *",
-            "E *ValueError: posenc_check: a convention must be named, because*; got none.*",
+            "E *ValueError: posenc_check: a convention is needed, because*; got none.*",
         ]
     )
     run.stdout.no_fnmatch_line("*raise CheckError*")  # no lines of ours stand between

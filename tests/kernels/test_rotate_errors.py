@@ -98,11 +98,11 @@ def test_memory_of_another_kind(learned: bool, backend: str) -> None:
     placed = rope.place(positions.arange(N))
     slots = torch.zeros_like(q), torch.zeros_like(k)
     with refuses(
-        ValueError, "RoPE: out must have the shapes of what is turned; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"
+        ValueError, "RoPE: out must have the shapes of q and k; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"
     ):
         rope.rotate(q, k, placed, out=(torch.zeros(2, 4, 5, 8), slots[1]), backend=backend)
     with refuses(
-        ValueError, "RoPE: out must have the shapes of what is turned; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"
+        ValueError, "RoPE: out must have the shapes of q and k; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"
     ):
         rope.rotate(q, k, placed, out=(slots[0], slots[1][:1]), backend=backend)
     lower = torch.zeros_like(q), torch.zeros_like(k, dtype=torch.bfloat16)  # a cache of another precision
@@ -208,5 +208,5 @@ def test_turning_back_is_turning_back() -> None:
     rope.rotate(*turned, placed, inverse=True, out=slots)
     torch.testing.assert_close(slots[0], q, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(slots[1], k, rtol=1e-6, atol=1e-6)
-    with refuses(ValueError, "RoPE: out must have the shapes of what is turned"):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k"):
         rope.rotate(*turned, placed, inverse=True, out=(slots[1], slots[1]))

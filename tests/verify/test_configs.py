@@ -54,7 +54,7 @@ ODD = {
     "unknown_type": (llama({"rope_type": "yarm", "rope_theta": 1e4}), "rope_type", "yarm", "divided by factor"),
     "two_spellings": (llama({"rope_theta": 1e4}, rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=1e4),
         "rope_scaling", {"rope_scaling": {"rope_type": "linear", "factor": 2.0},
-        "rope_parameters": {"rope_theta": 1e4}}, "factor 2.0, which is taken"),
+        "rope_parameters": {"rope_theta": 1e4}}, "factor 2.0, which is used"),
     "factor_missing": (with_rope(YARN, factor=None), "factor", None, "4 here"),
     "factor_differs": (with_rope(YARN, factor=3.0), "factor", 3.0, "stretched to 6144"),
     "share_unread": (llama({"rope_theta": 1e4}, partial_rotary_factor=0.5),

@@ -166,7 +166,8 @@ def _refuses_gradients(call: Call, leaves: list[Leaf], named: bool) -> str | Non
     if learns:
         return (
             f"gradients of a learned bias or mask through FlexAttention are not tested, here with "
-            f"{call.encoding.name}: torch has open issues about learned tensors in a score_mod. Pass backend='flex' to run it anyway."
+            f"{call.encoding.name}: torch has open issues about learned tensors in a score_mod. "
+            "Pass backend='flex' to run it anyway."
         )
     if call.shape[2] % flex_masks.SIZE or call.shape[3] % flex_masks.SIZE:
         return (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc.encoding import Encoding
-from posenc.probe import DOORS, REFUSALS, Probe
+from posenc.probe import HOOKS, REFUSALS, Probe
 from posenc.registry import CAP
 
 NEAR, WINDOW, FAR = 1024, 256, (10_000, 100_000, 1_000_000)  # windows end at the far positions
@@ -69,12 +69,12 @@ def largest_step(probe: Probe) -> float:
 
 def is_bounded(probe: Probe) -> bool:
     """Whether lanes at far positions stay within 1.5 times the largest lane at near ones; keys count as well."""
-    doors = (*DOORS, "rotate_k")
-    near = probe.signatures(probe.line(NEAR), doors).abs().max()
+    hooks = (*HOOKS, "rotate_k")
+    near = probe.signatures(probe.line(NEAR), hooks).abs().max()
     reads = probe.encoding.reads_x  # what runs a sum along the tokens is far where all of them are there
     ends = [end if probe.longest is None else min(end, probe.longest + 1) for end in (FAR[:1] if reads else FAR)]
     lines = [probe.line(end) if reads else probe.line(WINDOW, start=max(end - WINDOW, 0)) for end in ends]
-    far = [probe.signatures(line, doors).abs().max() for line in lines]
+    far = [probe.signatures(line, hooks).abs().max() for line in lines]
     return bool(torch.stack(far).max() <= BOUNDED * near)
 
 
@@ -85,15 +85,15 @@ def shift_residual(probe: Probe) -> float | None:
     what is the same everywhere or depends on the neighbours, and where there are too few positions to tell a law
     from a coincidence.
     """
-    doors = ("embed", "rotate_q", "rotate_v")
-    alone = probe.signatures(probe.line(1), doors)
-    if not torch.allclose(alone, probe.signatures(probe.line(2), doors)[:1]):
+    hooks = ("embed", "rotate_q", "rotate_v")
+    alone = probe.signatures(probe.line(1), hooks)
+    if not torch.allclose(alone, probe.signatures(probe.line(2), hooks)[:1]):
         return None
     seen, width = len(probe.line(CAP)), alone.shape[-1]
     left = []
     for k in (k for k in SHIFTS if seen - k >= 3 * width):
         chosen = torch.randperm(seen - k, generator=probe.random)[: 4 * width + 512]
-        before, after = probe.signatures(chosen, doors), probe.signatures(chosen + k, doors)
+        before, after = probe.signatures(chosen, hooks), probe.signatures(chosen + k, hooks)
         if bool((before == before[:1]).all()):
             return None
         half = len(chosen) // 2
