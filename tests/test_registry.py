@@ -101,7 +101,7 @@ def test_an_option_wins_over_dims() -> None:
 def test_options_are_strict() -> None:
     with refuses(TypeError, "ALiBi: unknown option 'n_head'; did you mean 'n_heads'?", "n_heads, slopes"):
         posenc.create("alibi", n_head=3)
-    with refuses(TypeError, "NoPE: unknown option 'theta'; Options: n_axes."):
+    with refuses(TypeError, "NoPE: unknown option 'theta'. Options: n_axes."):
         posenc.create("nope", theta=1)
 
 

@@ -177,7 +177,7 @@ def create(name: str, *, dims: Dims | None = None, **options: Any) -> Any:
             near = get_close_matches(option, accepted, n=1)
             raise TypeError(
                 f"{cls.__name__}: unknown option {option!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ";")
+                + (f"; did you mean {near[0]!r}?" if near else ".")
                 + f" Options: {', '.join(accepted) or 'none'}."
             )
     plan = {} if ":" in name else card(name).plans.get(name, {})
@@ -235,7 +235,7 @@ def _loaded(point: "EntryPoint") -> Card:
     if card is None or card.cls is not cls:
         raise ValueError(
             f"registry: {offered.giver(point)} must register its class as {point.name!r}, because posenc "
-            f"lists encodings by cards; got no such card. Decorate the class with @posenc.register({point.name!r}, ...)."
+            f"lists encodings by cards; got no such card. Decorate it with @posenc.register({point.name!r}, ...)."
         )
     return card
 

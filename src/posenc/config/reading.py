@@ -94,7 +94,7 @@ def _file(folder: Path) -> Path:
 
 def _no_configuration(path: Path, format_: str) -> ValueError:
     """Return the error for a file of weights."""
-    message = f"config.read: {format_} cannot be read; got {short(str(path))}. "
+    message = f"config.read: {format_} is not supported; got {short(str(path))}. "
     if format_ == "GGUF":
         message += "Pass the config.json of the model that it was converted from; llama.cpp's gguf-dump lists its keys."
     else:
