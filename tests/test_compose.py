@@ -166,7 +166,7 @@ def test_on_axes_passes_everything_on() -> None:
 
 @pytest.mark.parametrize(("axes", "n_axes"), [((2,), 2), ((-1,), 2), ((0, 1), 2), ((), None)])
 def test_axes_that_do_not_fit(axes: tuple[int, ...], n_axes: int | None) -> None:
-    with refuses(ValueError, "OnAxes: RoPE works on 1 of n_axes=", f"got axes={axes}"):
+    with refuses(ValueError, "OnAxes: RoPE needs 1 of n_axes=", f"got axes={axes}"):
         OnAxes(ROPE, axes, n_axes=n_axes)
 
 

@@ -79,7 +79,7 @@ def test_a_failing_check_is_its_report(project):
 @pytest.mark.parametrize("loaded", [(), ("-p", "posenc.pytest_plugin")], ids=["by entry point", "once more by name"])
 def test_the_marker_is_documented_however_often_the_plugin_is_named(project, loaded):
     run = project.runpytest_subprocess("--markers", *loaded)
-    run.stdout.fnmatch_lines(["@pytest.mark.posenc(convention, [*][*]spec): what position code should be*"])
+    run.stdout.fnmatch_lines(["@pytest.mark.posenc(convention, [*][*]spec): specify position code*"])
     assert run.ret == 0
 
 

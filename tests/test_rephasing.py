@@ -109,16 +109,16 @@ HEADS: dict[str, Any] = {"n_kv_heads": 2, "head_dim": 8}
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, pairing="interleaved"), "pairing is 'half' in the old RoPE"),
-        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, rotary_dim=4), "rotary_dim is 8"),
-        (posenc.RoPE(**ROPE), posenc.RoPE(head_dim=16), "head_dim is 8 in the old RoPE and 16 in the new RoPE"),
-        (posenc.RoPE(**ROPE), posenc.XPos(**ROPE, pairing="half"), "XPos changes the size of lanes by position"),
-        (posenc.XPos(**ROPE, pairing="half"), posenc.RoPE(**ROPE), "Compute the keys anew"),
-        (posenc.RetNet(**HEADS, pairing="half"), posenc.RoPE(**ROPE), "RetNet changes the size of lanes by position"),
-        (posenc.RoPE(**ROPE), posenc.FoPE(**HEADS, original_max_len=99), "FoPE changes the size of lanes by position"),
-        (posenc.MixedRoPE(**HEADS), posenc.MixedRoPE(**HEADS), "or turns each head otherwise"),
-        (posenc.GRAPEM(**HEADS), posenc.RoPE(**ROPE, pairing="interleaved"), "GRAPEM changes"),
-        (posenc.RoPE(**ROPE), posenc.AxialRoPE(**ROPE), "n_axes is 1 in the old RoPE and 2 in the new AxialRoPE"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, pairing="interleaved"), "pairing='half' in the old RoPE"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(**ROPE, rotary_dim=4), "rotary_dim=8"),
+        (posenc.RoPE(**ROPE), posenc.RoPE(head_dim=16), "head_dim=8 in the old RoPE and 16 in the new RoPE"),
+        (posenc.RoPE(**ROPE), posenc.XPos(**ROPE, pairing="half"), "XPos scales dimensions by position"),
+        (posenc.XPos(**ROPE, pairing="half"), posenc.RoPE(**ROPE), "Compute the keys again"),
+        (posenc.RetNet(**HEADS, pairing="half"), posenc.RoPE(**ROPE), "RetNet scales dimensions by position"),
+        (posenc.RoPE(**ROPE), posenc.FoPE(**HEADS, original_max_len=99), "FoPE scales dimensions by position"),
+        (posenc.MixedRoPE(**HEADS), posenc.MixedRoPE(**HEADS), "or rotates heads differently"),
+        (posenc.GRAPEM(**HEADS), posenc.RoPE(**ROPE, pairing="interleaved"), "GRAPEM scales dimensions"),
+        (posenc.RoPE(**ROPE), posenc.AxialRoPE(**ROPE), "n_axes=1 in the old RoPE and 2 in the new AxialRoPE"),
     ],
 )
 def test_what_cannot_be_turned_on_is_refused(old: Any, new: Any, words: str) -> None:

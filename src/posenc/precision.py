@@ -148,7 +148,7 @@ def find_collision(rows: Float[Tensor, "n width"]) -> dict[str, int] | None:
     >>> find_collision(torch.tensor([[1.0], [0.0], [2.0], [-0.0]]))
     {'position': 3, 'same_as': 1}
     """
-    rows = rows + 0.0  # -0.0 is 0.0 from here on, while what is no number stays comparable bit by bit
+    rows = rows + 0.0  # makes -0.0 equal 0.0 in the comparison of bits below, which can compare NaN as well
     first = first_repetition(rows)
     if first is None:
         return None

@@ -121,7 +121,7 @@ def test_a_second_conversion_to_the_same_is_refused(saved, tmp_path):
     convert_checkpoint(saved / "whole", tmp_path / "out", "interleaved")
     with pytest.raises(ValueError, match="these weights are interleaved already, according to their metadata"):
         convert_checkpoint(tmp_path / "out", tmp_path / "twice", "interleaved")
-    with pytest.raises(ValueError, match="the weights' metadata says interleaved, and of=half differs"):
+    with pytest.raises(ValueError, match="the weights' metadata has interleaved, but of=half differs"):
         convert_checkpoint(tmp_path / "out", tmp_path / "twice", "half", of="half")
     assert not (tmp_path / "twice").exists()
     convert_checkpoint(saved / "deepseek", tmp_path / "deepseek", "half")
@@ -230,7 +230,7 @@ SPOILT = {
     "a header too long": (
         lambda m: next(m.glob("*2-of*.safetensors")).write_bytes(struct.pack("<Q", 1 << 60) + b"{}"), "is damaged"
     ),
-    "a configuration twice": (lambda m: (m / "config.json").write_text('{"a": 1, "a": 2}'), "holds a key twice"),
+    "a configuration twice": (lambda m: (m / "config.json").write_text('{"a": 1, "a": 2}'), "has the key 'a' twice"),
     "no configuration": (lambda m: (m / "config.json").unlink(), "there is no config.json"),
 }  # fmt: skip
 

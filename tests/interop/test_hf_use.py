@@ -165,7 +165,7 @@ def test_the_report_says_what_is_replaced():
         "replaced  encoder: self-attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
         "bidirectional=True, score_scale=1.0)\n"
         "replaced  decoder: self-attention of 2 layers by T5(n_heads=4, n_buckets=8, max_distance=20, "
-        "bidirectional=False, score_scale=1.0), attention to the encoder by NoPE()"
+        "bidirectional=False, score_scale=1.0), cross-attention by NoPE()"
     )
 
 
@@ -210,7 +210,7 @@ def test_other_models_are_refused():
         posenc.hf.use(without())
     assert "GPT2LMHeadModel is of type 'gpt2', which posenc.hf does not support" in str(caught.value)
     assert f"Pass a rotary model, or one of these types: {', '.join(posenc.hf.MODEL_TYPES)}." in str(caught.value)
-    with pytest.raises(ValueError, match="it holds no model of transformers"):
+    with pytest.raises(ValueError, match="it contains no model of transformers"):
         posenc.hf.use(nn.Linear(2, 2))
 
 

@@ -202,10 +202,20 @@ REFUSED = {
 }
 SETTINGS = {
     "a huge window": ({"window_size": 10**9}, ValueError, "window_size must be from 1 to 256"),
-    "no window": ({"window_size": None}, ValueError, "window_size must stand in the file", "Add window_size"),
+    "no window": (
+        {"window_size": None},
+        ValueError,
+        "window_size is missing, and the position encoding",
+        "Add window_size",
+    ),
     "a window in words": ({"window_size": "7"}, TypeError, "window_size must be an integer"),
     "no list": ({"depths": 3}, TypeError, "depths must be a list"),
-    "no depths": ({"depths": [1]}, ValueError, "depths and num_heads must be equally long", "got 1 and 2"),
+    "no depths": (
+        {"depths": [1]},
+        ValueError,
+        "depths and num_heads must both have one entry for each stage",
+        "got 1 and 2",
+    ),
     "endless layers": ({"depths": [1, 10**9]}, ValueError, "depths[1] must be from 1 to 10000"),
 }
 

@@ -97,13 +97,9 @@ def test_memory_of_another_kind(learned: bool, backend: str) -> None:
     rope = posenc.RoPE(head_dim=8, trainable=learned)
     placed = rope.place(positions.arange(N))
     slots = torch.zeros_like(q), torch.zeros_like(k)
-    with refuses(
-        ValueError, "RoPE: out must have the shapes of q and k; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"
-    ):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k; got (2, 4, 5, 8) for q of (2, 4, 4, 8)"):
         rope.rotate(q, k, placed, out=(torch.zeros(2, 4, 5, 8), slots[1]), backend=backend)
-    with refuses(
-        ValueError, "RoPE: out must have the shapes of q and k; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"
-    ):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k; got (1, 2, 4, 8) for k of (2, 2, 4, 8)"):
         rope.rotate(q, k, placed, out=(slots[0], slots[1][:1]), backend=backend)
     lower = torch.zeros_like(q), torch.zeros_like(k, dtype=torch.bfloat16)  # a cache of another precision
     wanted = rope.rotate(q, k, placed, backend=backend)

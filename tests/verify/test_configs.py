@@ -193,7 +193,7 @@ def test_a_model_without_rotation_has_nothing_to_find():
     judged = judge(falcon | {"hidden_size": 256, "num_attention_heads": 4})
     assert (judged.status, judged.layers) == ("pass", {"layers: alibi": 2})
     assert judge(falcon).status == "cannot_tell"
-    assert "num_attention_heads must stand in the file" in judge(falcon).because
+    assert "num_attention_heads is missing" in judge(falcon).because
 
 
 # the parts about positions of files as they were published, in the spelling of their time

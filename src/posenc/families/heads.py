@@ -81,8 +81,8 @@ def check_out(who: str, xs: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor]) -
     for name, slot, x in zip("qk", out, xs, strict=True):
         if slot.shape != x.shape:  # which a copy would broadcast
             raise ValueError(
-                f"{who}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
-                f"{tuple(x.shape)}. Pass the slots of these tokens alone."
+                f"{who}: out must have the shapes of q and k; got {tuple(slot.shape)} for {name} of "
+                f"{tuple(x.shape)}. Pass only the slots of these tokens."
             )
         if slot.device != x.device:
             raise ValueError(

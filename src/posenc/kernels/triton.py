@@ -52,9 +52,7 @@ def _installed() -> bool:
 
 @functools.cache
 def _code() -> Any:
-    return importlib.import_module(
-        "posenc.kernels.triton_code"
-    )  # importing triton takes a second, so only on first use
+    return importlib.import_module("posenc.kernels.triton_code")  # importing triton takes a second
 
 
 def run(jobs: Sequence[Job], pairing: Pairing, side: Side) -> None:
