@@ -126,7 +126,7 @@ def test_a_second_conversion_to_the_same_is_refused(saved, tmp_path):
     assert not (tmp_path / "twice").exists()
     convert_checkpoint(saved / "deepseek", tmp_path / "deepseek", "half")
     shutil.copy(saved / "deepseek/config.json", tmp_path / "deepseek/config.json")
-    with pytest.raises(ValueError, match="metadata says half, and config.json, with rope_interleave True differs"):
+    with pytest.raises(ValueError, match="metadata has half, but config.json, with rope_interleave True differs"):
         convert_checkpoint(tmp_path / "deepseek", tmp_path / "twice", "interleaved")
 
 
