@@ -86,7 +86,7 @@ def test_the_commands_say_it(tmp_path, capsys):
 
 def test_parts_that_stand_for_none_of_them_are_named():
     written = plain(CONFIG_MAPPING["bark"]().to_dict())
-    said = ("got 'bark' with the parts 'semantic_config' ('semantic')", "Pass one, as posenc.config.read(source)['sema")
+    said = ("got 'bark' with parts 'semantic_config' ('semantic')", "such as posenc.config.read(source)['sema")
     for reader in (inspect, posenc.PerLayer.from_config, config.rotary, config.layer_types):
         with refuses(ValueError, "config: a configuration must be of one model; ", *said):
             reader(written)

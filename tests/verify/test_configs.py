@@ -42,7 +42,7 @@ ODD = {
     "list_missing": (with_rope(LONG, long_factor=None), "long_factor", None, "longer texts"),
     "long_unread": ({**with_rope(LONG), "model_type": "phimoe"}, "long_factor", [2.0] * 32, "longer"),
     "window_scaled": ({**with_rope(YARN), "layer_types": ["sliding_attention"] * 4, "sliding_window": 512},
-        "sliding_window", 512, "only layers that see far"),
+        "sliding_window", 512, "only layers without a window"),
     "unscaled": (llama({"rope_theta": 1e4}, **{LENGTH: 4096}), "max_position_embeddings", 8192, "factor 2"),
     "betas_swapped": (with_rope(YARN, beta_fast=1.0, beta_slow=32.0),
         "beta_fast", {"beta_fast": 1, "beta_slow": 32}, "more than 32 times"),
