@@ -80,7 +80,7 @@ def test_the_commands_say_it(tmp_path, capsys):
     fields["decoder"]["rope_parameters"]["rope_theta"] = 0.5
     (found,) = judge(fields).findings
     assert (found.key, found.layers) == ("decoder.rope_theta", ("decoder sliding_attention", "decoder full_attention"))
-    with refuses(ValueError, "must be of one model; got 't5gemma' with the parts 'decoder' ('t5_gemma", "['decoder']"):
+    with refuses(ValueError, "must be of one model; got 't5gemma' with parts 'decoder' ('t5_gemma", "['decoder']"):
         posenc.RoPE.from_config(tmp_path)
 
 

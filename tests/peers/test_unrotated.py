@@ -196,7 +196,7 @@ def test_the_commands_say_it(tmp_path, capsys):
         (
             DEBERTA | {"max_position_embeddings": 1 << 24},
             ValueError,
-            "tables of deberta must hold at most 1,073,741,824",
+            "tables of deberta must have at most 1,073,741,824",
         ),
     ],
 )

@@ -145,7 +145,7 @@ class _RefusedError(ValueError):
 
 
 def _no_constant(name: str) -> float:
-    raise _RefusedError(f"has the number {name}, which is not valid JSON. Remove the key.")
+    raise _RefusedError(f"has the number {name}, which is not JSON. Remove the key.")
 
 
 def _int(digits: str) -> int:
