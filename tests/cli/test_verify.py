@@ -170,7 +170,7 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
         assert verify(path, "--spec", source) == 2
         streams = capsys.readouterr()
         assert streams.out == ""
-        assert said.split(";")[0] in streams.err or "configuration is a JSON object" in streams.err
+        assert said.split(";")[0] in streams.err or "configuration must be a JSON object" in streams.err
         assert streams.err.count("\n") == 1
 
 
