@@ -61,7 +61,7 @@ def test_the_list():
 
 WRONG = {
     "no target": ([], "TARGET is missing"),
-    "no file": (["nothing.json"], "no configuration is at 'nothing.json'"),
+    "no file": (["nothing.json"], "'nothing.json' is neither a configuration nor"),
     "a stack": (["qwen3-8b", "--stack", "foo"], "Known: hf@5.23.0"),
     "a version": (["qwen3-8b", "--stack", "vllm@9"], "Known: hf@5.23.0"),
     "distances": (["qwen3-8b", "--at", "1,x"], "--at must be distances"),

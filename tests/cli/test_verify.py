@@ -156,8 +156,8 @@ def test_the_specification_comes_from_a_file_or_from_stdin(subject, capsys, monk
     [
         (b"{not json", "is not JSON in UTF-8"),
         (b"[1, 2]", "a specification must be a JSON object; got list"),
-        (b'{"base": NaN}', "holds NaN"),
-        (b'{"a": 1, "a": 2}', "holds a key twice"),
+        (b'{"base": NaN}', "has the number NaN"),
+        (b'{"a": 1, "a": 2}', "has the key 'a' twice"),
         (b'{"a": ' * 50 + b"1" + b"}" * 50, "nested deeper than 32"),
         (b'{"a": "' + b"x" * (1 << 20) + b'"}', "over 1048576 bytes"),
     ],
@@ -170,7 +170,7 @@ def test_a_bad_specification_is_one_line_before_anything_runs(subject, capsys, m
         assert verify(path, "--spec", source) == 2
         streams = capsys.readouterr()
         assert streams.out == ""
-        assert said.split(";")[0] in streams.err or "configuration is a JSON object" in streams.err
+        assert said.split(";")[0] in streams.err or "configuration must be a JSON object" in streams.err
         assert streams.err.count("\n") == 1
 
 

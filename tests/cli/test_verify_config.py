@@ -95,7 +95,7 @@ def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
     for target in (tmp_path / "model.gguf", tmp_path):
         assert run(["verify-config", str(target)]) == 3
         said = " ".join(capsys.readouterr().out.split())
-        assert "GGUF is not read" in said
+        assert "GGUF is not supported" in said
         assert "Pass the config.json of the model that it was converted from" in said
         assert "orrect the file" not in said
 

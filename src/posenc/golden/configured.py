@@ -171,13 +171,13 @@ def _entries(source: Checked, prefix: str, wanted: _Wanted) -> Iterator[Entry]:
                 options = dict(way.options)
                 yield entry | {"score_factor": 1.0, "options": options}, biases.arrays(way.encoding, options)
             else:
-                yield entry | {"why": f"positions enter by {unrotated.KINDS[str(model.model_type)].said}"}, {}
+                yield entry | {"why": f"positions enter by {unrotated.KINDS[str(model.model_type)].means}"}, {}
         return
     counts: list[tuple[str | None, int | None]] = [(None, None)]
     with suppress(ValueError):  # the number of layers is missing; one kind is known, or `rotary` reports the error
         counts = [*config.layer_types(source).items()]
     for kind, count in counts:
-        if kind is None or kinds.turns(kind):
+        if kind is None or kinds.rotates(kind):
             yield _rotation(source, kind, prefix, count, wanted)
             continue
         entry = {"kind": f"{prefix}{kind}", "count": count, **_EMPTY, "encoding": "nope"}

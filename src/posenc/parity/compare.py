@@ -125,7 +125,7 @@ def mean(source: Checked) -> list[Meaning]:
     """Return the meaning of a configuration for each kind of layer with its own rotation."""
     model = open_model(source)
     pairing: config.Pairing | None = None if model.name in TYPES else "half"  # frequencies do not depend on it
-    order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.turns(kind))
+    order = dict.fromkeys(kind for kind in kinds.layers(model, unknown=24) if kinds.rotates(kind))
     found = dict[str, Meaning]()
     for kind in sorted(order, key=lambda kind: kind != kinds.FULL):
         rotary = config.rotary(source, kind, pairing=pairing)

@@ -179,14 +179,14 @@ def _look(
     except (ValueError, TypeError) as error:
         return {}, [_refused(error, source)], []
     rotations = []
-    for kind in filter(kinds.turns, counts):
+    for kind in filter(kinds.rotates, counts):
         try:
             rotations.append(config.rotary(source, kind, pairing=pairing))
             seen = [_odd(one) for one in rotations[-1].warnings]
         except (ValueError, TypeError) as error:
             seen = [_refused(error, source)]
         found += [replace(one, layers=(kind,)) for one in seen]
-    return counts, [*_merged(found, set(filter(kinds.turns, counts)))], rotations
+    return counts, [*_merged(found, set(filter(kinds.rotates, counts)))], rotations
 
 
 def _merged(found: Iterable[Finding], all_kinds: set[str]) -> Iterator[Finding]:

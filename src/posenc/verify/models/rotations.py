@@ -194,7 +194,7 @@ def _known(index: int, order: Sequence[str], runs: dict[str, Run], fields: dict[
             code, how = ("unexpected", "should not") if rope is None else ("other_kind", "should like its own kind")
             said = f"rotates like layers of kind {kind}, but {how}"
             yield fault(code, said, evidence=1.0, freq=of_text(other), pairing=other.pairing)
-    if rope is None or not kinds.turns(order[index]):
+    if rope is None or not kinds.rotates(order[index]):
         return
     swapped = "interleaved" if rope.pairing == "half" else "half"
     yield fault("pairing", f"uses the pairing {swapped}, but should use {rope.pairing}", pairing=swapped)

@@ -67,7 +67,7 @@ def of_layer(model: Model, kind: str, head_dim: int) -> Expected:
     if name in _ONE:
         return Expected(kind, 1.0, f"the type {name}, which scales queries and keys instead")
     width = head_dim / 2 if name in _HALF_WIDTH else head_dim
-    factor = frequencies.from_config(dict(fields), kind).score_factor if kinds.turns(kind) else 1.0
+    factor = frequencies.from_config(dict(fields), kind).score_factor if kinds.rotates(kind) else 1.0
     also = "" if factor == 1 else " and mscale_all_dim"
     return Expected(kind, width**-0.5 * factor, f"the root of head_dim {width:g}{also}")
 
