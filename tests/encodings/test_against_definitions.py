@@ -12,7 +12,7 @@ from torch import Tensor
 
 import posenc
 import strategies
-from defined import PRODUCTS, READ_TOKENS, mathematics
+from defined import PRODUCTS, READ_TOKENS, mathematics, turn
 from posenc import definitions
 from posenc.defined import of_text
 
@@ -76,7 +76,7 @@ def amplified(encoding: Any, pos: Tensor) -> float:
     return slack(pos) * max(1.0, math.prod(max(s, 1.0) for s in steep) if len(steep) < 6 else 1e3)
 
 
-ROTARY = [n for n in posenc.names() if posenc.card(n).family == "rotary" and n != "pope"]
+ROTARY = [n for n in posenc.names() if posenc.card(n).family == "rotary" and n not in {"pope", *READ_TOKENS}]
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -167,7 +167,28 @@ def test_bias(name: str, data: st.DataObject) -> None:
     close(scores(encoding, q, k, pos, k_pos), np.array(wanted), slack(pos, k_pos) * 8)
 
 
-@pytest.mark.parametrize("name", sorted(READ_TOKENS))
+@pytest.mark.parametrize("name", [n for n in sorted(READ_TOKENS) if posenc.card(n).family == "rotary"])
+@given(data=st.data())
+@strategies.check(60)
+def test_read_rotations(name: str, data: st.DataObject) -> None:
+    """Each row of a batch is a text, whose tokens rotate queries and keys that are its own."""
+    encoding = strategies.draw_encoding(data, name)
+    pos = data.draw(strategies.sites(encoding))
+    batch, n = data.draw(st.integers(1, 3)) if pos.ndim == 1 else pos.shape[0], pos.shape[-1]
+    x = strategies.normal(batch, n, encoding.d_model)
+    groups = encoding.n_kv_heads
+    q, k = (strategies.normal(batch, h, n, encoding.head_dim, seed=h) for h in (2 * groups, groups))
+    define = definitions.find(name)
+    assert define is not None
+    at = rows(pos) if pos.ndim > 1 else rows(pos) * batch
+    rotated = encoding.rotate(q, k, encoding.place(pos, x, dtype=torch.float64))
+    for i in range(batch):
+        sides = define(x[i].numpy(), at[i], **mathematics(encoding))
+        for got, side, t in zip(rotated, sides, (q, k), strict=True):
+            close(got[i], turn(side, t[i].numpy()), 1e-11)
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(READ_TOKENS) if posenc.card(n).family == "bias"])
 @given(data=st.data())
 @strategies.check(60)
 def test_read_tokens(name: str, data: st.DataObject) -> None:

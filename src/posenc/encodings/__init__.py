@@ -47,6 +47,7 @@ from posenc.encodings.retnet import RetNet as RetNet
 from posenc.encodings.rope import RoPE as RoPE
 from posenc.encodings.rope_pp import RoPEPlusPlus as RoPEPlusPlus
 from posenc.encodings.sandwich import Sandwich as Sandwich
+from posenc.encodings.selective_rope import SelectiveRoPE as SelectiveRoPE
 from posenc.encodings.self_extend import SelfExtend as SelfExtend
 from posenc.encodings.shaw import Shaw as Shaw
 from posenc.encodings.sine import Sine as Sine

@@ -4,6 +4,7 @@ from posenc.encoding import Encoding
 from posenc.encodings.cpvt import CPVT
 from posenc.encodings.fox import FoX
 from posenc.encodings.retnet import RetNet
+from posenc.encodings.selective_rope import SelectiveRoPE
 from posenc.encodings.xpos import XPos
 
 _NEIGHBOURS = "a convolution sees the neighbours in the image, "
@@ -21,6 +22,14 @@ EXCEPTIONS: dict[tuple[type[Encoding], str], str] = {
     (RetNet, "far positions"): (
         "sizes are powers of the position, so float32 ends 2,600 positions from the centre; "
         "the law holds at a centre among the far positions, which a test of its own shows"
+    ),
+    (SelectiveRoPE, "permutation"): (
+        "angles are summed along the sequence, in whose order causal masks are read, too; positions only show where "
+        "a text begins, as a test of its own shows"
+    ),
+    (SelectiveRoPE, "left padding"): (
+        "a convolution sees the three tokens before, so padding within a text parts what follows from what came "
+        "before; padding on the left changes nothing, as a test of its own shows"
     ),
     (XPos, "far positions"): (
         "lane sizes are powers of the position, so float32 ends 34,000 positions from the centre; "

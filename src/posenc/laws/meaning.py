@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from posenc import character, positions, registry
 from posenc.attention import attend
-from posenc.defined import arguments, card_of, definition_of, of_text
+from posenc.defined import arguments, card_of, definition_of, matrices, of_text
 from posenc.encoding import Encoding
 from posenc.laws import limits, promises
 from posenc.laws.case import TOLERANCE, Case, Law, statute
@@ -48,7 +49,7 @@ def _held(case: Case, card: registry.Card, define: Any, places: Iterable[Tensor]
         x, q = case.tokens(n, batch=1), case.normal(1, case.n_heads, n, case.head_dim)
         k = case.normal(1, case.n_kv_heads, n, case.head_dim)
         try:
-            turned = _turns(card, define, case, pos, q, k)
+            turned = _turns(card, define, case, pos, x, q, k)
             wanted = torch.from_numpy(_define(card, define, case, pos, x, q, k, turned))
         except NotImplementedError:  # a definition covers what can be said in a few lines
             return
@@ -169,14 +170,15 @@ def _term(define: Any, encoding: Encoding, x: Tensor, p: NDArray[np.float64]) ->
     return np.asarray(define(*given, **arguments(define, encoding)))
 
 
-def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, q: Tensor, k: Tensor) -> _Turned:
+def _turns(card: registry.Card, define: Any, case: Case, pos: Tensor, x: Tensor, q: Tensor, k: Tensor) -> _Turned:
     """Return queries and keys, each turned by the matrices that a definition has for its side; None if it has none."""
     if card.family != "rotary" or "q_pos" in inspect.signature(define).parameters:
         return None
-    options, p = arguments(define, case.encoding, head_dim=case.head_dim), _array(pos)
-    turns = [define(float(t) if case.encoding.n_axes == 1 else t, **options) for t in p]
+    rotate = partial(define, **arguments(define, case.encoding, head_dim=case.head_dim))
+    sides = matrices(rotate, _array(pos), _array(x[0]) if case.encoding.reads_x else None)
     return [
-        np.stack([_turn(turns[i][side], _array(x[0])[:, i]) for i in range(len(p))], 1) for side, x in enumerate((q, k))
+        np.stack([_turn(side[i], _array(t[0])[:, i]) for i in range(len(side))], 1)
+        for side, t in zip(sides, (q, k), strict=True)
     ]
 
 
