@@ -91,6 +91,10 @@ def scores(
     if name in READ_TOKENS and family == "bias":
         term = define(*of_text(define, text, np.arange(len(text))), **arguments)
         return product + term[:, q_pos][:, :, k_pos]
+    if name == "grape_ap":  # whose terms do not look at scores
+        n, nothing = len(text), np.zeros((len(q), len(text), len(text)))
+        term = define(nothing, text, np.arange(n), np.tril(np.ones((n, n), bool)), **arguments)
+        return product + term[:, q_pos][:, :, k_pos]
     if name == "cope":
         return define(product, q=q, k=k, allowed=allowed, **arguments)
     if name == "dape":

@@ -391,6 +391,9 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "grape_a": st.fixed_dictionaries(
         {"n_heads": _HEADS, "head_dim": _WIDTH}, optional={"gates": st.sampled_from(["query", "key"])}
     ),
+    "grape_ap": st.fixed_dictionaries(
+        {"d_model": _WIDTH, "n_heads": _HEADS, "p_dim": st.sampled_from([2, 4, 6])},
+    ),
     "grape_m": _grape_m(),
     "selective_rope": st.fixed_dictionaries(
         {

@@ -49,7 +49,7 @@ CLASSICS = {
     "bias": "alibi t5 kerple kerple_power relative_bias sandwich fire dynamic_position_bias tupe fox inkling "
     "swin swin_v2 beit graphormer",
     "content_bias": "shaw transformer_xl deberta decomposed_2d grape_a",
-    "score_map": "cope dape",
+    "score_map": "cope dape grape_ap",
     "values": "vo_rope",
 }
 

@@ -115,6 +115,10 @@ def asked(name: str) -> Iterator[tuple[Any, tuple[int, ...], tuple[Any, ...], di
         options |= {"head_dim": head_dim}
         first = (0,) * (np.ndim(define(p, **options)[0]) - 2)
         yield from ((define, (*first, lane, lane), (p,), options) for lane in (0, 3, head_dim - 1))
+    elif name == "grape_ap":
+        text = of_text(define, strategies.normal(6, encoding.d_model).numpy(), np.arange(6))
+        given = (np.ones((heads, 6, 6)), *text, np.tril(np.ones((6, 6), bool)))
+        yield from ((define, (head, 5, 2), given, options) for head in (0, heads - 1))
     elif name in defined.READ_TOKENS:
         text = of_text(define, np.ones((6, encoding.d_model)), np.arange(6))
         yield from ((define, (head, 5, 2), text, options) for head in (0, heads - 1))

@@ -234,12 +234,15 @@ def test_score_maps(name: str, data: st.DataObject) -> None:
     encoding = strategies.draw_encoding(data, name)
     places = st.lists(st.integers(-strategies.FAR, strategies.FAR), min_size=1, max_size=5, unique=True)
     pos, k_pos = (torch.tensor(data.draw(places)) for _ in "qk")
+    x = strategies.normal(2, len(pos), encoding.d_model) if encoding.reads_x else None
+    k_pos = pos if encoding.reads_x else k_pos  # one text
     n_heads, head_dim = getattr(encoding, "n_heads", 2), getattr(encoding, "head_dim", 3)
     q, k = (strategies.normal(2, n_heads, len(p), head_dim, seed=len(p)) for p in (pos, k_pos))
     given_scores = strategies.normal(2, n_heads, len(pos), len(k_pos), seed=7) * 2
     allowed = strategies.normal(len(pos), len(k_pos), seed=data.draw(st.integers(0, 99))) > -0.5
     allowed[0, 0] = True  # so that there is something to compare
     define, learned, order = definitions.find(name), mathematics(encoding), k_pos.argsort()
+    order = torch.arange(len(pos)) if encoding.reads_x else order  # which says itself which keys stand later
     assert define is not None
     at = [rows(p)[0] for p in (pos, k_pos[order])]
     if name == "dape":  # the bias inside has a definition of its own
@@ -249,11 +252,13 @@ def test_score_maps(name: str, data: st.DataObject) -> None:
         terms = {"bias": inner(*at, **mathematics(encoding.encoding))}
     wanted = []
     for b in range(2):
+        if name == "grape_ap":
+            terms = {"x": x[b].numpy(), "pos": pos.numpy()}
         if name == "cope":
             terms = {"q": q[b].numpy(), "k": k[b, :, order].numpy()}
         ordered = given_scores[b, ..., order].numpy()
         wanted.append(define(ordered, **terms, allowed=allowed[:, order].numpy(), **learned))
-    placed, k_placed = (encoding.place(p, dtype=torch.float64) for p in (pos, k_pos))
+    placed, k_placed = (encoding.place(p, x, dtype=torch.float64) for p in (pos, k_pos))
     got = encoding.rescore(given_scores, q, k, placed, k_placed, allowed)[..., order]
     seen = allowed[:, order]
     close(got[..., seen], np.array(wanted)[..., seen.numpy()], slack(pos, k_pos) * 8)

@@ -128,7 +128,7 @@ def again(found, case, groups):
     if family == "none":
         return {"scores": define(q, k)}
     if family == "score_map":
-        parts = {"q": q, "k": k}
+        parts = {"x": inputs["x"], "pos": q_pos} if "x" in inputs else {"q": q, "k": k}
         if name == "dape":
             inner = definitions.find(case["options"]["encoding"])
             own = {key.removeprefix("encoding."): t for key, t in groups["parameter"].items() if "encoding." in key}

@@ -1,4 +1,4 @@
-"""Definitions of biases and rotations that the content makes or paces, a continuation of `scores`: (n_heads, m, n).
+"""Definitions of terms and rotations that the content makes or paces, a continuation of `scores`: (n_heads, m, n).
 
 As there, each result is added to q.k / sqrt(head_dim) unless its docstring says what else it is, and
 distance = q_pos - k_pos.
@@ -90,6 +90,45 @@ def grape_a(
                 np.logaddexp(0, u[h] @ k[h, j] / max(float(np.linalg.norm(u[h])), 1e-6) / math.sqrt(head_dim))
             )
         out[h, i, j] = -max(float(q_pos[i] - k_pos[j]), 0.0) * np.logaddexp(0, omega[h]) * slopes[h] * rate
+    return out
+
+
+def grape_ap(
+    scores: Array,
+    x: Array,
+    pos: Positions,
+    allowed: NDArray[np.bool_],
+    *,
+    d_model: int,
+    n_heads: int,
+    p_dim: int = 8,
+    weight: Array,
+) -> Array:
+    """Scores less what each token from key to query costs: a toll that the query and that token set.
+
+    Paper: Zhang et al. 2025, "Group Representational Position Encoding" (GRAPE), arXiv 2512.07805, section 5
+    (path-integral additive): b(t, j) = the sum over l = j + 1.. t of psi(t, l) = alpha g(p_t . R_l p_l / P) <= 0. From
+    the authors' code (llama-mha-grape-ap-v1): g = log sigmoid, alpha_h the slopes of `alibi`, p_u = W_h x_u as it is
+    for the query and at mean square 1 (2^-23 added) for the token, all pairs of lanes c and c + P/2 at 1 radian per
+    position.
+
+    scores (n_heads, m, m), with all else that is added, of x (m, d_model): the tokens, both queries and keys, at pos
+    (m,); allowed (m, m): True where the query may see the key; weight (n_heads * p_dim, d_model): the rows of a head in
+    a block; d_model idle. Result: the new scores; where not allowed, meaningless.
+    The sum runs over the ALLOWED tokens at positions above the key's, which is the same under a causal mask.
+    Departure: the code rotates CLOCKWISE, here counter-clockwise as elsewhere.
+    """
+    out, slopes = np.array(scores), _alibi_slopes(n_heads, "authors", 8.0)
+    p = (x @ weight.T).reshape(len(x), n_heads, p_dim)
+    for h, i, j in np.ndindex(out.shape):
+        tolls = []
+        for t in range(len(x)):
+            if allowed[i, t] and pos[t] > pos[j]:
+                a, b = np.split(p[t, h] / math.sqrt(p[t, h] @ p[t, h] / p_dim + 2.0**-23), 2)
+                c, s = math.cos(pos[t]), math.sin(pos[t])
+                product = p[i, h] @ np.concatenate([a * c - b * s, b * c + a * s]) / p_dim
+                tolls.append(slopes[h] * np.logaddexp(0, -product))
+        out[h, i, j] = scores[h, i, j] - math.fsum(tolls)
     return out
 
 

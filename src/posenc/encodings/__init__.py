@@ -19,6 +19,7 @@ from posenc.encodings.fope import FoPE as FoPE
 from posenc.encodings.fox import FoX as FoX
 from posenc.encodings.gaussian_fourier import GaussianFourier as GaussianFourier
 from posenc.encodings.grape_a import GRAPEA as GRAPEA
+from posenc.encodings.grape_ap import GRAPEAP as GRAPEAP
 from posenc.encodings.grape_m import GRAPEM as GRAPEM
 from posenc.encodings.graphormer import Graphormer as Graphormer
 from posenc.encodings.hierarchical import Hierarchical as Hierarchical

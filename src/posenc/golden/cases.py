@@ -301,6 +301,7 @@ def _rescore(
     inputs, q, k, pos, k_pos = _tokens(card, encoding)
     scores = _exact((len(q), len(pos), len(k_pos)), f"{card.name} scores")
     allowed = pos[:, None] >= k_pos[None, :]
+    text, x = _text(card, encoding, inputs)
     inputs["scores"] = (scores, "scaled scores with all biases (n_heads, q_len, k_len)")
     inputs["allowed"] = (allowed, "true where a query may see a key (q_len, k_len); other scores have no meaning")
     if card.name == "dape":  # the bias inside has a definition of its own
@@ -308,10 +309,11 @@ def _rescore(
         assert term is not None
         first: tuple[Array, ...] = (term(pos, k_pos),)
     else:
-        first = (q, k)
+        first = (q, k) if text is None else (text, pos)
     exact = np.where(allowed, define(scores, *first, allowed), 0.0)
     batch = (torch.from_numpy(t)[None] for t in (scores, q, k))
-    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos), torch.from_numpy(allowed))[0].detach().numpy()
+    ours = encoding.rescore(*batch, *_place(encoding, pos, k_pos, x), torch.from_numpy(allowed))[0].detach().numpy()
     said = "scores after the map (n_heads, q_len, k_len), and 0 where they are not allowed"
-    law = f"scores' = {card.name}(scores{', bias inside' if card.name == 'dape' else ', q, k'}), whole rows at once"
+    reads = {"dape": "bias inside", "grape_ap": "x, pos"}.get(card.name, "q, k")
+    law = f"scores' = {card.name}(scores, {reads}), whole rows at once"
     return inputs, {"scores": (exact, said)}, {"scores": np.where(allowed, ours, 0.0)}, law

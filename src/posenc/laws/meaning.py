@@ -147,14 +147,17 @@ def _rescored(
     p: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return what a definition makes of scores that are all allowed; it counts columns, and so gets them in order."""
-    order = p.argsort() if p.ndim == 1 else np.arange(len(p))
+    known = inspect.signature(define).parameters
+    in_order = "pos" in known or p.ndim > 1  # it says itself which keys stand later
+    order = np.arange(len(p)) if in_order else p.argsort()
     given = {
         "scores": scores[..., order],
         "q": queries,
         "k": keys[:, order],
         "allowed": np.full(scores.shape[1:], True),
+        "x": _array(x[0]),
+        "pos": p,
     }
-    known = inspect.signature(define).parameters
     if "bias" in known:  # that of the encoding inside
         term = definition_of(encoding.encoding)
         if term is None:
