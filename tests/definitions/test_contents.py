@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenc.definitions.bias import alibi
-from posenc.definitions.contents import grape_a, inkling, selective_rope
+from posenc.definitions.contents import grape_a, grape_ap, inkling, selective_rope
 
 
 def test_inkling_typed() -> None:
@@ -70,3 +70,24 @@ def test_selective_rope_typed() -> None:
     np.testing.assert_allclose(np.arctan2(turns[0][:, :, 3, 1], turns[0][:, :, 1, 1]), slow, rtol=1e-6)
     np.testing.assert_array_equal(turns[0][:, :, 0, 2], -turns[0][:, :, 2, 0])
     assert not turns[0][:, :, 0, [1, 3]].any()
+
+
+def test_grape_ap_typed() -> None:
+    """One head pays 2^-8 of -log sigmoid; tokens have length sqrt(2) and angles of so many radians to the query."""
+    x = np.array([[3.0, 0.0], [0.0, 2.0], [-5.0, 0.0], [4.0, 0.0]])
+    kw = {"d_model": 2, "n_heads": 1, "p_dim": 2, "weight": np.eye(2)}
+    allowed = np.tril(np.ones((4, 4), bool))
+    scores = np.arange(16.0).reshape(1, 4, 4)
+    got = (scores - grape_ap(scores, x, np.arange(4), allowed, **kw))[0] * 2**8
+
+    def toll(length: float, angle: float) -> float:
+        return float(np.log1p(np.exp(-length * math.sqrt(2) * math.cos(angle) / 2)))
+
+    right = toll(4, 3)  # the last query and its own token, rotated by 3
+    left = toll(4, 2 + math.pi)
+    up = toll(4, 1 + math.pi / 2)
+    np.testing.assert_allclose(got[3], [up + left + right, left + right, right, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(got[1, :2], [toll(2, 1), 0.0], rtol=1e-6)
+    some = allowed & (np.arange(4) != 2)  # what is masked costs nothing
+    got = (scores - grape_ap(scores, x, np.arange(4), some, **kw))[0] * 2**8
+    np.testing.assert_allclose(got[3, :2], [up + right, right], rtol=1e-6)
