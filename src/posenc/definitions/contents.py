@@ -112,21 +112,21 @@ def grape_ap(
     for the query and at mean square 1 (2^-23 added) for the token, all pairs of lanes c and c + P/2 at 1 radian per
     position.
 
-    scores (n_heads, m, m), with all else that is added, of x (m, d_model): the tokens, both queries and keys, at pos
-    (m,); allowed (m, m): True where the query may see the key; weight (n_heads * p_dim, d_model): the rows of a head in
-    a block; d_model idle. Result: the new scores; where not allowed, meaningless.
+    scores (n_heads, m, n), with all else that is added: of x (n, d_model), the tokens at pos (n,), as keys, and of the
+    last m of them as queries; allowed (m, n): True where the query may see the key; weight (n_heads * p_dim, d_model):
+    the rows of a head in a block; d_model idle. Result (n_heads, m, n): the new scores; where not allowed, meaningless.
     The sum runs over the ALLOWED tokens at positions above the key's, which is the same under a causal mask.
     Departure: the code rotates CLOCKWISE, here counter-clockwise as elsewhere.
     """
     out, slopes = np.array(scores), _alibi_slopes(n_heads, "authors", 8.0)
     p = (x @ weight.T).reshape(len(x), n_heads, p_dim)
     for h, i, j in np.ndindex(out.shape):
-        tolls = []
+        query, tolls = p[len(x) - out.shape[1] + i, h], []
         for t in range(len(x)):
             if allowed[i, t] and pos[t] > pos[j]:
                 a, b = np.split(p[t, h] / math.sqrt(p[t, h] @ p[t, h] / p_dim + 2.0**-23), 2)
                 c, s = math.cos(pos[t]), math.sin(pos[t])
-                product = p[i, h] @ np.concatenate([a * c - b * s, b * c + a * s]) / p_dim
+                product = query @ np.concatenate([a * c - b * s, b * c + a * s]) / p_dim
                 tolls.append(slopes[h] * np.logaddexp(0, -product))
         out[h, i, j] = scores[h, i, j] - math.fsum(tolls)
     return out
