@@ -83,7 +83,7 @@ def test_gradients_reach_learned_frequencies_through_what_was_placed() -> None:
         ({"head_dim": 8, "rotary_side": "left"}, ["rotary_side must be one of ('first', 'last'); got 'left'"]),
         ({"head_dim": 8, "base": 1.0}, ["base must be a finite number greater than 1", "got base=1.0"]),
         ({"head_dim": 8, "base": float("nan")}, ["got base=nan"]),
-        ({"head_dim": 8, "inv_freq": [1.0]}, ["inv_freq must hold 4 frequencies, one a pair; got 1"]),
+        ({"head_dim": 8, "inv_freq": [1.0]}, ["inv_freq must hold 4 frequencies, one per pair; got 1"]),
         ({"head_dim": 2, "inv_freq": [float("inf")]}, ["inv_freq must be finite"]),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_flag_is_true_or_false(name: str, flag: Any) -> None:
 def test_frequencies_of_ones_own(name: str) -> None:
     n, who = (4 if name in ("mrope", "rope_pp") else 2), build(name).name
     for bad in ([1.0] * (n - 1), [1.0] * (n + 1), [], torch.ones(n, 2), lambda k: k[1:]):
-        with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one a pair; got "):
+        with refuses(ValueError, f"{who}: inv_freq must hold {n} frequencies, one per pair; got "):
             build(name, inv_freq=bad)
     for bad in ([NAN] * n, torch.full((n,), INF), lambda k: k / 0):
         with refuses(ValueError, f"{who}: inv_freq must be finite; got "):
