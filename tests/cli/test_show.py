@@ -85,7 +85,7 @@ def test_json_is_the_card_and_the_picture(name):
 def test_what_the_docstring_says_of_an_option_stands_beside_it():
     shown = invoke("rope", COLUMNS="200").stdout
     assert "base=10000.0  10,000 in the paper; larger for longer contexts." in shown
-    assert "head_dim  Lanes of one head. Required." in shown
+    assert "head_dim  Dimensions of one head. Required." in shown
 
 
 def test_an_alias_shows_what_the_name_shows():
