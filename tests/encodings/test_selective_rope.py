@@ -176,7 +176,7 @@ def test_errors() -> None:
     with refuses(TypeError, "reads the tokens", "got x=None"):
         encoding.place(torch.arange(4))
     placed = encoding.place(torch.arange(4), x)
-    with refuses(ValueError, "must have head_dim=8 lanes"):
+    with refuses(ValueError, "must have head_dim=8 dimensions"):
         encoding.rotate(q[..., :6], k, placed)
     with refuses(ValueError, "a multiple of that many heads"):
         encoding.rotate(q[:, :4], k, placed)
