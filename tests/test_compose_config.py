@@ -311,7 +311,7 @@ def test_a_type_of_ones_own_may_grow_its_queries():
         (
             of(model_type="llama", layer_types=["full_attention"]),
             ValueError,
-            ["layer_types must have one entry a layer"],
+            ["layer_types must have one entry for each of the"],
         ),
         (of(model_type="llama", head_dim=15), ValueError, ["must be an even number", "got 15 of 15"]),
         (of(model_type="esm"), ValueError, ["PerLayer: layers of esm", "posenc.Learned"]),

@@ -148,7 +148,7 @@ def test_an_unknown_way_back_is_refused() -> None:
             return -q
 
     spins, q = Spins(), normal(1, 1, 2, 4)
-    with refuses(TypeError, "Spins: does not know how to turn back", "_unrotate(q, k, placed, k_placed)"):
+    with refuses(TypeError, "Spins: cannot rotate back", "_unrotate(q, k, placed, k_placed)"):
         spins.rotate(q, q, spins.place(torch.arange(2)), inverse=True)
 
 

@@ -155,7 +155,7 @@ LIKE: dict[str, tuple[tuple[str, str], ...]] = {
         (r"row\.diff\(\) == 1 -> row\.diff\(\) == [02]", "not visible: tokens that share one position"),
         (r".*", EQUIVALENT + "rows are cut out or looked up"),
     ),
-    "kernels/eager.py turn": (
+    "kernels/eager.py rotate": (
         (r"len\(parts\) == 1 -> len\(parts\) == 0", _WAY),
         (r".*cos\.(shape\[-[13]\]|ndim > 2) -> .*sin\..*", EQUIVALENT + "both tables have one shape"),
     ),

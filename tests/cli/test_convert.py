@@ -56,7 +56,7 @@ def test_it_converts_and_says_what_was_done(model, tmp_path, capsys):
 def test_there_and_back(model, tmp_path, capsys):
     assert convert(model, "--pairing", "interleaved", "--out", tmp_path / "out") == 0
     assert convert(tmp_path / "out", "--pairing", "interleaved", "--out", tmp_path / "twice") == 2
-    assert "were converted to interleaved before" in capsys.readouterr().err
+    assert "these weights are interleaved already" in capsys.readouterr().err
     assert convert(tmp_path / "out", "--pairing", "half", "--out", tmp_path / "back") == 0
     assert "transformers uses half, as these weights do" in capsys.readouterr().out
     before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "back"))
@@ -91,7 +91,7 @@ def test_a_configuration_can_be_named(model, tmp_path, capsys):
     assert convert(*given, "--config", tmp_path / "elsewhere.json") == 0
     assert not (tmp_path / "out/config.json").exists()
     assert convert(*given, "--config", "nowhere.json") == 2
-    assert "is there and is no empty directory" in capsys.readouterr().err  # of several faults, one is told
+    assert "exists and is not an empty directory" in capsys.readouterr().err  # of several faults, one is told
     assert convert(*given[:-1], tmp_path / "new", "--config", "nowhere.json") == 2
     assert "there is no configuration at 'nowhere.json'" in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(model, tmp_path, capsys, options,
 
 def test_a_directory_that_is_none_is_refused(tmp_path, capsys):
     assert convert(tmp_path / "none", "--pairing", "half", "--out", tmp_path / "out") == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
 
 
 def test_its_help_needs_no_torch():

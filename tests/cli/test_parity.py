@@ -32,7 +32,7 @@ def test_a_person_reads_a_row_for_each_stack_and_what_is_not_read():
     done = posenc("parity", "qwen3-8b", "--stack", "vllm,hf5", "--override", YARN, "--length", "40000")
     assert done.returncode == 1
     assert "vllm 0.33.0  differs  0.4631" in done.stdout
-    assert "    rope_theta: ignored, 10000 is taken\n        vLLM 0.33.0: " in done.stdout
+    assert "    rope_theta: ignored, 10000 is used\n        vLLM 0.33.0: " in done.stdout
     assert "40,000" in done.stdout
 
 
@@ -61,7 +61,7 @@ def test_the_list():
 
 WRONG = {
     "no target": ([], "TARGET is missing"),
-    "no file": (["nothing.json"], "no configuration is at 'nothing.json'"),
+    "no file": (["nothing.json"], "'nothing.json' is neither a configuration nor"),
     "a stack": (["qwen3-8b", "--stack", "foo"], "Known: hf@5.23.0"),
     "a version": (["qwen3-8b", "--stack", "vllm@9"], "Known: hf@5.23.0"),
     "distances": (["qwen3-8b", "--at", "1,x"], "--at must be distances"),

@@ -132,7 +132,7 @@ def test_a_length_that_the_file_declares_needs_no_change():
 
 WRONG = {
     "no length": (["qwen3-8b"], "target-len"),
-    "no file": (["nothing.json", "--target-len", "9"], "no configuration is at 'nothing.json'"),
+    "no file": (["nothing.json", "--target-len", "9"], "'nothing.json' is neither a configuration nor"),
     "too short": (["qwen3-8b", "--target-len", "100"], "at least the trained length 32768; got 100"),
     "no training": ([*QWEN, "--trained-len", "0"], "the trained length must be at least 2 positions; got 0"),
     "no option": ([*QWEN, "--option", "beta_fast"], "--option must be KEY=VALUE"),

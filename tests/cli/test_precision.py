@@ -115,7 +115,7 @@ def test_a_formula_of_ones_own_is_measured_in_another_process(capfd):
     ("formula", "said"),
     [
         ("own_formulas:breaks", "(exit code 1): KeyError: 'got 65536'. Fix it, or leave --formula out."),
-        ("own_formulas:Model.lanes", "must have shape (65536, 32) each, a row a position and a column a pair; got (65"),
+        ("own_formulas:Model.lanes", "must have shape (65536, 32) each, a row for each position and a column for each"),
         ("own_formulas:leaves", "ended without an answer (exit code 0): it printed nothing. Fix it"),
         ("own_formulas:absent", "AttributeError: module 'own_formulas' has no attribute 'absent'"),
         ("no_such_module:f", "ModuleNotFoundError: No module named 'no_such_module'"),

@@ -83,7 +83,10 @@ WRONG = {
         [*QWEN, "mlx", "--option", "truncate=false"],
         "cannot express YaRN exactly: it does not read truncate",
     ),
-    "no such model": (["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"], "no known model is called so"),
+    "no such model": (
+        ["qwen", "--method", "yarn", "--factor", "4", "--to", "hf5"],
+        "is neither a configuration nor a known model",
+    ),
     "a method": (["qwen3-8b", "--method", "yarm", "--factor", "4", "--to", "hf5"], "unknown method 'yarm'"),
     "no method": (["qwen3-8b", "--factor", "4", "--to", "hf5"], "Missing option '--method'"),
     "no factor": (["qwen3-8b", "--method", "yarn", "--to", "hf5"], "neither a factor nor a target length is given"),

@@ -97,7 +97,7 @@ def test_neutral_hooks_pass_the_same_tensors() -> None:
     rope, alibi = posenc.RoPE(head_dim=8), posenc.ALiBi(n_heads=4)
     for encoding in (posenc.NoPE(), rope, Compose(rope, alibi), posenc.Mapped(rope, lambda pos: pos / 2)):
         call = make_call(q, q, v, encoding, positions.arange(3), None, False, True, None, None, None, None, 0.0, "auto")
-        assert call.valued() is call
+        assert call.with_rotated_v() is call
         assert encoding.unrotate_out(v, call.placed) is v
 
 

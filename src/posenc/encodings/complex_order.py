@@ -77,7 +77,7 @@ class ComplexOrder(Embedded):
 
     def mix(self, x: Float[Tensor, "*batch seq d_model"], *parts: Tensor) -> Float[Tensor, "*batch seq d_model"]:
         """Return the rotated tokens."""
-        return kernels.turn(x, *parts, pairing="interleaved")
+        return kernels.rotate(x, *parts, pairing="interleaved")
 
     def reset_parameters(self) -> None:
         """Set the frequencies to RoPE's; the paper does not specify their start."""

@@ -109,6 +109,6 @@ class GRAPEM(Rotary):
         with no_autocast(x.device):
             basis, lanes = self.basis().to(cos.dtype), by_key_head(self.name, x.to(cos.dtype), self.n_kv_heads)
             inside = torch.einsum("bkgsd,kdr->bkgsr", lanes, basis)
-            change = kernels.turn(inside, cos, sin, pairing=self.pairing) - inside
+            change = kernels.rotate(inside, cos, sin, pairing=self.pairing) - inside
             rotated: Tensor = (lanes + torch.einsum("bkgsr,kdr->bkgsd", change, basis)).flatten(1, 2)
         return rotated.to(x.dtype)

@@ -109,7 +109,7 @@ class PoPE(Budgeted):
         length = F.softplus(by_key_head(self.name, k.to(cos.dtype), self.n_kv_heads))
         phase = self.phase.double().clamp(-2 * math.pi, 0)[:, None, None]
         parts = torch.cat([length * t.to(length.dtype) for t in (phase.cos(), phase.sin())], dim=-1)
-        return kernels.turn(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
+        return kernels.rotate(parts.flatten(1, 2), cos, sin, pairing="half").to(k.dtype)
 
     def score_scale(self, head_dim: int) -> float:
         """Return 1 / √d for the dimensions before the rotation."""

@@ -232,7 +232,7 @@ def _by_kind(own: dict[str, Any], stretched: str, source: Checked, nested: bool)
     model = open_model(source)
     if not nested and model.name not in reads.BY_KIND:
         return own
-    rotating = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.turns(kind)]
+    rotating = [kind for kind in dict.fromkeys(kinds.layers(model, unknown=24)) if kinds.rotates(kind)]
     around = {"truncate": own.pop("truncate")} if "truncate" in own else {}  # transformers reads it there
     inner = {label(model, kind): own if kind == stretched else spell(config.rotary(source, kind)) for kind in rotating}
     return around | inner

@@ -179,7 +179,7 @@ class Rotary(Budgeted):
         q_tables = self._tables(placed.parts[:2])
         tables = q_tables, q_tables if shared else self._tables(k_placed.parts[-2:])
         way = kernels.Way(self.pairing, self.rotary_side, backend)
-        written = kernels.turn_all((q, k), tables, way, out=out, who=type(self).__name__)
+        written = kernels.rotate_all((q, k), tables, way, out=out, who=type(self).__name__)
         return written[0], written[1]
 
     def _normalised(self, name: str, given: Norm | nn.RMSNorm | None, x: Tensor, placed: Placed) -> Tensor:
@@ -228,7 +228,7 @@ class Rotary(Budgeted):
         if self.n_kv_heads is not None:
             check_groups(self.name, x, self.n_kv_heads)
         cos, sin = self._tables(tables)
-        return kernels.turn(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
+        return kernels.rotate(x, cos, sin, pairing=self.pairing, side=self.rotary_side)
 
     def _tables(self, tables: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return tables (seq, n_pairs), or with heads before the sequence (..., heads or 1, seq, n_pairs)."""
