@@ -11,7 +11,7 @@ from posenc.encoding import Placed, Pos
 from posenc.encodings.alibi import ALiBi
 from posenc.families import ReadsTokens, ScoreMap, no_autocast
 from posenc.families.angles import tabulate
-from posenc.kernels import turn
+from posenc.kernels import rotate
 from posenc.registry import register
 
 _EPS = 2.0**-23  # added to the mean square, as torch does by default in float32
@@ -93,7 +93,7 @@ class GRAPEAP(ReadsTokens, ScoreMap):
             p = (x @ self.weight.to(dtype).T).unflatten(-1, (self.n_heads, self.p_dim))
         unit = F.rms_norm(p, (self.p_dim,), eps=_EPS)
         cos, sin = tabulate(pos, torch.ones(1, self.p_dim // 2, dtype=torch.float64), dtype=dtype)
-        rotated = turn(unit.transpose(1, 2), cos.unsqueeze(1), sin.unsqueeze(1), pairing="half")
+        rotated = rotate(unit.transpose(1, 2), cos.unsqueeze(1), sin.unsqueeze(1), pairing="half")
         return pos, p, rotated.transpose(1, 2)
 
     def rescore(

@@ -159,23 +159,23 @@ class SelectiveRoPE(ReadsTokens, Budgeted):
 
     def rotate_q(self, q: Tensor, placed: Placed) -> Tensor:
         """Rotate queries by the angles of their own tokens."""
-        return self._turn(q, placed, 1)
+        return self._rotate(q, placed, 1)
 
     def rotate_k(self, k: Tensor, placed: Placed) -> Tensor:
         """Rotate keys by the angles of their own tokens."""
-        return self._turn(k, placed, 1)
+        return self._rotate(k, placed, 1)
 
     def reset_parameters(self) -> None:
         """Draw all weights as torch does those of linear layers and convolutions, and so the authors' module."""
         for weight in (self.w_in, self.w_out, self.conv):
             nn.init.uniform_(weight, -(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5)
 
-    def _turn(self, x: Tensor, placed: Placed, sense: int) -> Tensor:
+    def _rotate(self, x: Tensor, placed: Placed, sense: int) -> Tensor:
         check_lanes(self.name, x, self.head_dim)
         check_heads(self.name, x, placed.pos.shape)
         check_groups(self.name, x, self.n_kv_heads)
         cos, sin = (t.movedim(-2, -3) for t in placed.parts[:2])
-        return kernels.turn(x, cos, sense * sin, pairing="half")
+        return kernels.rotate(x, cos, sense * sin, pairing="half")
 
     def _unrotate(self, q: Tensor, k: Tensor, placed: Placed, k_placed: Placed) -> tuple[Tensor, Tensor]:
-        return self._turn(q, placed, -1), self._turn(k, k_placed, -1)
+        return self._rotate(q, placed, -1), self._rotate(k, k_placed, -1)
