@@ -200,8 +200,8 @@ class PerLayer(Encoding):
         `on_each_axis` (HunYuan-VL, whose axes part the lanes of a pair, gets the RoPE of text). Attention without
         position, and layers that mix tokens otherwise or look at pictures, get NoPE. Queries grow by `QueryTemperature`
         as in transformers 5.23 (Llama 4, Beam, Ministral 3, Mistral 4, Inkling); values of DeepSeek-V4 rotate by
-        `VORoPE`. Equal encodings are shared; a layer of two attentions has two entries, as in its cache. Windows and what is learned of
-        positions are not here.
+        `VORoPE`. Equal encodings are shared; a layer of two attentions has two entries, as in its cache. Windows and
+        what is learned of positions are not here.
 
         Args:
             source: A config.json, a directory that holds one, or a mapping.
