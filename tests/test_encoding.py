@@ -137,7 +137,7 @@ def test_rotate_writes_into_cache_slots() -> None:
 def test_slots_of_another_shape_are_refused_and_stay() -> None:
     rope, q, k = posenc.RoPE(head_dim=8), normal(1, 4, 4, 8), normal(1, 2, 4, 8)
     slots = torch.zeros(3, 2, 4, 8)  # into which a copy would broadcast
-    with refuses(ValueError, "RoPE: out must have the shapes of what is turned", "(3, 2, 4, 8) for k"):
+    with refuses(ValueError, "RoPE: out must have the shapes of q and k", "(3, 2, 4, 8) for k"):
         rope.rotate(q, k, rope.place(torch.arange(4)), out=(torch.zeros_like(q), slots))
     assert not slots.any()
 

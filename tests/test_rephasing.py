@@ -131,7 +131,7 @@ def test_what_is_no_rotation_or_does_not_fit_is_refused() -> None:
     rope, pos, pope = posenc.RoPE(head_dim=8), positions.arange(3), posenc.PoPE(n_kv_heads=1, head_dim=8)
     with refuses(TypeError, "rephase: old and new must be encodings that turn pairs of lanes", "PoPE"):
         rephase(torch.zeros(1, 2, 3, 8), pos, rope, pope)
-    with refuses(ValueError, "rephase: q and k must have head_dim=8 lanes", "(1, 2, 3, 16)"):
+    with refuses(ValueError, "rephase: q and k must have head_dim=8 dimensions", "(1, 2, 3, 16)"):
         rephase(torch.zeros(1, 2, 3, 16), pos, rope, rope)
     with refuses(ValueError, "rephase: q and k must have a token for each", "(1, 2, 4, 8)"):
         rephase(torch.zeros(1, 2, 4, 8), pos, rope, rope)

@@ -106,8 +106,8 @@ class Encoding(nn.Module):
         for name, slot, t in zip("qk", out, turned, strict=True):
             if slot.shape != t.shape:  # which a copy would broadcast
                 raise ValueError(
-                    f"{self.name}: out must have the shapes of what is turned; got {tuple(slot.shape)} for {name} of "
-                    f"{tuple(t.shape)}. Pass the slots of these tokens alone."
+                    f"{self.name}: out must have the shapes of q and k; got {tuple(slot.shape)} for {name} of "
+                    f"{tuple(t.shape)}. Pass only the slots of these tokens."
                 )
         return out[0].copy_(turned[0]), out[1].copy_(turned[1])
 

@@ -107,7 +107,7 @@ def move_keys(
         had, gets = encoding.amplitude(before.double()), encoding.amplitude(after.double())
         if had is not None and gets is not None:  # keys are divided by it
             tables = tuple(t * (had / gets).to(dtype) for t in tables)
-    return encoding._turn(k, tables)
+    return encoding._rotate(k, tables)
 
 
 def _compare(old: Rotary, new: Rotary, exact: Tensor) -> None:

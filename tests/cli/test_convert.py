@@ -40,11 +40,11 @@ def test_it_converts_and_says_what_was_done(model, tmp_path, capsys):
     assert convert(model, "--pairing", "interleaved", "--out", tmp_path / "out") == 0
     told = capsys.readouterr().out
     assert told == (
-        f"{tmp_path / 'out'}: 2 tensors of smollm3 permuted from half to interleaved; 3 stay as they were\n"
+        f"{tmp_path / 'out'}: 2 tensors of smollm3 permuted from half to interleaved; 3 unchanged\n"
         "  2 of these hold queries or keys in a layer that does not rotate\n"
         "  not copied: old.bin\n"
-        "  config.json has no key for the pairing of smollm3: transformers turns it as half, and these weights need "
-        "code that turns as interleaved\n"
+        "  config.json has no key for the pairing of smollm3: transformers uses half, and these weights need code "
+        "whose pairing is interleaved\n"
     )
     found = load_file(tmp_path / "out/model.safetensors")
     assert found[Q][:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
@@ -58,7 +58,7 @@ def test_there_and_back(model, tmp_path, capsys):
     assert convert(tmp_path / "out", "--pairing", "interleaved", "--out", tmp_path / "twice") == 2
     assert "were converted to interleaved before" in capsys.readouterr().err
     assert convert(tmp_path / "out", "--pairing", "half", "--out", tmp_path / "back") == 0
-    assert "transformers turns it as half, as these weights have it" in capsys.readouterr().out
+    assert "transformers uses half, as these weights do" in capsys.readouterr().out
     before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "back"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

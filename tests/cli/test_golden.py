@@ -55,7 +55,7 @@ WRONG = [
     (["--config", "llama-2-7b", "--seq-len", "0"], "seq_len must be from 1"),
     (["--config", "llama-2-7b", "--format", "gguf"], "--format must be one of safetensors"),
     (["--config", "llama-2-7b", "--pairing", "both"], "--pairing must be half or interleaved"),
-    (["--positions", "1"], "--positions belongs to --config"),
+    (["--positions", "1"], "--positions needs --config"),
 ]
 
 

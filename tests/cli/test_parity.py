@@ -60,12 +60,12 @@ def test_the_list():
 
 
 WRONG = {
-    "no target": ([], "give a TARGET"),
+    "no target": ([], "TARGET is missing"),
     "no file": (["nothing.json"], "no configuration is at 'nothing.json'"),
     "a stack": (["qwen3-8b", "--stack", "foo"], "Known: hf@5.23.0"),
     "a version": (["qwen3-8b", "--stack", "vllm@9"], "Known: hf@5.23.0"),
-    "distances": (["qwen3-8b", "--at", "1,x"], "--at takes distances"),
-    "no distance": (["qwen3-8b", "--at", ","], "--at takes distances"),
+    "distances": (["qwen3-8b", "--at", "1,x"], "--at must be distances"),
+    "no distance": (["qwen3-8b", "--at", ","], "--at must be distances"),
     "a length": (["qwen3-8b", "--length", "0"], "--length must be from 1"),
     "no JSON": (["qwen3-8b", "--override", "{"], "--override is not JSON"),
     "no object": (["qwen3-8b", "--override", "[1]"], "--override must be a JSON object"),

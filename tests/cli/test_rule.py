@@ -17,7 +17,7 @@ def test_one_says_what_why_how_and_where(capsys):
     assert run(["rule", "subject.writes_input"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("subject.writes_input\n  The code writes into the tensors that it is given\n")
-    assert "Why it hurts: " in said
+    assert "Why it matters: " in said
     assert "How to fix it: " in said
     assert "    https://github.com/unslothai/unsloth/issues/5001\n" in said
     assert max(map(len, said.splitlines())) <= 80

@@ -155,7 +155,7 @@ def test_the_specification_comes_from_a_file_or_from_stdin(subject, capsys, monk
     ("given", "said"),
     [
         (b"{not json", "is not JSON in UTF-8"),
-        (b"[1, 2]", "a specification is a JSON object; got list"),
+        (b"[1, 2]", "a specification must be a JSON object; got list"),
         (b'{"base": NaN}', "holds NaN"),
         (b'{"a": 1, "a": 2}', "holds a key twice"),
         (b'{"a": ' * 50 + b"1" + b"}" * 50, "nested deeper than 32"),

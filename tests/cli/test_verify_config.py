@@ -103,7 +103,7 @@ def test_weights_are_no_configuration_and_are_no_fault(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "no configuration is at 'nowhere', and no known model is called so."),
+        (["nowhere"], "'nowhere' is neither a configuration nor the name of a known model."),
         (["--output-format", "xml"], "--output-format must be text, json, github, sarif or junit; got xml."),
         (["--json", "--output-format", "github"], "exclude each other"),
         (["--pairing", "third"], "--pairing must be half or interleaved; got third."),

@@ -320,7 +320,7 @@ def test_what_is_refused() -> None:
         posenc.DualChunk(head_dim=4, chunk=4, local=-1)
     encoding, q = MAPS[0], normal(1, 2, 3, 6)
     placed = encoding.place(torch.arange(3))
-    with refuses(ValueError, "ReRoPE: q and k must have head_dim=4 lanes; got shape (1, 2, 3, 6)"):
+    with refuses(ValueError, "ReRoPE: q and k must have head_dim=4 dimensions; got shape (1, 2, 3, 6)"):
         encoding.bias(q, q, placed, placed)
     for method in (lambda e: e.maps(torch.arange(3)), lambda e: e.bounds()):
         with pytest.raises(NotImplementedError, match="Piecewise must define"):
