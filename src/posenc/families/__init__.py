@@ -20,6 +20,7 @@ from posenc.families.numbers import (
 from posenc.families.options import Budgeted, Given, OfLength, OwnFrequencies, ReadsTokens, Scaled, check_word
 from posenc.families.rotary import Rotary
 from posenc.families.score_map import ScoreMap
+from posenc.families.tables import Matrices, Table
 from posenc.families.values import ValueRotary
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ContentBias",
     "Embedded",
     "Given",
+    "Matrices",
     "Norm",
     "OfLength",
     "OwnFrequencies",
@@ -36,6 +38,7 @@ __all__ = [
     "Rotary",
     "Scaled",
     "ScoreMap",
+    "Table",
     "ValueRotary",
     "autocast_dtype",
     "by_key_head",
