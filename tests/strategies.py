@@ -15,6 +15,7 @@ from torch import Tensor
 
 import posenc
 import sampling
+from posenc.families import Matrices
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)
 REALS = (torch.float32, torch.float64)
@@ -326,6 +327,9 @@ def _dual_chunk(draw: st.DrawFn) -> dict[str, Any]:
 _HEADS = st.integers(1, 13)
 _WIDTH, _EVEN = st.integers(1, 12), st.integers(1, 6).map(lambda n: 2 * n)
 _WINDOW, _WIDER = (st.tuples(*[st.integers(least, 6)] * 2) for least in (1, 2))
+# of cameras: heads, matrices of the world, and a lens with a skew in pixels
+_EIGHTS, _VIEWS = st.integers(1, 4).map(lambda n: 8 * n), st.integers(1, 30).map(posenc.PRoPE.spiral)
+INTRINSICS = Matrices.read("tests", "intrinsics", ((300.0, 2.0, 120.0), (0.0, 280.0, 130.0), (0.0, 0.0, 1.0)), 3, (2,))
 _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "alibi": _alibi(),
     "axial_rope": _axial_rope(),
@@ -361,6 +365,11 @@ _OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "distances": st.integers(1, 30).map(posenc.Graphormer.tree),
         }
     ),
+    "gta": st.fixed_dictionaries({"head_dim": _EIGHTS, "size": _WINDOW, "viewmats": _VIEWS}),
+    "prope": st.fixed_dictionaries(
+        {"head_dim": _EIGHTS, "viewmats": _VIEWS},
+        optional={"base": bases(), "intrinsics": st.just(INTRINSICS), "image_size": st.just((240, 320))},
+    ).map(lambda found: found if "image_size" in found else found | {"intrinsics": None}),
     "swin": st.fixed_dictionaries({"n_heads": st.integers(1, 4), "window": _WINDOW}),
     "swin_v2": st.fixed_dictionaries(
         {"n_heads": st.integers(1, 4), "window": _WIDER, "width": _WIDTH}, optional={"pretrained_window": _WIDER}
@@ -534,8 +543,8 @@ def draw_encoding(data: st.DataObject, name: str) -> Any:
 def sites(encoding: Any, **limits: Any) -> st.SearchStrategy[Tensor]:
     """Return positions that this encoding accepts, up to a million where it has no bound of its own."""
     low, high = -FAR, FAR
-    images_and_graphs = posenc.Swin, posenc.BEiT, posenc.Decomposed2D, posenc.Graphormer
-    if isinstance(encoding, (posenc.Learned, posenc.Learned2D, posenc.TUPE, *images_and_graphs)):
+    numbered = posenc.Swin, posenc.BEiT, posenc.Decomposed2D, posenc.Graphormer, posenc.PRoPE, posenc.GTA
+    if isinstance(encoding, (posenc.Learned, posenc.Learned2D, posenc.TUPE, *numbered)):
         low, high = 0, encoding.max_len - 1
     if isinstance(encoding, posenc.Piecewise):  # nobody says how chunks and groups count below the first token
         low = 0

@@ -2,6 +2,7 @@
 
 from posenc.families.angles import geometric
 from posenc.families.bias import Bias, ContentBias
+from posenc.families.cameras import CameraTransform
 from posenc.families.embedded import Additive, Embedded, with_table
 from posenc.families.heads import by_key_head, check_heads, check_lanes, of_each_head
 from posenc.families.norm import Norm
@@ -27,6 +28,7 @@ __all__ = [
     "Additive",
     "Bias",
     "Budgeted",
+    "CameraTransform",
     "ContentBias",
     "Embedded",
     "Given",
